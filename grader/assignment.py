@@ -1,0 +1,45 @@
+"""The assignment's table of contents: which files a student hands in, and what the problems are called.
+
+Points stand at the checks, in ``tests/`` and ``grader/hidden/``.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    number: int
+    title: str
+    problems: dict[str, str]
+
+
+# The name of a part is the name of the student's file, and of its checks: collectives.py, test_collectives.py.
+PARTS = {
+    "collectives": Part(
+        1,
+        "Collectives",
+        {
+            "1.1": "The eight collectives",
+            "1.2": "Barrier: one rank after the other",
+            "1.3": "All-reduce is reduce-scatter plus all-gather",
+            "1.4": "Average without AVG",
+            "1.5": "Asynchronous all-reduce",
+            "1.6": "Neighbour exchange",
+            "1.7": "Ring all-reduce",
+        },
+    ),
+    "data_parallel": Part(
+        3,
+        "Data parallelism",
+        {
+            "3.1": "Shard the batch",
+            "3.2": "Start from the same parameters",
+            "3.3": "One step",
+            "3.4": "Train",
+            "3.5": "Buckets that overlap",
+        },
+    ),
+}
+
+FILES = [f"{part}.py" for part in PARTS]
+GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py"]

@@ -1,0 +1,223 @@
+"""Why a call did not come back on every rank: the root cause first, its victims after it, in a student's words."""
+
+import signal
+from collections import defaultdict
+from dataclasses import dataclass
+
+from grader.evidence import hangs
+from grader.evidence.agreement import Waiting, examine
+from grader.evidence.trail import Mark, operations
+from grader.worlds.report import Raised, RankReport, Returned, WorldReport
+from grader.worlds.world import is_consequence
+
+SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "abort, here often gloo's answer to sizes or dtypes that do not fit",
+    signal.SIGKILL: "out of memory, perhaps",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGBUS: "bus error",
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What went wrong with a call: a headline, and the lines below it."""
+
+    headline: str
+    lines: list[str]
+    implemented: bool = True
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.lines])
+
+
+def these(ranks: list[int]) -> str:
+    """rank 2;  ranks 0 and 2;  ranks 0, 1 and 2."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def trouble(report: WorldReport, call: int) -> Trouble | None:
+    """What kept this call from returning on every rank; None where it did."""
+    if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
+        return None
+    raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
+    if stubs := [rank for rank, o in raised.items() if o.stub]:
+        return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", [], implemented=False)
+    roots = {rank: o for rank, o in raised.items() if not is_consequence(o)}
+    exits = [rank for rank in report.ranks if rank.exit is not None]
+    disagreements, waiting = examine(report.trails)
+    first_root = min((o.at for o in roots.values()), default=float("inf"))
+    quarrel = disagreements[0] if disagreements else None
+    if quarrel and max(side.at for side in quarrel.sides) < first_root:
+        victims = exits or list(raised) or report.ending != "failed"
+        after = [_exit_line(rank) for rank in exits] + _raised_lines(roots)
+        consequence = ["What it led to:", *after] if after and victims else []
+        if report.ending == "stuck":
+            consequence = _standing(report, waiting)
+        headline, *sides = str(quarrel).splitlines()
+        return Trouble(headline, sides + consequence)
+    if roots:
+        return _exception(report, roots, raised)
+    if exits:
+        return _death(report, exits)
+    if refused := [rank for rank in report.ranks if rank.refused]:
+        names = these([rank.rank for rank in refused])
+        return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.", [])
+    if report.ending == "stuck":
+        return _deadlock(report, waiting)
+    if report.ending == "late":
+        return _late(report)
+    if report.ending == "flooded":
+        return Trouble(f"The ranks printed more than {report.limit}, and were stopped.", [])
+    return _exception(report, raised, raised)
+
+
+# ——— exceptions
+
+
+def _raised_lines(raised: dict[int, Raised]) -> list[str]:
+    """One paragraph for each different exception."""
+    same: dict[tuple, list[int]] = defaultdict(list)
+    for rank, o in raised.items():
+        same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
+    lines = []
+    for (kind, text, _), ranks in same.items():
+        lines.append(f"    {these(ranks)} raised {kind}: {_cut(text)}")
+        lines += _trace(raised[ranks[0]].lines)
+    return lines
+
+
+def _trace(steps: list[dict]) -> list[str]:
+    """The student's own lines, the one that raised first."""
+    lines = []
+    for step in list(reversed(steps))[:4]:
+        inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""
+        lines.append(f"        {step['file']}:{step['line']}{inside}:  {step['source']}")
+    return lines
+
+
+def _cut(text: str, most: int = 1200) -> str:
+    text = text.strip().replace("\n", "\n        ")
+    return text if len(text) <= most else text[:most] + " […]"
+
+
+def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]) -> Trouble:
+    first = min(roots.values(), key=lambda o: o.at)
+    alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
+    others = {rank: o for rank, o in roots.items() if rank not in alike}
+    if first.missing:
+        return Trouble(f"{first.text}: is it spelled as in the handout?", [])
+    importing = bool(first.lines) and first.lines[-1]["function"] in ("", "<module>")
+    while_ = f"{first.lines[-1]['file']} cannot be imported: " if importing else f"{these(sorted(alike))} raised "
+    lines = [line.removeprefix("    ") for line in _trace(first.lines)]
+    if first.type == "SystemExit":
+        lines.append("A rank returns its result; it does not end the process.")
+    if others:
+        lines += ["Later, perhaps as a consequence:", *_raised_lines(others)]
+    stood_by = sorted(set(range(report.size)) - set(roots))
+    if stood_by and not importing:
+        victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
+        if victims:
+            lines.append(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)")
+    return Trouble(f"{while_}{first.type}: {_cut(first.text)}", lines)
+
+
+def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
+    outcomes = report.ranks[rank].outcomes
+    return outcomes[max(outcomes)] if outcomes else None
+
+
+# ——— processes that ended
+
+
+def _exit_line(rank: RankReport) -> str:
+    if rank.exit < 0:
+        name = signal.Signals(-rank.exit).name if -rank.exit in list(signal.Signals) else f"signal {-rank.exit}"
+        meaning = SIGNALS.get(-rank.exit)
+        return f"    rank {rank.rank} was killed by {name}" + (f" ({meaning})" if meaning else "")
+    return f"    rank {rank.rank} ended its process with exit code {rank.exit} instead of returning"
+
+
+def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
+    headline, *more = [_exit_line(rank).strip() for rank in exits]
+    lines = []
+    for rank in exits:
+        announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
+        place = hangs.own_place(rank.stacks, report.stage)
+        if announced:
+            lines.append(f"    rank {rank.rank} called {announced[-1]}")
+        elif place:
+            lines.append(f"    rank {rank.rank} stood at {_at(place)}")
+        elif done := operations(rank.trail):
+            lines.append(f"    rank {rank.rank}'s last communication was the {done[-1]}")
+    victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
+    if victims:
+        lines.append(f"({these(victims)} only waited: not the cause.)")
+    return Trouble(headline[0].upper() + headline[1:] + ".", [f"    {line}" for line in more] + lines)
+
+
+def _at(place: hangs.Place) -> str:
+    text = hangs.source(place)
+    return f"{place.file.rpartition('/')[2]}:{place.line}" + (f":  {text}" if text else "")
+
+
+# ——— worlds that were ended
+
+
+def _standing(report: WorldReport, waiting: list[Waiting]) -> list[str]:
+    """Where each rank stands: one line, and what it waits for."""
+    lines = []
+    for rank in report.ranks:
+        place = hangs.own_place(rank.stacks, report.stage)
+        at = f" at {_at(place)}" if place else ""
+        open_ones = [w for w in waiting if w.operation.rank == rank.rank]
+        if rank.held is not None:
+            hold = report.calls[rank.held].holds[rank.rank]
+            lines.append(f"    rank {rank.rank} was made to come late: not before “{hold.until}” on rank {hold.on}")
+        elif rank.done or rank.call_reached() in rank.outcomes:
+            lines.append(f"    rank {rank.rank} has already returned")
+        elif not open_ones:
+            lines.append(f"    rank {rank.rank} waits{at}")
+        else:
+            lines.append(f"    rank {rank.rank} waits{at}")
+            for w in open_ones[-2:]:
+                lines.append(f"        its {w.operation} lacks {these(w.absent)}")
+    return lines
+
+
+def _deadlock(report: WorldReport, waiting: list[Waiting]) -> Trouble:
+    return Trouble("Deadlock: no rank can go on.", _standing(report, waiting) + _likely_cause(report, waiting))
+
+
+def _likely_cause(report: WorldReport, waiting: list[Waiting]) -> list[str]:
+    kinds = {w.operation.kind for w in waiting}
+    returned = [r.rank for r in report.ranks if r.done or r.call_reached() in r.outcomes]
+    if any(w.operation.peer == w.operation.rank for w in waiting):
+        return ["Likely: a rank sends to itself, or receives from itself."]
+    if any(rank.held is not None for rank in report.ranks):
+        return ["Likely: a rank waits for the others where it should go on with its own work first."]
+    missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
+    if missed:
+        operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
+        return [f"Likely: {these(missed)} returned without taking part in the {operation.name}."]
+    if kinds == {"send"}:
+        return [
+            "Likely: every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
+            "        start it with isend, or let some ranks receive first.",
+        ]
+    if kinds == {"recv"}:
+        return ["Likely: every rank receives first and nobody has sent. Start the send, then receive."]
+    if len(kinds) > 1:
+        return ["Likely: the ranks have taken different branches: compare the lines above."]
+    return []
+
+
+def _late(report: WorldReport) -> Trouble:
+    lines = []
+    for rank in report.ranks:
+        if place := hangs.own_place(rank.stacks, report.stage):
+            lines.append(f"    rank {rank.rank} stands at {_at(place)}")
+        elif rank.stacks:
+            lines.append(f"    rank {rank.rank} stands outside your files, in {rank.stacks[-1][0].function}")
+    return Trouble(f"Stopped after {report.limit} in one call: an endless loop?", lines)

@@ -1,0 +1,161 @@
+"""The recorder inside a rank: every communication, as it is issued, below the Python API. Runs beside student code.
+
+All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allreduce_``, ``_c10d_functional::all_reduce``, …). A
+``TorchDispatchMode`` sees each of them with its tensors, whichever Python function was called, so nothing is patched.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# c10d operator → (kind, name of the argument that this rank puts in, of the one that it gets out)
+C10D = {
+    "allreduce_": ("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced_": ("all_reduce", "tensors", "tensors"),
+    "broadcast_": ("broadcast", "tensors", "tensors"),
+    "reduce_": ("reduce", "tensors", "tensors"),
+    "allgather_": ("all_gather", "input_tensors", "output_tensors"),
+    "_allgather_base_": ("all_gather", "input_tensor", "output_tensor"),
+    "allgather_coalesced_": ("all_gather", "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("all_gather", "inputs", "outputs"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors", "output_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter", "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "inputs", "outputs"),
+    "gather_": ("gather", "input_tensors", "output_tensors"),
+    "scatter_": ("scatter", "input_tensors", "output_tensors"),
+    "alltoall_": ("all_to_all", "input_tensors", "output_tensors"),
+    "alltoall_base_": ("all_to_all", "input", "output"),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier_": ("barrier", None, None),
+    "send": ("send", "tensors", None),
+    "recv_": ("recv", None, "tensors"),
+    "recv_any_source_": ("recv", None, "tensors"),
+}
+# Functional collectives carry one input (or a list of them) and return the output.
+FUNCTIONAL = {
+    "all_reduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+}
+REDUCTIONS = {
+    dist.ReduceOp.RedOpType.SUM: "sum",
+    dist.ReduceOp.RedOpType.AVG: "average",
+    dist.ReduceOp.RedOpType.MAX: "max",
+    dist.ReduceOp.RedOpType.MIN: "min",
+    dist.ReduceOp.RedOpType.PRODUCT: "product",
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Reports each communication through ``emit``, before it is started. Active in the thread that entered it."""
+
+    def __init__(self, emit: Callable[[dict], None], folder: Path) -> None:
+        super().__init__()
+        self.emit = emit
+        self.folder = str(folder)
+
+    def follow_threads(self) -> None:
+        """Be active in threads that start from now on, too. A mode belongs to one thread."""
+
+        def enter(*_: Any) -> None:
+            sys.setprofile(None)
+            Recorder(self.emit, Path(self.folder)).__enter__()
+
+        threading.setprofile(enter)
+
+    def record(self, operator: Any, arguments: dict) -> None:
+        """Emit what is known of one call of an operator. ``arguments`` go by the names of its schema."""
+        name = operator._schema.name.split("::")[1]
+        if operator.namespace == "c10d":
+            if name not in C10D:
+                return
+            kind, put_in, get_out = C10D[name]
+            sent, received = _tensors(arguments.get(put_in)), _tensors(arguments.get(get_out))
+            process_group = dist.ProcessGroup.unbox(arguments["process_group"])
+        else:
+            name = name.removesuffix("_").removesuffix("_coalesced")
+            if name not in FUNCTIONAL:
+                return
+            kind = FUNCTIONAL[name]
+            sent, received = _tensors(arguments.get("input", arguments.get("inputs"))), []
+            resolve = dist.distributed_c10d._resolve_process_group
+            process_group = resolve(arguments["group_name"])
+        group = dist.get_process_group_ranks(process_group)
+        tensors = sent or received
+        file, line, function = self.caller()
+        peer = arguments.get("dst", arguments.get("src")) if kind in ("send", "recv") else None
+        root = arguments.get("root_rank", arguments.get("src") if kind == "broadcast" else None)
+        self.emit(
+            {
+                "kind": kind,
+                "at": time.monotonic_ns(),
+                "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+                "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
+                "sent": [t.numel() for t in sent][:64],
+                "received": [t.numel() for t in received][:64],
+                "bytes": sum(t.nbytes for t in tensors),
+                "reduction": _reduction(arguments.get("reduce_op")),
+                "peer": None if peer is None else group[peer],
+                "root": None if root is None else group[root],
+                "tag": arguments.get("tag", 0),
+                "group": group,
+                "group_name": process_group.group_name,
+                "splits": [list(arguments.get(f"{way}_split_sizes") or []) for way in ("input", "output")],
+                "file": file,
+                "line": line,
+                "function": function,
+                "main_thread": threading.current_thread() is threading.main_thread(),
+            }
+        )
+
+    def caller(self) -> tuple[str | None, int | None, str | None]:
+        """The innermost line of the student's that led here."""
+        frame = sys._getframe(1)
+        while frame:
+            if frame.f_code.co_filename.startswith(self.folder):
+                return Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+        return None, None, None
+
+
+def _dispatch(self: Recorder, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    kwargs = kwargs or {}
+    if operator.namespace in ("c10d", "_c10d_functional"):
+        names = [argument.name for argument in operator._schema.arguments]
+        self.record(operator, {**dict(zip(names, args)), **kwargs})
+    return operator(*args, **kwargs)
+
+
+# Assigned and not defined inside the class: a subclass that defines it gets it wrapped for torch.compile, and the
+# wrapper's first call imports 800 modules, which costs every world a second.
+Recorder.__torch_dispatch__ = _dispatch
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in a tensor or in nested lists of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _reduction(op: Any) -> str | None:
+    if op is None:
+        return None
+    if isinstance(op, str):  # a functional collective
+        return {"avg": "average"}.get(op.lower(), op.lower())
+    if isinstance(op, torch.ScriptObject):
+        if not op._has_method("op"):  # an older torch keeps it to itself
+            return None
+        op = dist.ReduceOp.RedOpType(op.op())
+    return REDUCTIONS.get(op, str(op))

@@ -1,0 +1,106 @@
+"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data on the judge's side."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from grader.worlds.frames import FrameError
+
+NAMES = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "recv": "receive",
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One communication, as it was issued. Ranks, peers and roots are global ranks; counts are in elements."""
+
+    rank: int
+    call: int
+    kind: str
+    at: int  # monotonic nanoseconds, one clock for all ranks of a machine
+    dtype: str | None
+    shape: list | None
+    sent: list
+    received: list
+    bytes: int
+    reduction: str | None
+    peer: int | None
+    root: int | None
+    tag: int
+    group: list
+    group_name: str
+    splits: list
+    file: str | None
+    line: int | None
+    function: str | None
+    main_thread: bool
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.kind, self.kind)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "outside your files"
+
+    @property
+    def elements(self) -> int:
+        """What must agree between the ranks of one collective, or between a send and its receive."""
+        if self.kind == "all_gather":
+            return sum(self.received) or sum(self.sent) * len(self.group)
+        if self.kind == "gather":
+            return sum(self.sent)
+        if self.kind == "scatter":
+            return sum(self.received)
+        return sum(self.sent) or sum(self.received)
+
+    def __str__(self) -> str:
+        how = f" ({self.reduction})" if self.reduction else ""
+        if self.kind == "send":
+            how = f" to rank {self.peer}"
+        elif self.kind == "recv":
+            how = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
+        elif self.root is not None:
+            how += f" with root {self.root}"
+        what = f" of {sum(self.sent) or sum(self.received)} × {self.dtype}" if self.kind != "barrier" else ""
+        return f"{self.name}{how}{what} at {self.where}"
+
+
+@dataclass(frozen=True)
+class Mark:
+    rank: int
+    call: int
+    name: str
+    at: int
+
+
+def read_event(rank: int, meta: dict) -> Operation | Mark:
+    """The event in a frame from a rank. Raises FrameError where it is not of the agreed form."""
+    call = meta.get("call")
+    if not isinstance(call, int):
+        raise FrameError("an event outside of a call")
+    if isinstance(name := meta.get("mark"), str) and isinstance(at := meta.get("at"), int):
+        return Mark(rank, call, name[:100], at)
+    content = meta.get("operation")
+    if not isinstance(content, dict):
+        raise FrameError("an event of no known kind")
+    values: dict[str, Any] = {"rank": rank, "call": call}
+    for field in fields(Operation):
+        if field.name in values:
+            continue
+        value = content.get(field.name)
+        if not isinstance(value, field.type):
+            raise FrameError(f"an operation without a proper {field.name}")
+        values[field.name] = value
+    for counts in (values["sent"], values["received"], values["group"]):
+        if not all(isinstance(count, int) for count in counts):
+            raise FrameError("an operation with counts that are no numbers")
+    return Operation(**values)
+
+
+def operations(trail: list, call: int | None = None) -> list[Operation]:
+    return [event for event in trail if isinstance(event, Operation) and call in (None, event.call)]

@@ -1,0 +1,1 @@
+"""What ships: the student's stubs, and later the platform's archives."""

@@ -1,0 +1,162 @@
+"""Stage a submission: a directory or a zip → a private folder with the listed files of the student's and our given modules.
+
+Only files that the assignment lists are ever read, by name; nothing is unpacked to where an archive says. A submission that
+cannot be used is not an error of the grader's: its parts are *absent*, each with a sentence that says why.
+"""
+
+import stat
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from grader.assignment import FILES, GIVEN
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_FILE_BYTES = 1 << 20
+MAX_ARCHIVE_FILES = 2000
+
+
+class NotThere(ValueError):
+    """The submission does not exist: the instructor's mistake, so nothing is graded."""
+
+
+class Refused(ValueError):
+    """The submission as a whole cannot be used: the student's mistake, so everything is zero."""
+
+
+@dataclass
+class Stage:
+    """``folder`` is what a rank imports from. ``absent`` says for a part why it cannot be run; ``warnings`` are for all to see."""
+
+    folder: Path
+    absent: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def stage(submission: Path, folder: Path) -> Stage:
+    """Fill ``folder`` from the submission. Raises NotThere, and nothing else for whatever the submission holds."""
+    if not submission.exists():
+        raise NotThere(f"there is no {submission}")
+    staged = Stage(folder)
+    package = folder / "handout"
+    package.mkdir(parents=True)
+    for name in GIVEN:
+        (package / name).write_bytes((ROOT / "handout" / name).read_bytes())
+    try:
+        files, others = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
+    except Refused as error:
+        staged.absent = {name.removesuffix(".py"): f"The submission was refused: {error}." for name in FILES}
+        staged.warnings.append(f"The submission was refused: {error}.")
+        return staged
+    for name in FILES:
+        part = name.removesuffix(".py")
+        try:
+            staged_text = _text(name, files)
+        except Refused as error:
+            staged.absent[part] = f"{error}."
+            continue
+        (package / name).write_text(staged_text, encoding="utf-8")
+    if not files:
+        staged.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
+    if ignored := [name for name in others if name not in GIVEN]:
+        shown = ", ".join(_printable(name) for name in ignored[:8]) + (" …" if len(ignored) > 8 else "")
+        staged.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
+    return staged
+
+
+def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
+    """A listed file's text. Raises Refused with a sentence where there is none."""
+    if name not in files:
+        alike = [n for n in files if n.lower() == name]
+        raise Refused(f"The submission has no {name}" + (f" (is it {alike[0]}?)" if alike else ""))
+    data = files[name]()
+    if len(data) > MAX_FILE_BYTES:
+        raise Refused(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise Refused(f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}") from None
+    if "\0" in text:
+        raise Refused(f"{name} holds a null byte: it is not Python source")
+    return text
+
+
+def _printable(name: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name)[:80]
+
+
+Found = tuple[dict[str, Callable[[], bytes]], list[str]]
+
+
+def _from_directory(directory: Path) -> Found:
+    """The listed files in a directory, in its ``handout/``, or in the only folder that it holds."""
+    candidates = [directory, directory / "handout"]
+    folders = [p for p in sorted(directory.iterdir()) if p.is_dir() and not p.is_symlink() and p.name[0] not in "._"]
+    if len(folders) == 1:
+        candidates += [folders[0], folders[0] / "handout"]
+    home = next((c for c in candidates if any(_is_listed(p.name) for p in _listing(c))), directory)
+    files: dict[str, Callable[[], bytes]] = {}
+    others = []
+    for path in _listing(home):
+        mode = path.lstat().st_mode
+        if _is_listed(path.name) and stat.S_ISREG(mode):
+            files[path.name] = lambda path=path: _read(path)
+        elif _is_listed(path.name):
+            raise Refused(f"{path.name} is a link or no regular file")
+        elif stat.S_ISREG(mode) and path.suffix == ".py":
+            others.append(path.name)
+    return files, others
+
+
+def _is_listed(name: str) -> bool:
+    return name.lower() in FILES
+
+
+def _listing(directory: Path) -> list[Path]:
+    if directory.is_symlink() or not directory.is_dir():
+        return []
+    return sorted(directory.iterdir())
+
+
+def _read(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _from_zip(archive_path: Path) -> Found:
+    """The same for a zip, read in memory: its paths are looked at and never followed."""
+    if not archive_path.is_file() or not zipfile.is_zipfile(archive_path):
+        raise Refused(f"{_printable(archive_path.name)} is neither a directory nor a zip archive")
+    try:
+        archive = zipfile.ZipFile(archive_path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeError) as error:
+        raise Refused(f"the zip archive cannot be read ({type(error).__name__})") from None
+    entries = archive.infolist()
+    if len(entries) > MAX_ARCHIVE_FILES:
+        raise Refused(f"the zip archive holds more than {MAX_ARCHIVE_FILES} files")
+    paths = {}
+    for entry in entries:
+        path = PurePosixPath(entry.filename.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in entry.filename:
+            raise Refused(f"the zip archive holds a path that leaves it: {_printable(entry.filename)}")
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")
+        if not entry.is_dir() and path.parts and path.parts[0] != "__MACOSX":
+            paths[path] = entry
+    listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
+    home = min((path.parent for path in listed), key=lambda p: len(p.parts), default=PurePosixPath("."))
+    files = {p.name: lambda e=paths[p]: _extract(archive, e) for p in listed if p.parent == home}
+    others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix == ".py"]
+    return files, others
+
+
+def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """At most one byte more than allowed, whatever the archive claims."""
+    try:
+        with archive.open(entry) as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except Exception as error:  # bad checksums, encryption, unknown methods: zipfile and zlib raise many kinds
+        name = PurePosixPath(entry.filename).name
+        raise Refused(f"{_printable(name)} cannot be unpacked ({type(error).__name__})") from None

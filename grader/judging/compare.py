@@ -1,0 +1,116 @@
+"""Exact comparison: kind, then shape, then dtype, then finiteness, then values. Plain arrays, no broadcasting."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.worlds.arrays import Foreign
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why that much."""
+
+    relative: float
+    reason: str
+
+
+EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must be equal")
+
+
+def rounding(dtype: Any) -> Tolerance:
+    """For results of matrix products and long sums, in any order, against float64.
+
+    A sum of K products has an error of about √K units in the last place, a few layers multiply that; 2000 units leave a
+    wide margin above it (float32: 2e−4) and lie far below any mistake that moves a result.
+    """
+    unit = float(np.finfo(dtype).eps)
+    return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a value is not as expected: a sentence, and the arrays for whoever guesses at the reason."""
+
+    text: str
+    got: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    path: str = ""
+
+
+def describe(value: Any) -> str:
+    """What something is, without its values."""
+    if isinstance(value, np.ndarray):
+        return f"a tensor of shape {value.shape}, {value.dtype}"
+    if isinstance(value, Foreign):
+        return value.description
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
+
+
+def difference(got: Any, expected: Any, tolerance: Tolerance, path: str = "") -> Difference | None:
+    """The first respect in which ``got`` is not ``expected``; None where there is none.
+
+    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries. ``path`` names the place.
+    """
+    name = f"{path}: " if path else ""
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(got, (list, tuple)) or len(got) != len(expected):
+            return Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+        parts = ((g, e, tolerance, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected)))
+        return next((found for part in parts if (found := difference(*part))), None)
+    if not isinstance(expected, np.ndarray):
+        same = type(got) is type(expected) and got == expected
+        return None if same else Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+    if not isinstance(got, np.ndarray):
+        return Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+    if got.shape != expected.shape:
+        text = f"{name}expected shape {expected.shape}, got {got.shape}"
+        return Difference(text, got, expected, path)
+    if got.dtype != expected.dtype:
+        return Difference(f"{name}expected dtype {expected.dtype}, got {got.dtype}", path=path)
+    return _values(got, expected, tolerance, path, name)
+
+
+def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: str, name: str) -> Difference | None:
+    finite = np.isfinite(got)
+    if not finite.all():
+        at = tuple(map(int, np.argwhere(~finite)[0]))
+        return Difference(
+            f"{name}{got[at]} at {list(at)}; {(~finite).sum()} of {got.size} entries are not finite", path=path
+        )
+    exact, ours = expected.astype(np.float64), got.astype(np.float64)
+    if tolerance.relative == 0:
+        wrong = got != expected
+    else:
+        scale = np.abs(exact).max(initial=0.0)
+        wrong = ~(np.abs(ours - exact) <= tolerance.relative * scale)  # also true for NaN
+    if not wrong.any():
+        return None
+    at = tuple(map(int, np.argwhere(wrong)[0]))
+    if got.ndim == 0:
+        text = f"{name}expected {number(expected[()])}, got {number(got[()])}"
+    else:
+        text = (
+            f"{name}first differs at {list(at)}: expected {number(expected[at])}, got {number(got[at])};"
+            f" {wrong.sum()} of {got.size} entries differ"
+        )
+        if got.size > 1:
+            text += f"\n        expected {preview(expected)}\n        got      {preview(got)}"
+    return Difference(text, got, expected, path)
+
+
+def number(value: Any) -> str:
+    """One entry, short and unambiguous."""
+    if not np.issubdtype(type(value), np.floating):
+        return str(value)
+    digits = np.finfo(type(value)).precision + 2
+    return f"{float(value):.{min(digits, 10)}g}"
+
+
+def preview(array: np.ndarray) -> str:
+    """The first entries, on one line."""
+    flat = array.ravel()
+    return "[" + ", ".join(number(entry) for entry in flat[:8]) + (", …]" if flat.size > 8 else "]")

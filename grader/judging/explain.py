@@ -1,0 +1,126 @@
+"""What a wrong value most likely means: the mistakes that many people make leave fingerprints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is known around a wrong array on one rank.
+
+    ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and the tensors that went in;
+    ``lookalikes`` name arrays that a particular mistake would produce, for this rank.
+    """
+
+    rank: int
+    size: int
+    expected: Sequence[np.ndarray | None]
+    inputs: Sequence[Sequence[np.ndarray]] = ()
+    earlier: Sequence[np.ndarray] = ()
+    lookalikes: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0) -> bool:
+    """Whether a = factor · b up to rounding, and b says anything at all."""
+    if a is None or b is None or a.shape != b.shape or a.size == 0:
+        return False
+    a, b = a.astype(np.float64), b.astype(np.float64) * factor
+    scale = np.abs(b).max()
+    return bool(scale > 0 and np.abs(a - b).max() <= 1e-4 * scale)
+
+
+def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    """A sentence about the likely bug; None where nothing fits."""
+    for name, lookalike in context.lookalikes.items():
+        if same(got, lookalike) and not same(expected, lookalike):
+            return name
+    for explain in (_factor, _another_rank, _untouched, _stale, _shape, _rearranged, _partly):
+        if sentence := explain(got, expected, context):
+            return sentence
+    return None
+
+
+def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    n = context.size
+    if n == 1:
+        return None
+    factors = {
+        n: f"exactly {n} times the expected value: averaged nowhere, or summed instead?",
+        1 / n: f"exactly 1/{n} of the expected value: divided by the world size where a sum was asked for, or twice?",
+        n * n: f"exactly {n}² times the expected value: reduced twice?",
+        1 / n**2: f"exactly 1/{n}² of the expected value: divided by the world size more than once?",
+        n
+        - 1: f"exactly {n - 1} times the expected value: divided by 1 where it should be {n - 1}, or one rank left out?",
+        -1: "the expected value with the wrong sign",
+    }
+    for factor, sentence in factors.items():
+        if factor not in (0, 1) and same(got, expected, factor):
+            return sentence
+    return None
+
+
+def _another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    for rank, theirs in enumerate(context.expected):
+        if rank != context.rank and same(got, theirs) and not same(expected, theirs):
+            return f"this is what rank {rank} should hold: another rank's part"
+    return None
+
+
+def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    for rank, arrays in enumerate(context.inputs):
+        for array in arrays:
+            if same(got, array) and not same(expected, array):
+                if rank == context.rank:
+                    return "this rank's own input came back: communicated nothing, or left the result elsewhere?"
+                return f"this is the input of rank {rank}, as it was"
+    if got.size and not got.any() and expected.any():
+        return "all zeros: is the output ever filled, and is it the tensor that you return?"
+    return None
+
+
+def _stale(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    for earlier in context.earlier:
+        if same(got, earlier) and not same(expected, earlier):
+            return "this was right for an earlier call: something is kept from one call to the next"
+    return None
+
+
+def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    n = context.size
+    if got.shape == expected.shape:
+        return None
+    if got.size == expected.size and expected.ndim > 1 and got.shape == expected.shape[::-1]:
+        return "transposed" if same(got.T, expected) else "of a transposed shape"
+    if n > 1 and got.size == n * expected.size:
+        return f"{n} times as many entries: the tensors of all ranks, where one part was asked for?"
+    if n > 1 and got.size * n == expected.size:
+        return f"1/{n} of the entries: one rank's part, where all were asked for?"
+    if got.size == expected.size:
+        return "the right number of entries in another shape"
+    if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
+        return "padding left at the end?"
+    return None
+
+
+def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    if got.shape != expected.shape or expected.size < 2:
+        return None
+    if expected.ndim == 2 and got.shape[0] == got.shape[1] and same(got, expected.T):
+        return "transposed"
+    if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
+        return "the right numbers in the wrong order: blocks of the wrong ranks, or of the wrong dimension?"
+    return None
+
+
+def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    """Wrong from some entry to the end: the remainder of a division."""
+    if got.shape != expected.shape or got.size < 3:
+        return None
+    scale = np.abs(expected.astype(np.float64)).max()
+    wrong = np.abs(got.astype(np.float64) - expected.astype(np.float64)).ravel() > 1e-4 * scale
+    first = int(wrong.argmax())
+    if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
+        return f"right up to entry {first} and wrong from there: the last, shorter part?"
+    return None

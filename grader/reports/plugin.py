@@ -1,0 +1,166 @@
+"""The pytest plugin: gives checks their ``world``, and turns what becomes of them into records. Works under xdist.
+
+A check is a test function with gradescope-utils' ``@weight``; its ``@number`` and ``@visibility`` are read from the same place.
+Its docstring is the sentence that a student sees, with ``{parameters}`` filled in.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grader.assignment import PARTS
+from grader.face import CheckFailed, GraderFault, NeedsGpus, World
+from grader.intake.stage import NotThere, stage
+from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.worlds import world as worlds
+from grader.worlds.server_process import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lockstep", "what is graded, and on what")
+    group.addoption("--submission", help="a directory or zip (default: solutions where there is one, else handout)")
+    group.addoption("--part", choices=[*PARTS, ""], default="", help="only the checks of this part")
+    group.addoption("--device", choices=["cpu", "cuda"], default="cpu")
+    group.addoption("--seed", type=int, help="repeat the inputs of an earlier run")
+
+
+class GradingRun:
+    """What the processes of one run share: the staged submission, the fork server, the seed."""
+
+    def __init__(self, submission: Path, device: str, seed: int | None) -> None:
+        """Raises NotThere where there is no submission."""
+        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
+        try:
+            self.staged = stage(submission, self.folder / "stage")
+        except NotThere:
+            shutil.rmtree(self.folder)
+            raise
+        self.seed = secrets.randbits(32) if seed is None else seed
+        self.server = Server.start()
+        description = {
+            "stage": str(self.staged.folder),
+            "absent": self.staged.absent,
+            "server": self.server.address,
+            "device": device,
+            "seed": self.seed,
+        }
+        (self.folder / "run.json").write_text(json.dumps(description))
+        os.environ[RUN] = str(self.folder / "run.json")
+
+    def end(self) -> None:
+        os.environ.pop(RUN, None)
+        self.server.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if RUN in os.environ or config.option.collectonly:
+        return  # a worker, or started by ``python -m grader``
+    default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
+    submission = Path(config.option.submission) if config.option.submission else default
+    try:
+        run = GradingRun(submission, config.option.device, config.option.seed)
+    except NotThere as error:
+        raise pytest.UsageError(f"nothing to grade: {error}") from None
+    config.add_cleanup(run.end)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.option.part:
+        kept = [item for item in items if part_of(item) == part]
+        config.hook.pytest_deselected(items=[item for item in items if part_of(item) != part])
+        items[:] = kept
+
+
+def part_of(item: pytest.Item) -> str:
+    """test_collectives.py holds the checks of the part collectives."""
+    name = item.path.stem.removeprefix("test_")
+    return name if hasattr(item.function, "__weight__") and name in PARTS else ""
+
+
+def record_of(item: pytest.Item) -> Record | None:
+    """The check's record before it has run; None for a test that is no check."""
+    function = getattr(item, "function", None)
+    if not hasattr(function, "__weight__"):
+        return None
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return Record(
+        id=item.nodeid,
+        part=part_of(item),
+        number=function.__number__,
+        name=(function.__doc__ or item.name).strip().splitlines()[0].format(**parameters),
+        points=function.__weight__,
+        visibility=getattr(function, "__visibility__", "visible"),
+    )
+
+
+# ——— what a check gets
+
+
+@pytest.fixture(scope="session")
+def _run() -> dict:
+    return json.loads(Path(os.environ[RUN]).read_text())
+
+
+@pytest.fixture
+def world(_run: dict) -> World:
+    """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
+    server, device = Server(_run["server"]), _run["device"]
+    limits = worlds.Limits()
+
+    def runner(size, calls):
+        return worlds.World(server, size, calls, Path(_run["stage"]), device, limits).run()
+
+    gpus = server.facts()["gpus"] if device == "cuda" else None
+    return World(runner, gpus, _run["absent"])
+
+
+@pytest.fixture
+def rng(_run: dict, request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random inputs: others in every run, the same for the same seed and check."""
+    return np.random.default_rng([_run["seed"], zlib.crc32(request.node.nodeid.encode())])
+
+
+# ——— what becomes of it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    record = record_of(item)
+    if record is None or (call.when != "call" and report.passed):
+        return report
+    error = call.excinfo.value if call.excinfo else None
+    if error is None:
+        record.status, record.message = PASSED, ""
+    elif isinstance(error, CheckFailed):
+        record.status = FAILED if error.implemented else UNIMPLEMENTED
+        record.message = str(error)
+        report.longrepr = record.message
+    elif isinstance(error, NeedsGpus):
+        record.status, record.message = SKIPPED, f"Skipped: {error}."
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], record.message)
+    else:
+        record.status = ERROR
+        cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
+        record.message = f"The grader itself failed in this check; tell your instructor.\n{cause}"
+    record.seconds = call.duration
+    report.lockstep = record.as_dict()
+    report.location = (*report.location[:2], f"{record.number} {record.name}")
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport):
+    if getattr(report, "lockstep", {}).get("status") == UNIMPLEMENTED and report.failed:
+        return UNIMPLEMENTED, "n", "NOT IMPLEMENTED"
+    return None

@@ -1,0 +1,26 @@
+"""One check's result: the data structure that every report is made of."""
+
+from dataclasses import asdict, dataclass
+
+NOT_RUN = "not run"  # before its turn, or after the grader was stopped
+PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = "passed", "failed", "not implemented", "skipped", "error"
+
+
+@dataclass
+class Record:
+    id: str  # pytest's node id
+    part: str
+    number: str
+    name: str  # the sentence that a student sees
+    points: float
+    visibility: str
+    status: str = NOT_RUN
+    message: str = "This check was not run."
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> float:
+        return self.points if self.status == PASSED else 0.0
+
+    def as_dict(self) -> dict:
+        return asdict(self)

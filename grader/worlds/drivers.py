@@ -1,0 +1,63 @@
+"""How a rank calls a student's function: mostly just so, sometimes inside a small program that the judge asks for.
+
+A driver takes the student's function or class, the decoded arguments and ``mark``, which leaves a named mark in the rank's
+trail, and returns what is to be judged. It is not secret.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Mark = Callable[[str], None]
+
+
+def make_probe(node: dict, returns: Any, mark: Mark) -> Callable[[], Any]:
+    """A function for the student to call, which leaves marks when it begins and when it ends."""
+
+    def probe() -> Any:
+        mark(f"{node['probe']} began")
+        time.sleep(node["seconds"])
+        mark(f"{node['probe']} ended")
+        return returns
+
+    return probe
+
+
+def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    return function(*args, **kwargs)
+
+
+def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Backward passes of a deep MLP whose gradients are averaged by a student's ``GradientBuckets``.
+
+    Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to the buckets (an index that
+    appears twice is a tied parameter); ``frozen``, the indices that require no gradient; ``bucket_bytes``; ``passes``, for
+    each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses.
+    Returns for each pass the list of all parameters' gradients.
+    """
+    from handout import mlp  # the stage's own copy
+
+    weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
+    buckets = buckets_class([weights[i] for i in kwargs["registered"]], kwargs["bucket_bytes"])
+    results = []
+    for x, layers in kwargs["passes"]:
+        for weight in weights:
+            weight.grad = None
+        loss = mlp.loss(mlp.forward([weights[i] for i in layers], x))
+        mark("backward began")
+        loss.backward()
+        mark("backward ended")
+        buckets.wait()
+        results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
+    return results
+
+
+DRIVERS = {"plain": plain, "backward_passes": backward_passes}
+
+
+def warm_up() -> None:
+    """Touch what torch sets up lazily on these paths, once in the server, so that no rank pays for it again."""
+    weight = torch.eye(2, requires_grad=True)
+    torch.nn.functional.gelu(weight @ weight).square().mean()

@@ -1,0 +1,196 @@
+"""The life of one rank process: inputs in, process group up, the student's code, results out. Never returns.
+
+Everything in this process may be read and changed by the student's code, so nothing in it is worth reading or changing.
+"""
+
+import faulthandler
+import fcntl
+import io
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.evidence.recorder import Recorder
+from grader.worlds import drivers, frames, tensors
+
+PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
+
+
+class Wire:
+    """The rank's end of the socket to the judge."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+        self.reader = frames.Reader()
+        self.lock = threading.Lock()
+
+    def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
+        with self.lock:
+            self.socket.sendall(frames.pack(kind, meta, blob))
+
+    def receive(self) -> frames.Frame:
+        """The next frame. The process ends when the judge has hung up."""
+        while True:
+            for frame in self.reader.feed(b""):
+                return frame
+            data = self.socket.recv(1 << 16)
+            if not data:
+                os._exit(0)
+            for frame in self.reader.feed(data):
+                return frame
+
+
+def live(wire_fd: int, output_fd: int, stacks_fd: int) -> None:
+    """Be a rank. The three descriptors are all that this process keeps of what it inherited."""
+    wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
+    wire = Wire(wire_fd)
+    inputs = wire.receive()
+    try:
+        _run(wire, inputs, stacks_fd)
+    except BaseException:  # a fault of this file, not of the student's
+        wire.send(frames.RAISED, {"call": -1, "grader": traceback.format_exc()[-4000:]})
+    while True:  # stay until the judge ends the world: leaving early would break the others' connections
+        wire.receive()
+
+
+def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, signal.SIG_DFL)
+    # Lay what is kept as descriptors 0 … 4 and close all others: another rank's wire is none of our business.
+    null = os.open(os.devnull, os.O_RDONLY)
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)]
+    for target, descriptor in enumerate(kept):
+        os.dup2(descriptor, target, inheritable=target < 3)
+    os.closerange(5, 4096)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), errors="replace", write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), errors="replace", write_through=True)
+    return 3, 4
+
+
+def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
+    meta = inputs.meta
+    folder, stage = Path(meta["folder"]), Path(meta["stage"])
+    rank, size = meta["rank"], meta["size"]
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
+    faulthandler.enable(file=stacks_fd, all_threads=False)  # for one that crashes
+    os.chdir(folder)
+    device = torch.device(meta["device"], rank) if meta["device"] == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.set_num_threads(1)
+    random.seed()
+    torch.seed()
+    sys.path[:] = [str(stage)] + [entry for entry in sys.path if entry != meta["engine"]]
+    sys.argv = ["rank"]
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=dist.FileStore(str(folder / "rendezvous"), size),
+        rank=rank,
+        world_size=size,
+        timeout=PATIENCE,
+        **({"device_id": device} if device.type == "cuda" else {}),
+    )
+    current = {"call": 0}
+
+    def emit(event: dict) -> None:
+        wire.send(frames.EVENT, {**current, "operation": event})
+
+    def mark(name: str) -> None:
+        wire.send(frames.EVENT, {**current, "mark": name, "at": time.monotonic_ns()})
+
+    recorder = Recorder(emit, stage)
+    _announce_exit(mark, recorder)
+    with recorder:
+        recorder.follow_threads()
+        arguments = tensors.decode(
+            meta["arguments"], inputs.blob, device, lambda node, returns: drivers.make_probe(node, returns, mark)
+        )
+        for index, (call, (args, kwargs)) in enumerate(zip(meta["calls"], arguments)):
+            current["call"] = index
+            if call["held"] is not None:
+                wire.send(frames.HELD, {"call": index})
+                wire.receive()
+                time.sleep(call["held"])
+            mark("call began")
+            try:
+                function = _find(call["function"], stage)
+                result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+            except BaseException as error:
+                wire.send(frames.RAISED, {"call": index, **_describe(error, stage)})
+                if not call["may_raise"]:
+                    return
+            else:
+                mark("call ended")
+                trees, blob = tensors.encode(result, args, kwargs)
+                wire.send(frames.RETURNED, {"call": index, "values": trees}, blob)
+    wire.send(frames.DONE, {})
+
+
+def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
+    """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that is gone."""
+    leave = os._exit
+
+    def announced(status: int) -> None:
+        file, line, _ = recorder.caller()
+        mark(f"os._exit({status}) at {file}:{line}")
+        leave(status)
+
+    os._exit = announced
+
+
+class Missing(Exception):
+    """The student's file lacks what it is asked for."""
+
+
+def _find(name: str, stage: Path) -> Any:
+    """The student's function ``module.function``, its module imported from the stage."""
+    module_name, function_name = name.split(".")
+    module = __import__(f"handout.{module_name}", fromlist=[function_name])
+    if not hasattr(module, function_name):
+        raise Missing(f"{module_name}.py has no {function_name}")
+    return getattr(module, function_name)
+
+
+def _describe(error: BaseException, stage: Path) -> dict:
+    """What a student needs of an exception: type, text, and their own lines, outermost first."""
+    steps = traceback.extract_tb(error.__traceback__)
+    own = [
+        {"file": Path(s.filename).name, "line": s.lineno, "function": s.name, "source": (s.line or "")[:200]}
+        for s in steps
+        if s.filename.startswith(str(stage))
+    ]
+    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(stage)):
+        source = (error.text or "").strip()[:200]
+        own.append({"file": Path(error.filename).name, "line": error.lineno, "function": "", "source": source})
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
+    except BaseException:
+        text = "(its message cannot be shown)"
+    return {
+        "type": type(error).__name__[:200],
+        "missing": isinstance(error, Missing),
+        "is_value_error": isinstance(error, ValueError),
+        "text": text,
+        "lines": own[-12:],
+        # A stub raises in the student's own file; torch, too, raises NotImplementedError, from inside.
+        "stub": isinstance(error, NotImplementedError) and bool(steps) and steps[-1].filename.startswith(str(stage)),
+        "at": time.monotonic_ns(),
+    }

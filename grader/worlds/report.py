@@ -1,0 +1,87 @@
+"""What a world was asked to do, and what came of it: plain data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grader.evidence.hangs import Place
+from grader.evidence.trail import Mark, Operation
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Keep a rank from beginning a call until another rank has passed a mark in it, and ``then`` seconds longer."""
+
+    until: str
+    on: int
+    then: float = 0.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a student's function on every rank: ``arguments[rank]`` is ``(args, kwargs)``."""
+
+    function: str
+    arguments: list[tuple[list, dict]]
+    driver: str = "plain"
+    may_raise: bool = False
+    holds: dict[int, Hold] = field(default_factory=dict)
+    note: str = ""  # what distinguishes this call from its neighbours, for the message
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of a rank's: type, text, and the student's lines that it came through, outermost first."""
+
+    type: str
+    text: str
+    lines: list[dict]
+    is_value_error: bool
+    stub: bool
+    missing: bool
+    at: int
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A call's result on one rank, and its arguments as they were afterwards."""
+
+    value: Any
+    args: list
+    kwargs: dict
+
+
+@dataclass
+class RankReport:
+    rank: int
+    trail: list[Operation | Mark] = field(default_factory=list)
+    outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
+    output: bytes = b""
+    exit: int | None = None  # exit code, or −signal, of a process that ended by itself
+    refused: str | None = None  # why its frames were not believed
+    held: int | None = None  # the call that it was held back from
+    done: bool = False
+    stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
+
+    def call_reached(self) -> int:
+        """The call that the rank was in, or came to, last."""
+        return max([event.call for event in self.trail] + list(self.outcomes) + [self.held or 0, 0])
+
+
+@dataclass
+class WorldReport:
+    size: int
+    calls: list[Call]
+    stage: Path
+    ranks: list[RankReport]
+    ending: str = ""  # finished, failed, stuck, late or flooded
+    limit: str = ""  # the deadline that was passed, in words
+    grader_fault: str = ""  # a failure of ours
+
+    @property
+    def trails(self) -> list[list]:
+        return [rank.trail for rank in self.ranks]
+
+
+Runner = Callable[[int, list[Call]], WorldReport]

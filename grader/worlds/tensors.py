@@ -1,0 +1,94 @@
+"""Values on the rank's side of the wire: JSON trees ↔ torch tensors. See ``frames`` for the trees."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+MAX_DEPTH = 8
+MAX_TENSOR_BYTES = 1 << 26
+# What a numpy judge can read. Other dtypes are described, not sent: they are wrong anyway.
+SHIPPABLE = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
+
+
+def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict, Any], Callable]) -> Any:
+    """The value that the judge sent, its tensors on ``device``."""
+    tensors = load(blob) if blob else {}
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        if "list" in node:
+            return [build(item) for item in node["list"]]
+        if "tuple" in node:
+            return tuple(build(item) for item in node["tuple"])
+        if "dict" in node:
+            return {key: build(value) for key, value in node["dict"]}
+        if "probe" in node:
+            return make_probe(node, build(node["returns"]))
+        tensor = tensors[node["tensor"]].to(device, copy=True)
+        return _strided(tensor) if node["strided"] else tensor
+
+    return build(tree)
+
+
+def _strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in memory that is not contiguous: every other element of a larger storage."""
+    storage = torch.full((*tensor.shape, 2), 77, dtype=tensor.dtype, device=tensor.device)
+    view = storage[..., 0]
+    return view.copy_(tensor)
+
+
+def encode(*values: Any) -> tuple[list, bytes]:
+    """The trees of the values, and the blob with all their tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def tree(value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if type(value) is str:
+            return value[:10_000]
+        if depth == MAX_DEPTH:
+            return {"other": "too deeply nested"}
+        if type(value) in (list, tuple):
+            return {type(value).__name__: [tree(item, depth + 1) for item in value]}
+        if type(value) is dict:
+            return {"dict": [[str(key), tree(item, depth + 1)] for key, item in value.items()]}
+        if isinstance(value, torch.Tensor):
+            return _tensor(value, tensors)
+        if isinstance(value, torch.optim.Optimizer):
+            state = {str(i): value.state.get(p, {}) for i, p in enumerate(_parameters_of(value))}
+            return {"dict": [["optimizer", type(value).__name__], ["state", tree(state, depth + 1)]]}
+        return {"other": f"an object of type {type(value).__name__}"[:200]}
+
+    return [tree(value, 0) for value in values], save(tensors) if tensors else b""
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _tensor(value: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
+    if value.layout != torch.strided or value.dtype not in SHIPPABLE:
+        return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout}"}
+    if value.nbytes > MAX_TENSOR_BYTES:
+        return {"other": f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes: too large to judge"}
+    if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
+        return {"other": f"a view of shape {tuple(value.shape)} whose elements share memory (an expanded tensor)"}
+    key = str(len(tensors))
+    # A copy at once: an unfinished communication may still write to the original.
+    tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+    return {"tensor": key}

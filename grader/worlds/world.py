@@ -1,0 +1,345 @@
+"""One world, from the judge's side: start fresh ranks, feed them, watch them, and leave when they are gone.
+
+inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the keeper
+"""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from grader.evidence import hangs
+from grader.evidence.agreement import examine
+from grader.evidence.trail import Mark, read_event
+from grader.worlds import arrays, frames
+from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
+from grader.worlds.server_process import ENGINE, Server
+
+GONE_AGAIN = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Connection refused")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a world has had enough. Processor time for what computes, so that a slow machine is no fault of a student's."""
+
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 20.0
+    output_bytes: int = 1 << 20
+    output_kept: int = 1 << 14
+    events: int = 50_000
+    grace_seconds: float = 0.25  # from the first failure, for the others to fail by themselves
+
+
+def is_consequence(raised: Raised) -> bool:
+    """Whether this exception only says that another rank has gone."""
+    return any(sign in raised.text for sign in GONE_AGAIN)
+
+
+class World:
+    """``World(…).run()`` gives the report. Used once."""
+
+    def __init__(self, server: Server, size: int, calls: list[Call], stage: Path, device: str, limits: Limits) -> None:
+        self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
+        self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
+        self.pids: dict[int, int] = {}  # rank → pid
+        self.keeper_lines = b""
+        self.gone = False
+        self.events = 0
+        self.stack_text = [b""] * size
+        self.stacks_asked: float | None = None
+        self.stacks_grew = 0.0
+        self.verdict_pending = ""  # what to conclude once the stacks are there
+        self.failed_at: float | None = None
+        self.call_began = time.monotonic()
+        self.cpu_before: dict[int, float] = {}
+        self.released: set[tuple[int, int]] = set()
+        self.printed = 0
+        self.watch = hangs.Watch()
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> WorldReport:
+        folder = Path(tempfile.mkdtemp(prefix="lockstep-world-"))
+        try:
+            self._start(folder)
+            while not self.report.ending:
+                self._step(0.02 if self.stacks_asked else 0.05)
+            self._end()
+        finally:
+            for key in list(self.selector.get_map().values()):
+                key.fileobj.close()
+            self.selector.close()
+            shutil.rmtree(folder, ignore_errors=True)
+        return self.report
+
+    # ——— start and end
+
+    def _start(self, folder: Path) -> None:
+        theirs, self.wires = [], []
+        for rank in range(self.size):
+            mine, its = socket.socketpair()
+            self.wires.append(mine)
+            readers = []
+            theirs.append(its.detach())
+            for _ in range(2):  # printed output, and stacks
+                reader, writer = os.pipe()
+                readers.append(open(reader, "rb", buffering=0))
+                theirs.append(writer)
+            self.selector.register(mine, selectors.EVENT_READ, partial(self._on_wire, rank, frames.Reader()))
+            self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
+            self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
+        try:
+            warm = ["optimizer"] if any(call.function.endswith(".train") for call in self.calls) else []
+            self.keeper = self.server.request({"size": self.size, "warm": warm}, theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.selector.register(self.keeper, selectors.EVENT_READ, self._on_keeper)
+        for rank, wire in enumerate(self.wires):
+            arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
+            meta = {"rank": rank, "size": self.size, "folder": str(folder), "stage": str(self.report.stage)}
+            meta |= {"engine": str(ENGINE), "device": self.device, "arguments": arguments}
+            meta["calls"] = [
+                {
+                    "function": call.function,
+                    "driver": call.driver,
+                    "may_raise": call.may_raise,
+                    "held": call.holds[rank].then if rank in call.holds else None,
+                }
+                for call in self.calls
+            ]
+            try:
+                wire.sendall(frames.pack(frames.INPUTS, meta, blob))
+            except BrokenPipeError:
+                pass  # dead already: the keeper will say how
+
+    def _end(self) -> None:
+        """Have the keeper kill everything, and wait until it says that nothing is left."""
+        try:
+            self.keeper.sendall(b"end\n")
+        except OSError:
+            self.gone = True
+        deadline = time.monotonic() + 10
+        while not self.gone and time.monotonic() < deadline:
+            self._step(0.2, watch=False)
+        if not self.gone:
+            self.report.grader_fault = "the keeper of this world did not end"
+        for rank in self.report.ranks:
+            if rank.exit is not None:  # a crash leaves the stack that it happened in
+                rank.stacks = hangs.parse_stacks(self.stack_text[rank.rank].decode(errors="replace"))
+
+    # ——— what arrives
+
+    def _step(self, timeout: float, watch: bool = True) -> None:
+        ready = self.selector.select(timeout)
+        for key, _ in ready:
+            key.data(key.fileobj)
+        if watch:
+            self._judge_progress(time.monotonic(), silent=not ready)
+
+    def _on_keeper(self, keeper: socket.socket) -> None:
+        data = keeper.recv(4096)
+        self.keeper_lines += data
+        *lines, self.keeper_lines = self.keeper_lines.split(b"\n")
+        for line in map(json.loads, lines):
+            if "pids" in line:
+                self.pids = dict(enumerate(line["pids"]))
+            elif "rank" in line and not self.report.ending:
+                self.pids.pop(line["rank"], None)
+                self.report.ranks[line["rank"]].exit = line["status"]
+            self.gone |= "gone" in line
+        if not data:
+            self.selector.unregister(keeper)
+            keeper.close()
+            if not self.report.ending:
+                self.report.ending, self.report.grader_fault = "failed", f"the world was lost: {self.server.errors()}"
+            self.gone = True
+
+    def _on_wire(self, rank: int, reader: frames.Reader, wire: socket.socket) -> None:
+        try:
+            data = wire.recv(1 << 18)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.selector.unregister(wire)
+            wire.close()
+            return
+        try:
+            for frame in reader.feed(data):
+                if not self.report.ending:
+                    self._on_frame(self.report.ranks[rank], frame)
+        except frames.FrameError as error:
+            self.report.ranks[rank].refused = str(error)
+            self.selector.unregister(wire)
+            wire.close()
+
+    def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
+        self.watch.moved()
+        call = frame.meta.get("call", 0)
+        if not isinstance(call, int) or not -1 <= call < len(self.calls):
+            raise frames.FrameError("a frame for a call that does not exist")
+        if frame.kind == frames.EVENT:
+            self.events += 1
+            if self.events > self.limits.events:
+                raise frames.FrameError(f"more than {self.limits.events} operations")
+            rank.trail.append(read_event(rank.rank, frame.meta))
+            self._release()
+        elif frame.kind == frames.HELD:
+            rank.held = call
+            self._release()
+        elif frame.kind == frames.RETURNED:
+            values = arrays.decode(frame.meta.get("values"), frame.blob)
+            if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
+                raise frames.FrameError("a malformed result")
+            self._settle(rank, call, Returned(*values))
+        elif frame.kind == frames.RAISED and "grader" in frame.meta:
+            self.report.grader_fault = str(frame.meta["grader"])
+            self.report.ending = "failed"
+        elif frame.kind == frames.RAISED:
+            names = ("type", "text", "lines", "is_value_error", "stub", "missing", "at")
+            raised = Raised(*(frame.meta.get(name) for name in names))
+            well_formed = isinstance(raised.type, str) and isinstance(raised.text, str) and isinstance(raised.at, int)
+            if not well_formed or not _are_lines(raised.lines):
+                raise frames.FrameError("a malformed exception")
+            self._settle(rank, call, raised)
+        elif frame.kind == frames.DONE:
+            rank.done = True
+        else:
+            raise frames.FrameError("a frame that only the judge may send")
+
+    def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
+        if call in rank.outcomes:
+            raise frames.FrameError("a second result for one call")
+        rank.outcomes[call] = outcome
+        self.call_began, self.cpu_before = time.monotonic(), {}
+
+    def _release(self) -> None:
+        """Let held ranks go whose mark has been passed."""
+        for rank in self.report.ranks:
+            call = rank.held
+            if call is None or (rank.rank, call) in self.released:
+                continue
+            hold = self.calls[call].holds[rank.rank]
+            passed = self.report.ranks[hold.on].trail
+            if any(isinstance(e, Mark) and e.call == call and e.name == hold.until for e in passed):
+                self.released.add((rank.rank, call))
+                rank.held = None
+                try:
+                    self.wires[rank.rank].sendall(frames.pack(frames.GO, {}))
+                except OSError:
+                    pass  # it died meanwhile
+
+    def _on_output(self, rank: int, pipe) -> None:
+        data = pipe.read(1 << 16)
+        if not data:
+            self.selector.unregister(pipe)
+            pipe.close()
+            return
+        report = self.report.ranks[rank]
+        room = self.limits.output_kept - len(report.output)
+        report.output += data[: max(room, 0)]
+        self.printed += len(data)
+        if self.printed > self.limits.output_bytes and not self.report.ending:
+            self.report.ending = "flooded"
+            self.report.limit = f"{self.limits.output_bytes >> 20} MiB of output"
+
+    def _on_stacks(self, rank: int, pipe) -> None:
+        data = pipe.read(1 << 16)
+        if not data:
+            self.selector.unregister(pipe)
+            pipe.close()
+        elif len(self.stack_text[rank]) < 1 << 18:
+            self.stack_text[rank] += data
+            self.stacks_grew = time.monotonic()
+
+    # ——— what it means
+
+    def _unsettled(self) -> list[RankReport]:
+        """Ranks that still have something to do."""
+        return [r for r in self.report.ranks if not (r.done or self._failed(r))]
+
+    def _failed(self, rank: RankReport) -> bool:
+        raised = [o for c, o in rank.outcomes.items() if isinstance(o, Raised) and not self.calls[c].may_raise]
+        return bool(raised) or rank.exit is not None or rank.refused is not None
+
+    def _judge_progress(self, now: float, silent: bool) -> None:
+        if self.report.ending:
+            return
+        unsettled = self._unsettled()
+        failed = [rank for rank in self.report.ranks if self._failed(rank)]
+        if not unsettled:
+            self.report.ending = "failed" if failed else "finished"
+            return
+        if failed:
+            self.failed_at = self.failed_at or now
+            outcomes = [o for rank in failed for o in rank.outcomes.values() if isinstance(o, Raised)]
+            only_victims = all(r.exit is None and r.refused is None for r in failed) and all(
+                map(is_consequence, outcomes)
+            )
+            if now - self.failed_at > self.limits.grace_seconds * (20 if only_victims else 1):
+                self.report.ending = "failed"
+                return
+        if self.stacks_asked:
+            self._read_stacks(now)
+            return
+        if now - self.watch.looked < 0.05 or not self.pids:
+            return
+        idle = self.watch.look([self.pids[r.rank] for r in unsettled if r.rank in self.pids], now)
+        if not silent:
+            self.watch.moved()
+        spent = {pid: cpu for pid, cpu in self.watch.spent.items()}
+        self.cpu_before = {pid: self.cpu_before.get(pid, cpu) for pid, cpu in spent.items()}
+        if any(cpu - self.cpu_before[pid] > self.limits.cpu_seconds for pid, cpu in spent.items()):
+            self._ask_stacks(now, "late", f"{self.limits.cpu_seconds:g} seconds of processor time")
+        elif now - self.call_began > self.limits.wall_seconds:
+            self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
+        elif idle >= hangs.IDLE_SECONDS:
+            self._ask_stacks(now, "stuck", "")
+
+    def _ask_stacks(self, now: float, verdict: str, limit: str) -> None:
+        self.verdict_pending, self.report.limit = verdict, limit
+        self.stacks_asked, self.stacks_grew = now, now
+        self.stack_text = [b""] * self.size
+        for rank in self._unsettled():
+            if rank.held is None and rank.rank in self.pids:
+                try:
+                    os.kill(self.pids[rank.rank], signal.SIGUSR1)
+                except ProcessLookupError:
+                    pass
+
+    def _read_stacks(self, now: float) -> None:
+        """Conclude once every stack has arrived, or none will."""
+        asked = [r for r in self._unsettled() if r.held is None]
+        arrived = all(self.stack_text[r.rank] for r in asked) and now - self.stacks_grew > 0.03
+        if not arrived and now - self.stacks_asked < 2.0:
+            return
+        for rank in asked:
+            rank.stacks = hangs.parse_stacks(self.stack_text[rank.rank].decode(errors="replace"))
+        self.stacks_asked = None
+        if self.verdict_pending == "late" or self._is_stuck(asked):
+            self.report.ending = self.verdict_pending
+        else:
+            self.watch.moved()  # asleep, but not in a communication: it may wake up
+
+    def _is_stuck(self, asked: list[RankReport]) -> bool:
+        _, waiting = examine(self.report.trails)
+        open_on = {w.operation.rank for w in waiting}
+
+        def communicates(rank: RankReport) -> bool:
+            return any(hangs.in_communication(s, self.report.stage, rank.rank in open_on) for s in rank.stacks)
+
+        return bool(asked) and all(map(communicates, asked))
+
+
+def _are_lines(lines: object) -> bool:
+    kinds = {"file": str, "line": int, "function": str, "source": str}
+    return isinstance(lines, list) and all(
+        isinstance(line, dict) and all(isinstance(line.get(name), kind) for name, kind in kinds.items())
+        for line in lines
+    )

@@ -1,0 +1,1 @@
+"""Lockstep: the files that a student edits, beside the modules that are given."""

@@ -1,0 +1,132 @@
+"""Part 3 · Data parallelism (20 points): every rank has the whole model and a part of the batch.
+
+    make test PART=data_parallel                              judge this file
+    python -m handout.run data_parallel --world-size 4        watch four ranks train one model
+
+The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their losses is the loss of the
+whole batch; and because differentiation is linear, the mean of their gradients is the gradient of the whole batch. So
+each rank runs forward and backward on its own shard, one average over the ranks makes the gradients those of the whole
+batch, and ranks that began with equal weights go on having equal weights.
+
+``n = dist.get_world_size()``. The model and its calculus are given, in ``handout/mlp.py``.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from handout import mlp
+
+
+def shard_batch(batch: Tensor) -> Tensor:
+    """Problem 3.1 · This rank's rows of the batch. Nothing is communicated.
+
+    Args:
+        batch: (B, …), the same on every rank.
+    Returns:
+        (B/n, …): rows [rank·B/n, (rank+1)·B/n).
+    Raises:
+        ValueError: B does not divide by n ("batch of 10 does not divide by 4 ranks").
+
+    With 2 ranks and a batch [[1], [2], [3], [4]]:  rank 0 [[1], [2]], rank 1 [[3], [4]].
+    About 5 lines.
+    """
+    raise NotImplementedError("Problem 3.1: shard_batch")
+
+
+def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
+    """Problem 3.2 · Start from the same parameters: overwrite them, in place, with the root's.
+
+    Args:
+        parameters: tensors of any shapes and float dtypes, in the same order on every rank; they may require
+            gradients and may be non-contiguous. Every rank's are overwritten, the root's keep their values.
+        root: the rank whose values everybody gets.
+    Raises:
+        ValueError: ``root`` is not a rank.
+
+    With 2 ranks and root 1:  rank 0 {[1], [2]}, rank 1 {[3], [4]}  →  {[3], [4]} on both.
+    About 5 lines.
+    """
+    raise NotImplementedError("Problem 3.2: broadcast_parameters")
+
+
+def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Problem 3.3 · One step: the local loss, and the gradients of the whole batch.
+
+    Args:
+        weights: L tensors of shape (D, D), equal on every rank. They keep their values.
+        shard: (B/n, D), this rank's rows of the batch.
+    Returns:
+        ``(loss, gradients)``: this rank's own loss, a scalar, *not* averaged (the mean of it over the ranks is the loss
+        of the whole batch); and L tensors of shape (D, D), the gradients of the whole batch's loss, equal on every rank.
+
+    With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and [[4]], both return [[3]].
+    About 15 lines by hand, 8 with autograd.
+    """
+    raise NotImplementedError("Problem 3.3: data_parallel_step")
+
+
+def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
+    """Problem 3.4 · Train with AdamW, one step a shard. After every step, all is as on a single device.
+
+    Args:
+        weights: L tensors of shape (D, D), equal on every rank. Updated in place.
+        shards: K tensors of shape (B/n, D): this rank's rows of the batch of each step.
+        lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
+    Returns:
+        ``(losses, optimizer)``: shape (K,), the loss of the *whole* batch at each step, before the update, equal on every
+        rank; and the ``torch.optim.AdamW`` that made the steps, over ``weights`` in their order.
+
+    A hint: AdamW divides by the gradient's own size, so gradients that are n times too large train almost alike. The
+    optimizer's state tells the difference, and so does the judge.
+    About 12 lines.
+    """
+    raise NotImplementedError("Problem 3.4: train")
+
+
+class GradientBuckets:
+    """Problem 3.5 · Average the gradients in buckets, while the backward pass is still running.
+
+    A collective for every parameter pays the latency L times; one collective for all of them cannot begin before the
+    backward pass has ended. Buckets lie between the two: hooks collect gradients as they become ready, and a full bucket
+    is on its way while earlier layers are still being differentiated [Li et al., PyTorch Distributed, VLDB 2020].
+
+        buckets = GradientBuckets(parameters, bucket_bytes=1 << 20)
+        loss.backward()          # hooks fire; asynchronous all-reduces begin
+        buckets.wait()           # afterwards every gradient is the average over the ranks
+        optimizer.step()
+
+    The rules that make it work:
+    - Gradients become ready from the last layer to the first, so fill the buckets from the last parameter to the first.
+    - All ranks must start the same collectives in the same order, whatever the order in which gradients become ready on
+      each: start bucket i+1 only after bucket i.
+    - A hook must not wait for a communication, else nothing overlaps.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:
+        """Pack the parameters into buckets and hook each one.
+
+        Args:
+            parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
+                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter.
+            bucket_bytes: B. A bucket holds at most B bytes of gradients, or a single parameter larger than that; a
+                parameter that still fits goes into the bucket at hand.
+        Raises:
+            ValueError: ``bucket_bytes`` is not positive.
+
+        With three parameters of 8 bytes each and B = 16: the third and the second share a bucket, the first has its own.
+        About 20 lines, ``wait`` and the hook included 40. ``Tensor.register_post_accumulate_grad_hook`` is your friend.
+        """
+        raise NotImplementedError("Problem 3.5: GradientBuckets")
+
+    def wait(self) -> None:
+        """Finish the step: every parameter's ``grad`` becomes the average over the ranks.
+
+        Called once after each backward pass, on every rank. Starts the buckets that are still incomplete, because a
+        parameter got no gradient in this pass: on a rank where that happens it counts as zero, so that all ranks still
+        agree on the collectives. Where no rank used a parameter, its ``grad`` may end as zero or as None. Afterwards
+        the object is ready for the next backward pass.
+        """
+        raise NotImplementedError("Problem 3.5: GradientBuckets.wait")

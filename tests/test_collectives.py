@@ -1,0 +1,102 @@
+"""Part 1 · Collectives: the public checks. Every number here can be followed by hand.
+
+Run one problem with ``make test PART=collectives K=ring``.
+"""
+
+import pytest
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.face import Hold, Probe, call, each, tensor
+
+# Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
+A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
+EIGHT = {
+    "broadcast": (each(A, B), {"root": 1}, [B, B]),
+    "scatter": (each(None, B), {"like": tensor([0, 0]), "root": 1}, [B[:2], B[2:]]),
+    "gather": (each(A, B), {"root": 0}, [A + B, None]),
+    "reduce": (each(A, B), {"root": 1, "op": "max"}, [None, B]),
+    "all_gather": (each(A, B), {}, [A + B, A + B]),
+    "reduce_scatter": (each(A, B), {"op": "sum"}, [[11.0, 22.0], [33.0, 44.0]]),
+    "all_reduce": (each(A, B), {"op": "average"}, [[5.5, 11.0, 16.5, 22.0]] * 2),
+    "all_to_all": (each(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
+}
+
+
+@number("1.1")
+@weight(0.25)
+@pytest.mark.parametrize("collective", EIGHT)
+def test_the_eight_collectives(world, collective):
+    """{collective} of two ranks' tensors, and of one rank alone"""
+    tensors, arguments, expected = EIGHT[collective]
+    (run,) = world(2, call(f"collectives.{collective}", tensors, **arguments))
+    run.returns(*expected)
+    alone = {name: 0 if name == "root" else tensor(A) if name == "like" else v for name, v in arguments.items()}
+    (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
+    run.returns(tensor(A))
+
+
+@number("1.2")
+@weight(0.25)
+def test_in_rank_order(world):
+    """The action runs once on every rank, in rank order"""
+    actions = each(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))
+    (run,) = world(2, call("collectives.in_rank_order", actions))
+    run.returns("first", "second")
+    began, ended = run.marks(1, "action began"), run.marks(0, "action ended")
+    run.demand(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
+    run.demand(ended[0].at <= began[0].at, "rank 1's action began before rank 0's had ended.")
+
+
+@number("1.3")
+@weight(0.5)
+def test_all_reduce_from_parts(world):
+    """The sum of two ranks' tensors, of 4 and of 3 elements"""
+    even, odd = world(
+        2,
+        call("collectives.all_reduce_from_parts", each(A, B)),
+        call("collectives.all_reduce_from_parts", each([1, 2, 3], [4, 5, 6])),
+    )
+    even.returns([11.0, 22.0, 33.0, 44.0], [11.0, 22.0, 33.0, 44.0])
+    odd.returns([5.0, 7.0, 9.0], [5.0, 7.0, 9.0])
+
+
+@number("1.4")
+@weight(0.25)
+def test_average(world):
+    """The average of two ranks' tensors"""
+    (run,) = world(2, call("collectives.average", each([1, 2], [2, 4])))
+    run.returns([1.5, 3.0], [1.5, 3.0])
+
+
+@number("1.5")
+@weight(0.5)
+def test_overlapped_all_reduce(world):
+    """The sum is right, and compute runs while it is under way"""
+    late = {1: Hold(until="compute began", on=0)}
+    (run,) = world(
+        2, call("collectives.overlapped_all_reduce", each([1, 2], [3, 4]), Probe("compute", "done"), holds=late)
+    )
+    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))
+
+
+@number("1.6")
+@weight(0.25)
+@pytest.mark.parametrize("size", [2])
+def test_shift_right(world, size):
+    """Each rank gets its left neighbour's tensor, on {size} ranks"""
+    (run,) = world(size, call("collectives.shift_right", each(A, B)))
+    run.returns(B, A)
+
+
+@number("1.7")
+@weight(0.5)
+@pytest.mark.parametrize("size", [2, 4])
+def test_ring_all_reduce(world, size):
+    """The sum over a ring of {size} ranks"""
+    tensors = [[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0], [100.0, 200.0, 300.0, 400.0], [1e3, 2e3, 3e3, 4e3]][
+        :size
+    ]
+    (run,) = world(size, call("collectives.ring_all_reduce", each(*tensors)))
+    total = [float(sum(column)) for column in zip(*tensors)]
+    run.returns(*[total] * size)
+    run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
