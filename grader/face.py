@@ -66,14 +66,16 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
     return np.array(value, dtype=dtype)
 
 
+def _is_numbers(value: Any) -> bool:
+    """Whether this is a list, or a list of lists, of plain numbers."""
+    return isinstance(value, list) and all(type(v) in (int, float) or _is_numbers(v) for v in value) and bool(value)
+
+
 def _as_argument(value: Any) -> Any:
     """Lists of numbers in a check stand for float32 tensors."""
-    if isinstance(value, list) and np.ndim(value) > 0 and all(isinstance(v, (int, float, list)) for v in value):
-        try:
-            return tensor(value)
-        except ValueError:
-            return value
-    return value
+    if isinstance(value, np.generic):  # numpy makes scalars of tensors of shape ()
+        return np.asarray(value)
+    return tensor(value) if _is_numbers(value) else value
 
 
 def each(*values: Any) -> Each:

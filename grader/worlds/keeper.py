@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from grader.worlds import platform
@@ -37,7 +38,8 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Callable[[li
                     if pid in ranks:
                         _tell(judge, {"rank": ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
             if judge in readable:
-                break  # whatever it says: the world is over
+                judge.recv(64)  # whatever it says: the world is over
+                break
     except OSError:
         pass  # the judge is gone
     _end_all(list(ranks))
@@ -70,13 +72,17 @@ def _end_all(ranks: list[int]) -> None:
                 kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
+    for pid in ranks:
+        os.waitpid(pid, 0)
     while True:
         try:
-            os.waitpid(-1, 0 if not (orphans := platform.children(os.getpid())) else os.WNOHANG)
+            ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
-        for pid in orphans:
-            os.kill(pid, signal.SIGKILL)
+        if not ended:
+            for orphan in platform.children(os.getpid()):
+                os.kill(orphan, signal.SIGKILL)
+            time.sleep(0.001)
 
 
 def fork_rank(descriptors: list[int]) -> int:

@@ -144,7 +144,10 @@ class World:
             self._judge_progress(time.monotonic(), silent=not ready)
 
     def _on_keeper(self, keeper: socket.socket) -> None:
-        data = keeper.recv(4096)
+        try:
+            data = keeper.recv(4096)
+        except ConnectionResetError:
+            data = b""
         self.keeper_lines += data
         *lines, self.keeper_lines = self.keeper_lines.split(b"\n")
         for line in map(json.loads, lines):

@@ -1,0 +1,348 @@
+"""Part 3 · Data parallelism: the hidden checks, against the single device in float64."""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+from grader.face import Hold, Strided, Tolerance, call, each, rounding
+from grader.judging import truth
+
+SIZES = (1, 2, 3, 4)
+ALONE = "this rank's own gradients, averaged with nobody"
+
+
+def problem(rng, n, layers=3, width=6, rows=4, dtype=np.float64):
+    """Weights, the batch of all ranks, and each rank's shard of it."""
+    weights = [(rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype) for _ in range(layers)]
+    batch = rng.standard_normal((rows * n, width)).astype(dtype)
+    return weights, batch, np.split(batch, n)
+
+
+def cast(values, dtype):
+    return [None if v is None else np.asarray(v, dtype) for v in values]
+
+
+@number("3.1")
+@weight(1.0)
+@visibility("after_published")
+def test_shard_batch(world, rng):
+    """Each rank of 1 to 4 has its own rows, of batches of any shape, and together they have them all"""
+    for n in SIZES:
+        batches = [rng.standard_normal((3 * n, 5)), rng.integers(0, 99, (n, 2, 3)), rng.standard_normal(2 * n)]
+        requests = [
+            call("data_parallel.shard_batch", wrap(b)) for b, wrap in zip(batches, (Strided, np.array, np.array))
+        ]
+        for run, batch in zip(world(n, *requests), batches):
+            interleaved = [{"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)]
+            run.returns(*np.split(batch, n), lookalikes=interleaved if n > 1 else None)
+            run.keeps_inputs()
+
+
+@number("3.1")
+@weight(0.5)
+@visibility("after_published")
+def test_shard_batch_misuse(world, rng):
+    """A batch that does not divide is a ValueError with both numbers"""
+    for n, rows in ((3, 10), (4, 2)):
+        (run,) = world(n, call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True))
+        run.raises_value_error(str(rows), str(n))
+
+
+@number("3.2")
+@weight(1.0)
+@visibility("after_published")
+def test_broadcast_parameters(world, rng):
+    """The root's parameters are everywhere, for every root of 1 to 4 ranks, any shape, dtype and layout"""
+    for n in SIZES:
+        own = [
+            [rng.standard_normal((2, 3)), rng.standard_normal(5).astype(np.float32), rng.standard_normal(())]
+            for _ in range(n)
+        ]
+        own = [[np.asarray(parameter) for parameter in parameters] for parameters in own]
+        given = each(*([Strided(matrix), *others] for matrix, *others in own))
+        runs = world(n, *(call("data_parallel.broadcast_parameters", given, root=root) for root in range(n)))
+        for root, run in enumerate(runs):
+            run.returns(*[None] * n)
+            run.leaves_arguments(*[own[root]] * n, named="the list of parameters after the call")
+
+
+@number("3.2")
+@weight(0.5)
+@visibility("after_published")
+def test_broadcast_parameters_misuse(world, rng):
+    """A root that is no rank is a ValueError that names it"""
+    parameters = [rng.standard_normal(3)]
+    for run in world(
+        2, *(call("data_parallel.broadcast_parameters", parameters, root=r, may_raise=True) for r in (2, -1))
+    ):
+        run.raises_value_error(str(run.report.calls[run.index].arguments[0][1]["root"]))
+
+
+@number("3.3")
+@weight(3.0)
+@visibility("after_published")
+def test_step_gradients(world, rng):
+    """The gradients are those of the whole batch on every rank of 1 to 4, in float32 and float64, twice"""
+    for n in SIZES:
+        problems = [problem(rng, n, dtype=dtype) for dtype in (np.float64, np.float32, np.float64)]
+        requests = [
+            call("data_parallel.data_parallel_step", [Strided(w) for w in weights], each(*shards))
+            for weights, _, shards in problems
+        ]
+        for run, (weights, batch, shards) in zip(world(n, *requests), problems):
+            dtype = batch.dtype
+            gradients = cast(truth.loss_and_gradients(weights, batch)[1], dtype)
+            local = [cast(truth.loss_and_gradients(weights, shard)[1], dtype) for shard in shards]
+            run.returns(
+                *[gradients] * n,
+                within=rounding(dtype),
+                part=lambda r: r[1],
+                named="the list of gradients",
+                lookalikes=[{ALONE: own} for own in local] if n > 1 else None,
+            )
+            run.keeps_inputs()
+
+
+@number("3.3")
+@weight(1.0)
+@visibility("after_published")
+def test_step_loss_is_local(world, rng):
+    """Each rank returns the loss of its own shard, and their mean is the loss of the whole batch"""
+    for n in SIZES:
+        weights, batch, shards = problem(rng, n)
+        (run,) = world(n, call("data_parallel.data_parallel_step", weights, each(*shards)))
+        local = [np.array(truth.loss_and_gradients(weights, shard)[0]) for shard in shards]
+        whole = np.array(truth.loss_and_gradients(weights, batch)[0])
+        averaged = {"the loss of the whole batch: the local loss was to stay unsynchronised": whole}
+        run.returns(
+            *local,
+            within=rounding(np.float64),
+            part=lambda r: r[0],
+            named="the local loss",
+            lookalikes=[averaged] * n if n > 1 else None,
+        )
+
+
+@number("3.3")
+@weight(0.5)
+@visibility("after_published")
+def test_step_traffic(world, rng):
+    """A step communicates every gradient once, and nothing else"""
+    for n in (2, 3):
+        weights, _, shards = problem(rng, n)
+        (run,) = world(n, call("data_parallel.data_parallel_step", weights, each(*shards)))
+        run.values()
+        size = sum(w.nbytes for w in weights)
+        for rank in range(n):
+            kinds = {o.kind for o in run.operations(rank)}
+            sent = sum(o.bytes for o in run.operations(rank))
+            run.demand(sent > 0, f"rank {rank} communicated nothing.")
+            allowed = 2 * size + 64 if kinds <= {"reduce_scatter", "all_gather"} else size + 64
+            sentence = f"rank {rank} put {sent} bytes into communication; the gradients together have {size}."
+            run.demand(sent <= allowed, sentence + " Weights, activations and inputs stay where they are.")
+
+
+def training(rng, n, dtype=np.float64, steps=4):
+    weights, _, _ = problem(rng, n, layers=2, dtype=dtype)
+    batches = [rng.standard_normal((3 * n, 6)).astype(dtype) for _ in range(steps)]
+    shards = [[np.split(batch, n)[rank] for batch in batches] for rank in range(n)]
+    return weights, batches, shards
+
+
+@number("3.4")
+@weight(1.0)
+@visibility("after_published")
+def test_train_weights(world, rng):
+    """After four steps the weights are those of a single device, on every rank of 1 to 4"""
+    for n in SIZES:
+        weights, batches, shards = training(rng, n)
+        (run,) = world(n, call("data_parallel.train", weights, each(*shards), lr=0.02))
+        expected, _, _ = truth.adamw(weights, batches, lr=0.02)
+        # AdamW divides by the gradient's size, so an entry whose gradient is almost zero moves by a rounding error of that.
+        within = Tolerance(1e-7, "four AdamW steps in float64, each of about lr")
+        run.leaves_arguments(*[expected] * n, named="the list of weights after training", within=within)
+
+
+@number("3.4")
+@weight(1.0)
+@visibility("after_published")
+def test_train_state(world, rng):
+    """The optimizer's moments and step count are those of a single device"""
+    for n in (1, 2, 4):
+        weights, batches, shards = training(rng, n)
+        (run,) = world(n, call("data_parallel.train", weights, each(*shards), lr=0.02))
+        _, _, states = truth.adamw(weights, batches, lr=0.02)
+        for name in ("exp_avg", "exp_avg_sq"):
+            run.returns(
+                *[[state[name] for state in states]] * n,
+                within=rounding(np.float64),
+                part=lambda r: [r[1]["state"][str(i)][name] for i in range(len(weights))],
+                named=f"the optimizer's {name}",
+            )
+        steps = [[float(np.asarray(s)) for s in value] for value in _steps(run, len(weights))]
+        run.demand(
+            all(s == [4.0] * len(weights) for s in steps), f"the optimizer counted {steps[0]} steps instead of 4."
+        )
+
+
+def _steps(run, count):
+    return [[value[1]["state"][str(i)]["step"] for i in range(count)] for value in run.values()]
+
+
+@number("3.4")
+@weight(1.0)
+@visibility("after_published")
+def test_train_losses(world, rng):
+    """The losses are those of the whole batch before each update, the same on every rank"""
+    for n in SIZES:
+        weights, batches, shards = training(rng, n, np.float32)
+        (run,) = world(n, call("data_parallel.train", weights, each(*shards), lr=1e-3))
+        _, losses, _ = truth.adamw(weights, batches, lr=1e-3)
+        run.returns(
+            *[np.array(losses, np.float32)] * n,
+            within=rounding(np.float32),
+            part=lambda r: r[0],
+            named="the tensor of losses",
+        )
+
+
+# ——— 3.5: the buckets. Weights are 4 × 4 float64, so a gradient has 128 bytes.
+
+
+def buckets(rng, n, layers, passes=1, count=None, **options):
+    """A call of the backward program, and what every pass should leave: ``layers[rank]`` are the weights it uses, in order."""
+    count = count or 1 + max(i for own in layers for i in own)
+    weights = [rng.standard_normal((4, 4)) for _ in range(count)]
+    shards = [[rng.standard_normal((3, 4)) for _ in range(passes)] for _ in range(n)]
+    options = {"registered": list(range(count)), "frozen": [], "bucket_bytes": 256} | options
+    holds = options.pop("holds", None)
+    request = call(
+        "data_parallel.GradientBuckets",
+        driver="backward_passes",
+        weights=weights,
+        passes=each(*([(x, layers[rank]) for x in shards[rank]] for rank in range(n))),
+        holds=holds,
+        **options,
+    )
+    expected, alone = [], [[] for _ in range(n)]
+    for p in range(passes):
+        own = [truth.loss_and_gradients(weights, shards[rank][p], layers[rank])[1] for rank in range(n)]
+        average = []
+        for i in range(count):
+            used = [g[i] for g in own if g[i] is not None]
+            average.append(sum(used) / n if used and i not in options["frozen"] else None)
+        expected.append(average)
+        for rank in range(n):
+            alone[rank].append([None if i in options["frozen"] else g for i, g in enumerate(own[rank])])
+    return request, expected, [{ALONE: own} for own in alone]
+
+
+def unused_is_zero_or_none(expected):
+    """A part that lets an all-zero gradient pass for the None of a parameter that nobody used."""
+
+    def normalise(passes):
+        return [
+            [
+                None if e is None and isinstance(g, np.ndarray) and not g.any() else g
+                for g, e in zip(got, of_pass, strict=True)
+            ]
+            for got, of_pass in zip(passes, expected, strict=True)
+        ]
+
+    return normalise
+
+
+@number("3.5")
+@weight(1.0)
+@visibility("after_published")
+def test_buckets_values(world, rng):
+    """Gradients are those of the whole batch on every rank of 1 to 4, for large and small buckets, pass after pass"""
+    for n in SIZES:
+        made = [buckets(rng, n, [[0, 1, 2, 3]] * n, passes=2, bucket_bytes=b) for b in (1, 128, 300, 1 << 20)]
+        for run, (_, expected, alone) in zip(world(n, *(request for request, _, _ in made)), made):
+            run.returns(*[expected] * n, within=rounding(np.float64), lookalikes=alone if n > 1 else None)
+
+
+@number("3.5")
+@weight(0.5)
+@visibility("after_published")
+def test_buckets_tied(world, rng):
+    """A parameter that two layers share, and that is registered twice, is averaged once"""
+    for n in (1, 2, 3):
+        request, expected, alone = buckets(rng, n, [[0, 1, 0, 2]] * n, registered=[0, 1, 0, 2], bucket_bytes=128)
+        (run,) = world(n, request)
+        run.returns(*[expected] * n, within=rounding(np.float64), lookalikes=alone if n > 1 else None)
+        for rank in range(n):
+            sent = sum(o.bytes for o in run.operations(rank))
+            run.demand(sent <= 3 * 128 or n == 1, f"rank {rank} communicated {sent} bytes for three parameters of 128.")
+
+
+@number("3.5")
+@weight(0.5)
+@visibility("after_published")
+def test_buckets_frozen(world, rng):
+    """A frozen parameter is left alone and does not hold up its bucket"""
+    for n in (2, 3):
+        request, expected, alone = buckets(rng, n, [[0, 1, 2]] * n, frozen=[1], passes=2)
+        (run,) = world(n, request)
+        run.returns(*[expected] * n, within=rounding(np.float64), lookalikes=alone)
+
+
+@number("3.5")
+@weight(0.5)
+@visibility("after_published")
+def test_buckets_without_gradient(world, rng):
+    """A parameter that one rank, or every rank, did not use does not make the ranks disagree"""
+    for n, layers, bytes_ in (
+        (2, [[0, 1, 2], [0, 2]], 128),
+        (3, [[0, 1, 3], [0, 3], [0, 2, 3]], 256),
+        (2, [[0, 2], [0, 2]], 128),
+        (1, [[0, 2]], 128),
+    ):
+        request, expected, _ = buckets(rng, n, layers, passes=2, bucket_bytes=bytes_)
+        (run,) = world(n, request)
+        run.returns(
+            *[expected] * n,
+            within=rounding(np.float64),
+            part=unused_is_zero_or_none(expected),
+            named="the list of gradients after each pass",
+        )
+
+
+@number("3.5")
+@weight(1.0)
+@visibility("after_published")
+def test_buckets_collectives(world, rng):
+    """Eight gradients in buckets of two travel in four collectives, none larger than a bucket; one that is larger goes alone"""
+    sizes = ((256, 4), (100, 8), (1 << 20, 1))  # the bytes of a bucket, and how many collectives that takes
+    for n in (2, 3):
+        made = [buckets(rng, n, [list(range(8))] * n, bucket_bytes=b) for b, _ in sizes]
+        runs = world(n, *(request for request, _, _ in made))
+        for run, (_, expected, alone), (size, most) in zip(runs, made, sizes):
+            run.returns(*[expected] * n, within=rounding(np.float64), lookalikes=alone)
+            run.uses_only("all_reduce", because="Buckets are averaged by all-reduces.")
+            for rank in range(n):
+                sent = [o.bytes for o in run.operations(rank)]
+                text = f"with buckets of {size} bytes and eight gradients of 128, rank {rank} started {len(sent)} all-reduces"
+                run.demand(len(sent) <= most, f"{text} where {most} are enough.")
+                run.demand(max(sent) <= max(size, 128), f"{text}, one of {max(sent)} bytes.")
+
+
+@number("3.5")
+@weight(1.5)
+@visibility("after_published")
+def test_buckets_overlap(world, rng):
+    """The first all-reduce begins before the backward pass has ended, and the pass does not wait for the other ranks"""
+    for n in (2, 3):
+        holds = {rank: Hold(until="backward ended", on=0) for rank in range(1, n)}
+        request, expected, alone = buckets(rng, n, [[0, 1, 2, 3, 4, 5]] * n, holds=holds)
+        (run,) = world(n, request)
+        run.returns(*[expected] * n, within=rounding(np.float64), lookalikes=alone)
+        for rank in range(n):
+            ended = run.marks(rank, "backward ended")[0].at
+            early = [o for o in run.operations(rank) if o.at < ended]
+            run.demand(
+                len(early) > 0,
+                f"rank {rank} started no all-reduce before its backward pass had ended: nothing overlaps.",
+            )
+            sentence = f"rank {rank} started {len(early)} of 3 all-reduces during the backward pass: all but the last can begin."
+            run.demand(len(early) >= 2, sentence)
