@@ -70,7 +70,11 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         return _late(report)
     if report.ending == "flooded":
         return Trouble(f"The ranks printed more than {report.limit}, and were stopped.", [])
-    return _exception(report, raised, raised)
+    if report.ending == "lost":
+        return Trouble("The process that looks after the ranks was ended while they ran: by one of them?", [])
+    if raised:
+        return _exception(report, raised, raised)
+    return Trouble("An earlier call of this check did not end well, so this one was not made.", [])
 
 
 # ——— exceptions

@@ -88,7 +88,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
     folder, stage = Path(meta["folder"]), Path(meta["stage"])
     rank, size = meta["rank"], meta["size"]
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
-    faulthandler.enable(file=stacks_fd, all_threads=False)  # for one that crashes
+    faulthandler.enable(file=stacks_fd)  # for one that crashes
     os.chdir(folder)
     device = torch.device(meta["device"], rank) if meta["device"] == "cuda" else torch.device("cpu")
     if device.type == "cuda":

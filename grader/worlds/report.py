@@ -75,7 +75,7 @@ class WorldReport:
     calls: list[Call]
     stage: Path
     ranks: list[RankReport]
-    ending: str = ""  # finished, failed, stuck, late or flooded
+    ending: str = ""  # finished, failed, stuck, late, flooded or lost
     limit: str = ""  # the deadline that was passed, in words
     grader_fault: str = ""  # a failure of ours
 

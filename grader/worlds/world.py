@@ -160,8 +160,7 @@ class World:
         if not data:
             self.selector.unregister(keeper)
             keeper.close()
-            if not self.report.ending:
-                self.report.ending, self.report.grader_fault = "failed", f"the world was lost: {self.server.errors()}"
+            self.report.ending = self.report.ending or "lost"
             self.gone = True
 
     def _on_wire(self, rank: int, reader: frames.Reader, wire: socket.socket) -> None:

@@ -1,0 +1,62 @@
+# Lockstep. `make` lists what there is to do; every command sets up what it needs.
+.DEFAULT_GOAL := help
+.PHONY: help setup test grade stubs format lint bench clean
+
+PYTHON ?= python3
+VENV ?= .venv
+# The torch to install, and where from. For the CPU build on Linux: TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH ?= $(shell $(PYTHON) -c 'import sys; print("torch==2.13.0" if sys.version_info >= (3, 11) else "torch>=2.8,<2.14")')
+TORCH_INDEX ?=
+REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
+
+# `make test PY=python` uses an environment of your own instead of $(VENV).
+ifdef PY
+READY :=
+else
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+endif
+
+BLACK := $(PY) -m black --line-length 120 --quiet
+OPTIONS = $(if $(PART),--part $(PART)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED))
+
+help:  ## this list
+	@echo "make ..."
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@echo "with PART=collectives, K=ring (a word in the check's name), DEVICE=cuda, SEED=7 to narrow or repeat"
+
+setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
+
+$(VENV)/.ready: $(REQUIREMENTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "Lockstep needs Python 3.10 or later, and $(PYTHON) is older or missing: try PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(VENV)/bin/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
+	@touch $@
+
+# Checks and the grader's own tests here; in a student's copy, which lacks the hidden rooms, the public checks.
+test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
+	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
+
+grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
+	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
+	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(OPTIONS)
+
+stubs: $(READY)  ## generate handout/ from solutions/
+	$(PY) -m grader.gradescope.stubs
+
+format: $(READY) stubs  ## black, and the stubs
+	$(BLACK) handout solutions tests grader
+
+lint: $(READY)  ## formatting, the boundaries between the rooms, stubs as generated
+	$(BLACK) --check handout solutions tests grader
+	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
+	$(PY) -m grader.gradescope.stubs --check
+
+bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
+	$(PY) -m grader.selftest.bench
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

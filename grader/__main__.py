@@ -1,0 +1,147 @@
+"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--device cpu|cuda] [--part PART] [--seed N]
+
+Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not grade.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from grader.assignment import PARTS
+from grader.intake.stage import NotThere
+from grader.reports import results, terminal
+from grader.reports.plugin import RUN, GradingRun, record_of
+from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.worlds.platform import cores
+from grader.worlds.server_process import WorldsUnavailable
+
+ROOT = Path(__file__).resolve().parents[1]
+REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
+
+
+class Catalogue:
+    """A pytest plugin that only collects: every check there is, before one of them runs."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.records = [record for item in session.items if (record := record_of(item))]
+
+
+class Collector:
+    """A pytest plugin that follows the run, in the process that controls the workers."""
+
+    def __init__(self, records: list[Record], on_result) -> None:
+        self.records = {record.id: record for record in records}
+        self.on_result = on_result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if found := getattr(report, "lockstep", None):
+            self.records[found["id"]] = Record(**found)
+            self.on_result()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m grader", description="Grade one submission.")
+    parser.add_argument("submission", type=Path, help="a directory or a zip")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write Gradescope's results.json here")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--part", choices=PARTS, help="only the checks of this part")
+    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
+    parser.add_argument(
+        "--workers", type=int, default=cores(), metavar="N", help="checks at a time (default: the cores)"
+    )
+    return parser.parse_args()
+
+
+def _pytest(arguments: list[str], plugin: object) -> tuple[int, str]:
+    """Run pytest in this process and keep its own report to ourselves."""
+    places = [str(place) for name in ("tests", "grader/hidden") if (place := ROOT / name).exists()]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = pytest.main(["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), *arguments, *places], [plugin])
+    return int(code), printed.getvalue()
+
+
+def main() -> int:
+    arguments = _arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    began = time.monotonic()
+    os.environ.pop(RUN, None)
+    if arguments.results and not arguments.results.absolute().parent.is_dir():
+        return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
+    try:
+        run = GradingRun(arguments.submission, arguments.device, arguments.seed)
+    except (NotThere, OSError) as error:
+        return _cannot(str(error))
+    try:
+        return _grade(arguments, console, run, began)
+    except WorldsUnavailable as error:
+        return _cannot(str(error))
+    except KeyboardInterrupt:
+        return _cannot("interrupted; what had been graded by then is in the results, if a file was asked for")
+    finally:
+        run.end()
+
+
+def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, began: float) -> int:
+    options = ["--part", arguments.part] if arguments.part else []
+    catalogue = Catalogue()
+    code, printed = _pytest(["--collect-only", *options], catalogue)
+    if code or not catalogue.records:
+        return _cannot(f"the checks cannot be collected:\n{printed.strip()[-3000:]}")
+    facts = run.server.facts()
+    if facts["way"] == "spawn":
+        run.staged.warnings.append("Ranks are started anew, not forked: every world takes a second or more.")
+    extra = {"seed": run.seed, "torch": facts["torch"], "device": arguments.device}
+    collector = Collector(catalogue.records, lambda: None)
+
+    def write() -> None:
+        if arguments.results:
+            seconds = time.monotonic() - began
+            document = results.as_results(list(collector.records.values()), seconds, run.staged.warnings, extra)
+            results.write(arguments.results, document)
+
+    write()  # a complete list of zeros, whatever may happen now
+    last_written = time.monotonic()
+    with terminal.progress(console) as bar:
+        task = bar.add_task(f"Grading {arguments.submission}", total=len(catalogue.records))
+
+        def on_result() -> None:
+            nonlocal last_written
+            bar.advance(task)
+            if time.monotonic() - last_written > REWRITE_EVERY:
+                write()
+                last_written = time.monotonic()
+
+        collector.on_result = on_result
+        workers = min(arguments.workers, len(catalogue.records))
+        spread = ["-n", str(workers)] if workers > 1 else []
+        code, printed = _pytest([*spread, *options], collector)
+    write()
+    records = list(collector.records.values())
+    notes = [*run.staged.warnings]
+    notes.append(f"seed {run.seed}, torch {facts['torch']}, {arguments.device}, {time.monotonic() - began:.1f} s")
+    terminal.show(console, records, notes)
+    if any(record.status in (ERROR, NOT_RUN) for record in records):
+        return _cannot(f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}")
+    if all(record.status == SKIPPED for record in records):
+        return _cannot(f"every check was skipped: {records[0].message}")
+    return 0
+
+
+def _cannot(sentence: str) -> int:
+    print(f"cannot grade: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""What the grader's own tests share: worlds of small submissions written down in the test."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grader.face import World
+from grader.intake.stage import stage
+from grader.worlds import world as worlds
+from grader.worlds.server_process import Server
+
+PREAMBLE = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+"""
+
+
+@pytest.fixture
+def server(_run: dict) -> Server:
+    return Server(_run["server"])
+
+
+@pytest.fixture
+def submit(tmp_path: Path, server: Server) -> Callable[..., World]:
+    """``submit(source)``: the world of a submission whose collectives.py holds this source, after the usual imports."""
+
+    def make(source: str, preamble: str = PREAMBLE, **limits) -> World:
+        submission, folder = tmp_path / "submission", tmp_path / "stage"
+        submission.mkdir()
+        (submission / "collectives.py").write_text(preamble + textwrap.dedent(source))
+        staged = stage(submission, folder)
+        chosen = worlds.Limits(**limits)
+        return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent)
+
+    return make

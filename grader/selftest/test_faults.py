@@ -1,0 +1,399 @@
+"""What goes wrong in distributed programs, each case with the verdict that a teaching assistant would have given.
+
+Line numbers below are those of the staged file: the preamble of ``conftest`` has 5 lines.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grader.face import CheckFailed, call, each
+
+X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+
+
+def verdict(world, size: int, *expected, function: str = "broken", **arguments) -> str:
+    """The message that a check of ``broken`` gives; the call gets the rank's tensor X."""
+    (run,) = world(size, call(f"collectives.{function}", X, **arguments))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(*(expected or [X] * size))
+    return str(failure.value)
+
+
+def test_a_rank_that_raises_is_named_and_its_victims_are_not(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 1:
+                return x.reshape(3, 3)
+            dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "rank 1 raised RuntimeError: shape '[3, 3]' is invalid" in message
+    assert "collectives.py:9, in broken:  return x.reshape(3, 3)" in message
+    assert "(ranks 0 and 2 only waited for rank 1: not the cause.)" in message
+    assert "site-packages" not in message and "grader" not in message
+
+
+def test_a_rank_that_returns_early(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 2:
+                return x
+            dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "Deadlock" in message
+    assert "rank 2 has already returned" in message
+    assert "rank 0 waits at collectives.py:10:  dist.all_reduce(x)" in message
+    assert "its all-reduce (sum) of 4 × float32 at collectives.py:10 lacks rank 2" in message
+    assert "Likely: rank 2 returned without taking part in the all-reduce." in message
+
+
+def test_crossed_blocking_sends(submit):
+    world = submit("""
+        def broken(x):
+            other = 1 - dist.get_rank()
+            dist.send(x, other)
+            dist.recv(x, other)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "Deadlock" in message
+    assert "rank 0 waits at collectives.py:9:  dist.send(x, other)" in message
+    assert "its send to rank 0 of 4 × float32 at collectives.py:9 lacks rank 0" in message
+    assert "every rank sends first" in message
+
+
+def test_receives_without_a_sender(submit):
+    world = submit("""
+        def broken(x):
+            work = dist.irecv(x, (dist.get_rank() + 1) % dist.get_world_size())
+            work.wait()
+            dist.send(x, (dist.get_rank() - 1) % dist.get_world_size())
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "rank 2 waits at collectives.py:9:  work.wait()" in message
+    assert "every rank receives first" in message
+
+
+def test_mismatched_collectives(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.broadcast(x, 0)
+            else:
+                dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "The ranks disagree about which operation this is" in message
+    assert "rank 0: broadcast with root 0 of 4 × float32 at collectives.py:9" in message
+    assert "ranks 1, 2: all-reduce (sum) of 4 × float32 at collectives.py:11" in message
+
+
+def test_sizes_that_gloo_takes_silently(submit):
+    world = submit("""
+        def broken(x):
+            size = 4 if dist.get_rank() == 0 else 6
+            y = torch.ones(size)
+            dist.all_reduce(y)
+            return y[:4].clone()
+        """)
+    (run,) = world(3, call("collectives.broken", X))
+    with pytest.raises(CheckFailed, match="how many elements there are"):
+        run.returns(*[np.full(4, 3, np.float32)] * 3)
+
+
+def test_reductions_that_differ_silently(submit):
+    world = submit("""
+        def broken(x):
+            op = dist.ReduceOp.MAX if dist.get_rank() == 0 else dist.ReduceOp.SUM
+            dist.all_reduce(x, op=op)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "disagree about the reduction" in message and "all-reduce (max)" in message
+
+
+def test_right_values_by_luck_are_not_right(submit):
+    world = submit("""
+        def broken(x):
+            dist.all_reduce(torch.zeros(4 if dist.get_rank() == 0 else 6))
+            return x
+        """)
+    assert "The values are right, but by luck." in verdict(world, 3)
+
+
+@pytest.mark.parametrize("how", ["dist.all_reduce(y)", "dist.recv(y, 0) if dist.get_rank() else dist.send(y, 1)"])
+def test_dtypes_that_differ(submit, how):
+    world = submit(f"""
+        def broken(x):
+            y = x if dist.get_rank() == 0 else x.double()
+            {how}
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "disagree about" in message and "float32" in message and "float64" in message
+
+
+def test_send_and_receive_that_disagree_about_the_size(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.send(x, 1)
+            else:
+                dist.recv(x[:2], 0)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "disagree about what is sent" in message
+    assert "send to rank 1 of 4 × float32 at collectives.py:9" in message
+    assert "receive from rank 0 of 2 × float32 at collectives.py:11" in message
+
+
+def test_an_endless_loop_is_stopped_at_its_line(submit):
+    world = submit(
+        """
+        def broken(x):
+            while dist.get_rank() == 1:
+                pass
+            dist.all_reduce(x)
+            return x
+        """,
+        cpu_seconds=1.0,
+    )
+    message = verdict(world, 2)
+    assert "Stopped after 1 seconds of processor time in one call: an endless loop?" in message
+    assert "rank 1 stands at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
+
+
+def test_an_endless_loop_at_import(submit):
+    message = verdict(submit("while True: pass", cpu_seconds=1.0), 1)
+    assert "rank 0 stands at collectives.py:6:  while True: pass" in message
+
+
+def test_os_exit_is_no_pass(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 1:
+                os._exit(0)
+            dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 3)
+    assert "Rank 1 ended its process with exit code 0 instead of returning." in message
+    assert "rank 1 called os._exit(0) at collectives.py:9" in message
+    assert "(ranks 0 and 2 only waited: not the cause.)" in message
+
+
+def test_sys_exit_is_no_pass(submit):
+    message = verdict(submit("def broken(x): sys.exit(0)"), 2)
+    assert "ranks 0 and 1 raised SystemExit" in message and "does not end the process" in message
+
+
+def test_a_segmentation_fault(submit):
+    world = submit("""
+        import ctypes
+        def broken(x):
+            if dist.get_rank() == 0:
+                ctypes.string_at(0)
+            dist.all_reduce(x)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "Rank 0 was killed by SIGSEGV (segmentation fault)." in message
+    assert "rank 0 stood at collectives.py:10:  ctypes.string_at(0)" in message
+
+
+def test_killed_by_a_signal(submit):
+    message = verdict(submit("def broken(x): os.kill(os.getpid(), 9)"), 1)
+    assert "Rank 0 was killed by SIGKILL" in message
+
+
+def test_what_cannot_be_imported(submit):
+    message = verdict(submit("import numpi"), 2)
+    assert "collectives.py cannot be imported: ModuleNotFoundError: No module named 'numpi'" in message
+    assert "collectives.py:6" in message
+
+
+def test_a_syntax_error(submit):
+    message = verdict(submit("def broken(x:\n    return x"), 1)
+    assert "collectives.py cannot be imported: SyntaxError" in message and "collectives.py:6" in message
+
+
+def test_a_missing_function(submit):
+    assert "collectives.py has no broken" in verdict(submit("def brokn(x): return x"), 1)
+
+
+def test_a_stub_is_not_a_failure(submit):
+    world = submit("def broken(x): raise NotImplementedError('Problem 1.1: broken')")
+    (run,) = world(1, call("collectives.broken", X))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(X)
+    assert not failure.value.implemented
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("None", "got None"),
+        ("(x,)", "got a tuple of 1"),
+        ("x.tolist()", "got a list of 4"),
+        ("x[:3]", "expected shape (4,), got (3,)"),
+        ("x[None]", "expected shape (4,), got (1, 4)"),
+        ("x.double()", "expected dtype float32, got float64"),
+        ("x.bfloat16()", "dtype torch.bfloat16"),
+        ("x * float('nan')", "nan at [0]; 4 of 4 entries are not finite"),
+        ("x[:1].expand(4)", "elements share memory"),
+        ("x.to_sparse()", "layout torch.sparse_coo"),
+        ("x.as_subclass(type('Liar', (torch.Tensor,), {}))", "only inherits from torch.Tensor"),
+        ("lambda: x", "an object of type function"),
+        ("[[[[[[[[[[x]]]]]]]]]]", "got a list of 1"),
+    ],
+)
+def test_what_is_no_result(submit, value, words):
+    assert words in verdict(submit(f"def broken(x): return {value}"), 1)
+
+
+def test_a_value_that_cannot_be_reached(submit):
+    """A cycle must not take the rank, nor the judge, with it."""
+    assert "got a list of 1" in verdict(submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1)
+
+
+def test_changed_inputs_are_told(submit):
+    world = submit("def broken(x): return x.add_(1)")
+    (run,) = world(1, call("collectives.broken", X))
+    run.returns(X + 1)
+    with pytest.raises(CheckFailed, match="rank 0 changed its input"):
+        run.keeps_inputs()
+
+
+def test_a_flood_of_output_is_cut(submit):
+    message = verdict(submit("def broken(x):\n    while True: print('spam' * 99)"), 2)
+    assert "printed more than 1 MiB" in message
+    assert len(message) < 10_000
+
+
+def test_output_is_shown(submit):
+    assert "rank 1:\n        hello from 1" in verdict(submit("def broken(x): print('hello from', dist.get_rank())"), 2)
+
+
+@pytest.mark.parametrize("junk", ["b'junk' * 99", "b'LKSP' + bytes(99)", "b''"])
+def test_forged_frames_are_refused(submit, junk):
+    source = f"""
+        def broken(x):
+            data = {junk}
+            if data:
+                os.write(3, data)
+            os.close(3)
+            time.sleep(30)
+        """
+    message = verdict(submit(source, wall_seconds=2.0), 1)
+    assert "is not a result" in message or "Stopped after" in message
+
+
+def test_a_second_result_is_refused(submit):
+    world = submit("""
+        def broken(x):
+            from grader.worlds import frames, tensors
+            import socket
+            wire = socket.socket(fileno=os.dup(3))
+            trees, blob = tensors.encode(x, [x], {})
+            for _ in range(2):
+                wire.sendall(frames.pack(frames.RETURNED, {"call": 0, "values": trees}, blob))
+            return x
+        """)
+    (run,) = world(1, call("collectives.broken", X))
+    assert run.report.ranks[0].refused == "a second result for one call"
+
+
+def test_neither_sleep_nor_work_is_a_deadlock(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                time.sleep(1.2)
+            else:
+                until = time.process_time() + 0.8
+                while time.process_time() < until:
+                    pass
+            dist.all_reduce(x)
+            return x
+        """)
+    (run,) = world(3, call("collectives.broken", X))
+    run.returns(*[3 * X] * 3)
+
+
+def test_a_deadlock_of_threads(submit):
+    """The main thread only waits for a thread, and that one for another rank."""
+    world = submit("""
+        import threading
+        def broken(x):
+            thread = threading.Thread(target=dist.recv, args=(x, 1 - dist.get_rank()))
+            thread.start()
+            thread.join()
+            return x
+        """)
+    assert "Deadlock" in verdict(world, 2)
+
+
+def test_communication_of_threads_is_recorded(submit):
+    world = submit("""
+        from concurrent.futures import ThreadPoolExecutor
+        def broken(x):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(dist.all_reduce, x).result()
+            return x
+        """)
+    (run,) = world(2, call("collectives.broken", X))
+    run.returns(2 * X, 2 * X)
+    assert [o.kind for o in run.operations(0)] == ["all_reduce"]
+    assert not run.operations(0)[0].main_thread
+
+
+LEFT_BEHIND = """
+import subprocess
+def broken(x):
+    script = "import os, time; os.setsid(); os.fork() or time.sleep(300)"
+    for _ in range(3):
+        subprocess.Popen([sys.executable, "-c", script, "{token}"], start_new_session=True)
+    time.sleep(0.3)
+    return x
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a parent adopt orphans")
+def test_nothing_is_left_behind(submit, tmp_path):
+    token = f"left-behind-{os.getpid()}-{time.time_ns()}"
+    (run,) = submit(LEFT_BEHIND.replace("{token}", token))(2, call("collectives.broken", X))
+    run.returns(X, X)
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert token not in listing
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _mentions(pid, token)]
+
+
+def _mentions(pid: str, token: str) -> bool:
+    try:
+        return token.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_the_world_after_a_bad_one_is_sound(submit):
+    world = submit("""
+        def broken(x):
+            os.kill(os.getppid(), 15) if dist.get_rank() == 0 else os._exit(3)
+        def sound(x):
+            dist.all_reduce(x)
+            return x
+        """)
+    assert "looks after the ranks was ended" in verdict(world, 2)
+    (run,) = world(2, call("collectives.sound", each(X, X)))
+    run.returns(2 * X, 2 * X)
