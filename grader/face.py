@@ -203,7 +203,7 @@ class Run:
             outcome = rank.outcomes.get(self.index)
             if isinstance(outcome, Raised) and outcome.stub:
                 self._fail(f"Not implemented yet: {outcome.text}", implemented=False)
-            if isinstance(outcome, Raised) and outcome.missing:
+            if isinstance(outcome, Raised) and outcome.unusable:
                 self._fail(str(trouble(self.report, self.index)))
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:

@@ -112,19 +112,21 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
         return Trouble(f"{first.text}: is it spelled as in the handout?", [])
-    importing = bool(first.lines) and first.lines[-1]["function"] in ("", "<module>")
-    while_ = f"{first.lines[-1]['file']} cannot be imported: " if importing else f"{these(sorted(alike))} raised "
+    if first.unusable:
+        who = f"{first.lines[-1]['file']} cannot be imported: "
+    else:
+        who = f"{these(sorted(alike))} raised "
     lines = [line.removeprefix("    ") for line in _trace(first.lines)]
     if first.type == "SystemExit":
         lines.append("A rank returns its result; it does not end the process.")
     if others:
         lines += ["Later, perhaps as a consequence:", *_raised_lines(others)]
     stood_by = sorted(set(range(report.size)) - set(roots))
-    if stood_by and not importing:
+    if stood_by and not first.unusable:
         victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
         if victims:
             lines.append(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)")
-    return Trouble(f"{while_}{first.type}: {_cut(first.text)}", lines)
+    return Trouble(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
 def _last(report: WorldReport, rank: int) -> Returned | Raised | None:

@@ -80,7 +80,6 @@ def test_one_call(world, rng, collective):
         options = ({"root": n - 1} if collective in ROOTED else {}) | ({"op": "max"} if collective in REDUCING else {})
         xs = [integers(rng, (2 * n,)) for _ in range(n)]
         (run,) = world(n, request(collective, xs, False, options))
-        run.returns(*getattr(truth, collective)(xs, **options))
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         for rank in range(n):
             calls = len(run.operations(rank))
@@ -119,7 +118,11 @@ def test_in_rank_order(world):
     for n in SIZES:
         # The first ranks take longest: without barriers the later ones overtake them.
         actions = each(*(Probe("action", returns=rank * 10, seconds=0.03 * (n - rank)) for rank in range(n)))
-        first, second = world(n, *[call("collectives.in_rank_order", actions)] * 2)
+        # And in the second call the last rank comes first.
+        late = {rank: Hold(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
+        first, second = world(
+            n, call("collectives.in_rank_order", actions), call("collectives.in_rank_order", actions, holds=late)
+        )
         for run in (first, second):
             run.returns(*(rank * 10 for rank in range(n)))
             began = [run.marks(rank, "action began") for rank in range(n)]
@@ -168,8 +171,9 @@ def _sums(world, rng, function, n, shapes):
 @visibility("after_published")
 def test_built_from_its_parts(world, rng):
     """It is one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
-    for n, length in ((2, 9), (3, 10), (4, 6)):
-        (run,) = _sums(world, rng, "collectives.all_reduce_from_parts", n, [((length,), np.float32, False)])
+    for n, length in ((2, 9), (3, 10), (4, 8)):
+        xs = [integers(rng, (length,)) for _ in range(n)]
+        (run,) = world(n, call("collectives.all_reduce_from_parts", each(*xs)))
         run.uses_only("reduce_scatter", "all_gather", because="This all-reduce is to be built from its two parts.")
         padded = -(-length // n) * n
         for rank in range(n):
@@ -183,7 +187,6 @@ def test_built_from_its_parts(world, rng):
             )
 
 
-# Sums whose quotient by 3, 5, 6 and 7 comes out differently when one divides first, or multiplies by 1/n.
 @number("1.4")
 @weight(0.5)
 @visibility("after_published")
@@ -193,28 +196,14 @@ def test_average_is_exact(world, rng):
         dtypes = (np.float32, np.float64)
         inputs = [[integers(rng, (64,), dtype, -9999, 9999) for _ in range(n)] for dtype in dtypes]
         runs = world(n, *(call("collectives.average", each(*map(Strided, xs))) for xs in inputs))
-        for run, xs, dtype in zip(runs, inputs, dtypes):
-            expected = truth.reduction(xs, "average")
-            lookalikes = {
-                "divided before the sum: every rank's share was rounded by itself": sum(x / dtype(n) for x in xs),
-                "multiplied by 1/n: that factor is rounded itself": sum(xs) * (dtype(1) / dtype(n)),
-            }
-            _exactly(run, n, expected, {k: v for k, v in lookalikes.items() if not np.array_equal(v, expected)})
+        for run, xs in zip(runs, inputs):
+            run.returns(*[truth.reduction(xs, "average")] * n)
             run.keeps_inputs()
             for rank in range(n):
                 used = [o.reduction for o in run.operations(rank)]
                 run.demand(
                     "average" not in used, f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide."
                 )
-
-
-def _exactly(run, n, expected, lookalikes):
-    """Rounding is the whole question here, so the lookalikes are told apart to the last bit."""
-    for rank, value in enumerate(run.values()):
-        for name, lookalike in lookalikes.items():
-            same = isinstance(value, np.ndarray) and value.shape == expected.shape and np.array_equal(value, lookalike)
-            run.demand(not same, f"rank {rank}'s average is off in the last digits. Likely: {name}.")
-    run.returns(*[expected] * n)
 
 
 @number("1.4")
@@ -243,7 +232,7 @@ def test_compute_does_not_wait(world, rng):
             holds = {rank: Hold(until="compute began", on=early) for rank in range(n) if rank != early}
             requests.append(call("collectives.overlapped_all_reduce", each(*xs), Probe("compute", 7), holds=holds))
         for run in world(n, *requests):
-            run.returns(*((total, 7) for total in truth.all_reduce(xs, "sum")))
+            run.values()
             for rank in range(n):
                 began = run.marks(rank, "compute began")
                 run.demand(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
@@ -258,7 +247,7 @@ def test_compute_does_not_wait(world, rng):
 def test_it_waits_before_it_returns(world, rng):
     """The sum is complete when it is returned, also on a rank that is far ahead of the others; inputs untouched"""
     for n in SIZES:
-        holds = {rank: Hold(until="compute ended", on=0, then=0.15) for rank in range(1, n)}
+        holds = {rank: Hold(until="call began", on=0, then=0.15) for rank in range(1, n)}
         xs = [integers(rng, (3, 4), np.float64) for _ in range(n)]
         arguments = each(*map(Strided, xs)), Probe("compute", "done")
         for run in world(n, *[call("collectives.overlapped_all_reduce", *arguments, holds=holds)] * 2):

@@ -143,7 +143,7 @@ def _from_zip(archive_path: Path) -> Found:
             raise Refused(f"the zip archive holds a path that leaves it: {_printable(entry.filename)}")
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")
-        if not entry.is_dir() and path.parts and path.parts[0] != "__MACOSX":
+        if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
     home = min((path.parent for path in listed), key=lambda p: len(p.parts), default=PurePosixPath("."))

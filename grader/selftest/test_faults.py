@@ -126,7 +126,7 @@ def test_reductions_that_differ_silently(submit):
 def test_right_values_by_luck_are_not_right(submit):
     world = submit("""
         def broken(x):
-            dist.all_reduce(torch.zeros(4 if dist.get_rank() == 0 else 6))
+            dist.all_reduce(torch.zeros(4), op=dist.ReduceOp.MAX if dist.get_rank() == 0 else dist.ReduceOp.SUM)
             return x
         """)
     assert "The values are right, but by luck." in verdict(world, 3)

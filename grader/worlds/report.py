@@ -42,6 +42,11 @@ class Raised:
     missing: bool
     at: int
 
+    @property
+    def unusable(self) -> bool:
+        """Whether the student's file could not be imported, or lacks what was asked of it."""
+        return self.missing or bool(self.lines) and self.lines[-1]["function"] in ("", "<module>")
+
 
 @dataclass(frozen=True)
 class Returned:

@@ -1,0 +1,180 @@
+"""How fast, and beside what:  make bench
+
+Medians of whole worlds, from the request to the last process gone, alternating with ``torch.multiprocessing.spawn`` doing the
+same (start, one all-reduce, result back, gone) in the same run; the time from a deadlock to its verdict; wall time and peak
+memory of grading the solutions.
+"""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from grader.face import call
+from grader.intake.stage import stage
+from grader.selftest.grading import ROOT
+from grader.worlds.server_process import Server
+from grader.worlds.world import Limits, World
+
+DEADLOCK = """
+import time
+import torch.distributed as dist
+
+def stand_still(x):
+    if dist.get_rank() == 0:
+        print(time.monotonic(), flush=True)
+    other = 1 - dist.get_rank()
+    dist.send(x, other)
+    dist.recv(x, other)
+    return x
+"""
+
+SPAWN = """
+import os, sys, tempfile, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def rank(rank, size, path, queue):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    queue.put(x.tolist())
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import time
+    sizes = [int(size) for size in sys.argv[1:]]
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            queue = mp.get_context("spawn").SimpleQueue()
+            mp.spawn(rank, (size, folder + "/rendezvous", queue), nprocs=size)
+            results = [queue.get() for _ in range(size)]
+            assert results == [[float(size)] * 4] * size
+            print(time.monotonic() - began, flush=True)
+"""
+
+
+def medians(values: list[float]) -> str:
+    return f"{statistics.median(values) * 1e3:7.0f} ms  ({min(values) * 1e3:.0f} … {max(values) * 1e3:.0f})"
+
+
+def one_world(server: Server, folder: Path, size: int) -> float:
+    """Seconds from the request until every process of a world with one all-reduce is gone."""
+    began = time.monotonic()
+    x = np.ones(4, np.float32)
+    report = World(server, size, [call("collectives.all_reduce", x).spread(size)], folder, "cpu", Limits()).run()
+    assert [rank.outcomes[0].value.tolist() for rank in report.ranks] == [[float(size)] * 4] * size
+    return time.monotonic() - began
+
+
+def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
+    program = scratch / "spawn.py"
+    program.write_text(SPAWN)
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    print("\nA fresh world: start, one all-reduce, results back, gone (median of 15, and of 3 for spawn; min … max)")
+    print("  ranks   forked from the warm server        torch.multiprocessing.spawn        ratio")
+    for size in (1, 2, 4, 8):
+        one_world(server, folder, size)  # not counted
+        forked, spawned = [], []
+        for _ in range(3):  # in turn, so that a drift of the machine's speed hits both
+            forked += [one_world(server, folder, size) for _ in range(5)]
+            done = subprocess.run(
+                [sys.executable, str(program), str(size)], env=environment, capture_output=True, text=True, check=True
+            )
+            spawned.append(float(done.stdout))
+        ratio = statistics.median(spawned) / statistics.median(forked)
+        print(f"  {size:5}   {medians(forked):33}  {medians(spawned):33}  {ratio:5.0f}×")
+
+
+def bench_deadlock(server: Server, scratch: Path) -> None:
+    submission = scratch / "deadlock"
+    submission.mkdir()
+    (submission / "collectives.py").write_text(DEADLOCK)
+    staged = stage(submission, scratch / "deadlock-stage")
+    times = []
+    for _ in range(7):
+        x = np.ones(4, np.float32)
+        request = call("collectives.stand_still", x).spread(2)
+        report = World(server, 2, [request], staged.folder, "cpu", Limits()).run()
+        assert report.ending == "stuck", report.ending
+        times.append(time.monotonic() - float(report.ranks[0].output))
+    print(f"\nFrom a deadlock to its verdict, all processes gone (7 times):  {medians(times)}")
+
+
+class Memory(threading.Thread):
+    """Samples the sum of PSS, and the number of processes, of a process and all its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.peak, self.over = pid, 0, False
+
+    def run(self) -> None:
+        while not self.over:
+            self.peak = max(self.peak, sum(map(pss, family(self.pid))))
+            time.sleep(0.05)
+
+
+def family(pid: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [pid]
+    for ancestor in found:
+        found += [child for child, parent in parents.items() if parent == ancestor]
+    return found
+
+
+def pss(pid: int) -> int:
+    """Bytes, shared pages counted by their part. 0 for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+def bench_grading(submission: str, times: int = 3) -> None:
+    seconds, peaks = [], []
+    for _ in range(times):
+        began = time.monotonic()
+        process = subprocess.Popen([sys.executable, "-m", "grader", submission], cwd=ROOT, stdout=subprocess.DEVNULL)
+        memory = Memory(process.pid)
+        memory.start()
+        assert process.wait() == 0
+        seconds.append(time.monotonic() - began)
+        memory.over = True
+        memory.join()
+        peaks.append(memory.peak)
+    peak = f"{max(peaks) / 1e6:.0f} MB" if max(peaks) else "unknown here"
+    print(f"Grading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of PSS: {peak}")
+
+
+def main() -> None:
+    server = Server.start()
+    facts = server.facts()
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {facts['torch']}, {facts['way']}"
+    )
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch_name:
+        scratch = Path(scratch_name)
+        folder = stage(ROOT / "solutions", scratch / "stage").folder
+        bench_worlds(server, folder, scratch)
+        bench_deadlock(server, scratch)
+        server.stop()
+        print()
+        for submission in ("solutions", "handout"):
+            bench_grading(submission)
+
+
+if __name__ == "__main__":
+    main()

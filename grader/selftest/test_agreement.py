@@ -1,0 +1,407 @@
+"""Whether ranks agree, found from trails written by hand; and events that are refused before they are in one."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.evidence.agreement import Disagreement, examine
+from grader.evidence.trail import Mark, Operation, operations, read_event
+from grader.worlds.frames import FrameError
+
+clock = itertools.count()
+
+
+def operation(rank: int, kind: str = "all_reduce", count: int = 4, **changes) -> Operation:
+    """One communication of ``count`` float32 among two ranks, issued after all that were made before it."""
+    fields = {
+        "rank": rank,
+        "call": 0,
+        "kind": kind,
+        "at": next(clock),
+        "dtype": "float32",
+        "shape": [count],
+        "sent": [] if kind == "recv" else [count],
+        "received": [] if kind == "send" else [count],
+        "bytes": 4 * count,
+        "reduction": "sum" if kind in ("all_reduce", "reduce", "reduce_scatter") else None,
+        "peer": None,
+        "root": 0 if kind in ("broadcast", "reduce", "gather", "scatter") else None,
+        "tag": 0,
+        "group": [0, 1],
+        "group_name": "world",
+        "splits": [[], []],
+        "file": "collectives.py",
+        "line": 7,
+        "function": "broken",
+        "main_thread": True,
+    }
+    assert changes.keys() <= fields.keys()
+    return Operation(**fields | changes)
+
+
+def send(rank: int, to: int, count: int = 4, **changes) -> Operation:
+    return operation(rank, "send", count, peer=to, **changes)
+
+
+def receive(rank: int, source: int | None, count: int = 4, **changes) -> Operation:
+    return operation(rank, "recv", count, peer=source, **changes)
+
+
+def absences(waiting: list) -> list[tuple]:
+    return [(w.operation.rank, w.operation.kind, w.absent) for w in waiting]
+
+
+# ——— collectives
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier", "gather"])
+def test_the_same_trails_agree(kind):
+    trails = [[operation(rank, kind), Mark(rank, 0, "call ended", 0), operation(rank, kind, 6)] for rank in range(2)]
+    assert examine(trails) == ([], [])
+
+
+def test_nothing_agrees_with_nothing():
+    assert examine([[], [], []]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "change, what",
+    [
+        ({"kind": "barrier"}, "which operation this is"),
+        ({"count": 6}, "how many elements there are"),
+        ({"dtype": "float64"}, "the dtype"),
+        ({"reduction": "max"}, "the reduction"),
+        ({"root": 1}, "the root"),
+    ],
+)
+def test_collectives_that_differ_disagree(change, what):
+    first, second = operation(0, "reduce"), operation(1, **{"kind": "reduce", **change})
+    (found,), waiting = examine([[first], [second]])
+    assert found == Disagreement(what, [first, second]) and waiting == []
+
+
+def test_a_difference_in_kind_is_told_before_its_consequences():
+    found, _ = examine([[operation(0, "all_reduce")], [operation(1, "broadcast", 9, dtype="int64")]])
+    assert [d.what for d in found] == ["which operation this is"]
+
+
+def test_ranks_that_did_the_same_share_a_line():
+    group = {"group": [0, 1, 2]}
+    trails = [
+        [operation(0, "broadcast", **group, root=0, line=9)],
+        [operation(1, **group)],
+        [operation(2, **group)],
+    ]
+    (found,), _ = examine(trails)
+    assert str(found).splitlines() == [
+        "The ranks disagree about which operation this is:",
+        "    rank 0: broadcast with root 0 of 4 × float32 at collectives.py:9",
+        "    ranks 1, 2: all-reduce (sum) of 4 × float32 at collectives.py:7",
+    ]
+
+
+def test_only_the_first_disagreement_of_a_group_is_told():
+    """What follows it is out of step."""
+    trails = [
+        [operation(0), operation(0, "barrier"), operation(0)],
+        [operation(1), operation(1), operation(1, "barrier")],
+    ]
+    found, waiting = examine(trails)
+    assert [d.sides for d in found] == [[trails[0][1], trails[1][1]]] and waiting == []
+
+
+def test_where_and_how_a_collective_was_called_does_not_matter():
+    first = operation(0, at=1, line=3, function="a", main_thread=True, file="collectives.py", shape=[4])
+    second = operation(1, at=9, line=5, function="b", main_thread=False, file=None, shape=[2, 2])
+    assert examine([[first], [second]]) == ([], [])
+
+
+def test_an_uneven_all_to_all_agrees():
+    trails = [
+        [operation(0, "all_to_all", sent=[6], received=[3], splits=[[2, 4], [2, 1]])],
+        [operation(1, "all_to_all", sent=[3], received=[6], splits=[[1, 2], [4, 2]])],
+    ]
+    assert examine(trails) == ([], [])
+
+
+def test_an_all_to_all_of_other_dtypes_disagrees():
+    trails = [[operation(0, "all_to_all")], [operation(1, "all_to_all", 9, dtype="int64")]]
+    assert [d.what for d in examine(trails)[0]] == ["the dtype"]
+
+
+FORMS = {
+    "a list": {"sent": [4], "received": [4, 4]},
+    "a tensor": {"sent": [4], "received": [8]},
+    "what a functional collective returns": {"sent": [4], "received": []},
+}
+
+
+@pytest.mark.parametrize("one, other", list(itertools.combinations(FORMS, 2)))
+def test_gathering_into_different_forms_agrees(one, other):
+    trails = [[operation(0, "all_gather", **FORMS[one])], [operation(1, "all_gather", **FORMS[other])]]
+    assert examine(trails) == ([], [])
+
+
+def test_gathering_different_counts_disagrees():
+    trails = [[operation(0, "all_gather", **FORMS["a list"])], [operation(1, "all_gather", sent=[6], received=[6, 6])]]
+    assert [d.what for d in examine(trails)[0]] == ["how many elements there are"]
+
+
+def test_reducing_and_scattering_from_different_forms_agrees():
+    trails = [
+        [operation(0, "reduce_scatter", sent=[4, 4], received=[4])],
+        [operation(1, "reduce_scatter", sent=[8], received=[4])],
+    ]
+    assert examine(trails) == ([], [])
+
+
+def test_only_the_root_has_what_is_scattered_and_gathered():
+    scatter = [
+        [operation(0, "scatter", sent=[4, 4], received=[4])],
+        [operation(1, "scatter", sent=[], received=[4])],
+    ]
+    gather = [
+        [operation(0, "gather", sent=[4], received=[4, 4])],
+        [operation(1, "gather", sent=[4], received=[])],
+    ]
+    assert examine(scatter) == examine(gather) == ([], [])
+
+
+# ——— who is missing
+
+
+def test_a_rank_that_never_joins_is_absent():
+    group = {"group": [0, 1, 2]}
+    trails = [[operation(0, **group), operation(0, **group)], [operation(1, **group)], []]
+    found, waiting = examine(trails)
+    assert found == []
+    assert absences(waiting) == [
+        (0, "all_reduce", [2]),
+        (1, "all_reduce", [2]),
+        (0, "all_reduce", [1, 2]),
+    ]
+
+
+def test_ranks_outside_of_the_group_are_not_missed():
+    assert examine([[], [operation(1, group=[1, 2])], [operation(2, group=[1, 2])]]) == ([], [])
+
+
+def test_subgroups_do_not_disturb_each_other():
+    """Rank 1 uses its two groups in another order than its partners, which is nobody's business."""
+    left = {"group": [0, 1], "group_name": "left"}
+    right = {"group": [1, 2], "group_name": "right"}
+    trails = [
+        [operation(0, "broadcast", **left), operation(0, count=2, **left)],
+        [
+            operation(1, "barrier", **right),
+            operation(1, "broadcast", **left),
+            operation(1, count=9, **right),
+            operation(1, count=2, **left),
+        ],
+        [operation(2, "barrier", **right), operation(2, count=9, **right)],
+    ]
+    assert examine(trails) == ([], [])
+
+
+def test_two_groups_of_the_same_ranks_are_two_groups():
+    trails = [
+        [operation(0, "barrier", group_name="a"), operation(0, group_name="b")],
+        [operation(1, group_name="b"), operation(1, "barrier", group_name="a")],
+    ]
+    assert examine(trails) == ([], [])
+
+
+def test_a_disagreement_in_one_group_leaves_the_other_ones():
+    first, second = {"group": [0, 1], "group_name": "a"}, {"group": [0, 1], "group_name": "b"}
+    trails = [
+        [operation(0, **first), operation(0, **second)],
+        [operation(1, count=6, **first), operation(1, **second)],
+        [],
+    ]
+    found, waiting = examine(trails)
+    assert [d.sides[0].group_name for d in found] == ["a"] and waiting == []
+
+
+def test_the_earliest_disagreement_comes_first():
+    """The one that was complete first, whatever the order of groups and lanes."""
+    late = [operation(0, at=5), operation(1, count=6, at=50)]
+    early = [send(0, to=1, at=20), receive(1, 0, 6, at=10)]
+    found, _ = examine([[late[0], early[0]], [early[1], late[1]]])
+    assert [d.sides for d in found] == [early, late]
+
+
+# ——— sends and receives
+
+
+def test_sends_meet_receives_in_order():
+    trails = [[send(0, 1, 4), send(0, 1, 6)], [receive(1, 0, 4), receive(1, 0, 6)]]
+    assert examine(trails) == ([], [])
+    found, waiting = examine([trails[0], trails[1][::-1]])
+    assert waiting == [] and {d.what for d in found} == {"what is sent"}
+    assert sorted([side.elements for side in d.sides] for d in found) == [[4, 6], [6, 4]]
+
+
+def test_sends_meet_receives_of_their_tag():
+    trails = [[send(0, 1, 4, tag=1), send(0, 1, 6, tag=2)], [receive(1, 0, 6, tag=2), receive(1, 0, 4, tag=1)]]
+    assert examine(trails) == ([], [])
+
+
+def test_a_tag_that_nobody_sends_is_waited_for():
+    found, waiting = examine([[send(0, 1, tag=1)], [receive(1, 0, tag=2)]])
+    assert found == [] and absences(waiting) == [(0, "send", [1]), (1, "recv", [0])]
+
+
+def test_both_directions_are_two_lanes():
+    trails = [[send(0, 1, 4), receive(0, 1, 6)], [send(1, 0, 6), receive(1, 0, 4)]]
+    assert examine(trails) == ([], [])
+
+
+@pytest.mark.parametrize("change", [{"count": 2}, {"dtype": "float64"}])
+def test_a_send_and_a_receive_that_differ_disagree(change):
+    sent, received = send(0, 1), receive(1, 0, **change)
+    (found,), waiting = examine([[sent], [received]])
+    assert found == Disagreement("what is sent", [sent, received]) and waiting == []
+
+
+def test_a_send_without_a_receive_waits_and_a_receive_without_a_send_too():
+    _, waiting = examine([[send(0, 1), send(0, 1)], [receive(1, 0), receive(1, 2)], []])
+    assert absences(waiting) == [(0, "send", [1]), (1, "recv", [2])]
+
+
+def test_a_send_to_itself_waits_for_nobody_else():
+    _, waiting = examine([[send(0, 0)]])
+    assert absences(waiting) == [(0, "send", [0])]
+
+
+def test_a_receive_from_any_rank_takes_what_is_sent():
+    trails = [[receive(0, None), receive(0, None)], [send(1, 0)], [send(2, 0)]]
+    assert examine(trails) == ([], [])
+
+
+def test_a_receive_from_any_rank_that_gets_nothing_waits_for_all_others():
+    trails = [[receive(0, None, group=[0, 1, 2]), receive(0, None, group=[0, 1, 2])], [send(1, 0)], []]
+    found, waiting = examine(trails)
+    assert found == [] and absences(waiting) == [(0, "recv", [1, 2])]
+
+
+def test_a_receive_from_any_rank_takes_its_tag_and_its_rank_only():
+    trails = [
+        [receive(0, None, tag=1, group=[0, 1])],
+        [send(1, 0, tag=2), send(1, 2, tag=1)],
+        [receive(2, None, tag=3)],
+    ]
+    _, waiting = examine(trails)
+    assert sorted(absences(waiting)) == [
+        (0, "recv", [1]),
+        (1, "send", [0]),
+        (1, "send", [2]),
+        (2, "recv", [0, 1]),
+    ]
+
+
+def test_a_receive_from_any_rank_that_does_not_fit_disagrees():
+    sent, received = send(1, 0), receive(0, None, 6)
+    (found,), _ = examine([[received], [sent]])
+    assert found == Disagreement("what is sent", [sent, received])
+
+
+@pytest.mark.xfail(strict=True, reason="a receive from any rank is put after those that name the rank")
+def test_a_header_from_any_rank_and_then_its_payload_agree():
+    """The receiver learns from the first message who sent it, and receives the second from that rank by name."""
+    trails = [[receive(0, None, 1), receive(0, 1, 6)], [send(1, 0, 1), send(1, 0, 6)]]
+    assert examine(trails) == ([], [])
+
+
+# ——— events from a rank
+
+GOOD = {
+    name: value for name, value in operation(0).__dict__.items() if name not in ("rank", "call")
+}  # what a rank sends
+
+TYPES = {
+    **dict.fromkeys(["kind", "group_name"], (str,)),
+    **dict.fromkeys(["dtype", "reduction", "file", "function"], (str, type(None))),
+    **dict.fromkeys(["at", "bytes", "tag"], (int,)),
+    **dict.fromkeys(["peer", "root", "line"], (int, type(None))),
+    **dict.fromkeys(["sent", "received", "group", "splits"], (list,)),
+    "shape": (list, type(None)),
+    "main_thread": (bool,),
+}
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def test_a_proper_event_is_read():
+    read = read_event(3, {"call": 2, "operation": GOOD})
+    assert read == Operation(rank=3, call=2, **GOOD)
+    assert read_event(3, {"call": 2, "mark": "x" * 999, "at": 5}) == Mark(3, 2, "x" * 100, 5)
+    assert operations([read, Mark(3, 2, "x", 5)], call=2) == [read] and operations([read], call=1) == []
+
+
+def test_what_a_rank_says_of_itself_is_not_believed():
+    assert read_event(3, {"call": 2, "operation": {**GOOD, "rank": 0, "call": 9}}).rank == 3
+
+
+def test_every_part_of_an_operation_is_tried_below():
+    assert TYPES.keys() == GOOD.keys()
+
+
+@given(st.sampled_from(sorted(TYPES)), json_values)
+def test_a_part_of_another_type_is_refused(name, value):
+    meta = {"call": 0, "operation": {**GOOD, name: value}}
+    if isinstance(value, TYPES[name]) and not (name in ("sent", "received", "group") and not all_integers(value)):
+        read = read_event(0, meta)
+        assert getattr(read, name) == value
+        str(read), examine([[read], [operation(1)]])  # whatever is let in can be judged and shown
+    else:
+        with pytest.raises(FrameError):
+            read_event(0, meta)
+
+
+def all_integers(values: list) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_a_part_that_is_missing_is_refused_unless_it_may_be_none(name):
+    meta = {"call": 0, "operation": {key: value for key, value in GOOD.items() if key != name}}
+    if type(None) in TYPES[name]:
+        assert getattr(read_event(0, meta), name) is None
+    else:
+        with pytest.raises(FrameError, match=name):
+            read_event(0, meta)
+
+
+@given(st.dictionaries(st.sampled_from(["call", "mark", "at", "operation"]), json_values))
+def test_arbitrary_metas_are_refused(meta):
+    try:
+        read = read_event(0, meta)
+    except FrameError:
+        return
+    assert isinstance(read, Mark) and isinstance(meta["mark"], str) and isinstance(meta["at"], int)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        {"operation": GOOD},
+        {"call": "0", "operation": GOOD},
+        {"call": None, "mark": "x", "at": 1},
+        {"call": 0, "mark": "x"},
+        {"call": 0, "mark": 3, "at": 1},
+        {"call": 0, "mark": "x", "at": 1.5},
+        {"call": 0, "operation": [GOOD]},
+        {"call": 0, "operation": None},
+    ],
+    ids=lambda meta: ", ".join(meta) or "empty",
+)
+def test_malformed_events_are_refused(meta):
+    with pytest.raises(FrameError):
+        read_event(0, meta)

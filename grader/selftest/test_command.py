@@ -1,0 +1,121 @@
+"""The grader's command, from end to end, as an instructor and as Gradescope use it."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from grader.selftest.grading import ROOT, grade
+
+SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "results.json"
+
+
+def submission(tmp_path: Path, **files: str | bytes) -> Path:
+    """The solutions, with some files replaced, or left out where the value is empty."""
+    folder = tmp_path / "submission"
+    shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__*"))
+    for name, content in files.items():
+        path = folder / f"{name}.py"
+        path.unlink()
+        if content:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def temporary_files() -> set[str]:
+    return {name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("lockstep-run")}
+
+
+def test_the_solutions_get_full_marks(results):
+    graded = grade(ROOT / "solutions", results)
+    jsonschema.validate(graded.document, SCHEMA)
+    assert graded.code == 0, graded.complaint
+    assert (graded.score, graded.possible, graded.lost()) == (40, 40, {})
+    assert "40 of 40" in graded.printed
+
+
+def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
+    graded = grade(ROOT / "handout", results)
+    jsonschema.validate(graded.document, SCHEMA)
+    assert graded.code == 0, graded.complaint
+    assert (graded.score, graded.possible) == (0, 40)
+    assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {"not implemented"}
+    assert all(test["output"].startswith("Not implemented yet: Problem ") for test in graded.document["tests"])
+    assert all(test["number"] in test["output"] for test in graded.document["tests"])
+
+
+def test_a_part_alone_is_twenty_points(results):
+    graded = grade(ROOT / "handout", results, "--part", "data_parallel")
+    assert graded.possible == 20 and {t["number"][0] for t in graded.document["tests"]} == {"3"}
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("", "The submission has no collectives.py."),
+        (b"\xff\xfe", "collectives.py is not UTF-8 text"),
+        ("def broadcast(:\n    pass\n", "collectives.py cannot be imported: SyntaxError: invalid syntax"),
+        ("import torch\nraise KeyError('at import')\n", "collectives.py cannot be imported: KeyError: 'at import'"),
+        ("x = 1\n", "collectives.py has no "),
+    ],
+)
+def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, content, words):
+    graded = grade(submission(tmp_path, collectives=content), results)
+    jsonschema.validate(graded.document, SCHEMA)
+    assert graded.code == 0, graded.complaint
+    assert graded.score == 20 and graded.possible == 40
+    lost = graded.lost()
+    assert {test["number"][0] for test in lost.values()} == {"1"}
+    assert all(words in test["output"] for test in lost.values())
+    assert not any(str(ROOT) in test["output"] for test in lost.values())
+
+
+@pytest.mark.parametrize("kind", ["empty", "zip"])
+def test_a_submission_that_cannot_be_used_is_zero_everywhere(tmp_path, results, kind):
+    path = tmp_path / "homework.zip"
+    path.mkdir() if kind == "empty" else path.write_text("no zip")
+    graded = grade(path, results)
+    jsonschema.validate(graded.document, SCHEMA)
+    assert graded.code == 0 and graded.score == 0 and graded.possible == 40
+    words = "holds none of the assignment's files" if kind == "empty" else "neither a directory nor a zip archive"
+    assert words in graded.document["output"] and words in graded.printed
+
+
+def test_what_is_not_there_is_no_grade_and_no_loss(tmp_path, results):
+    results.write_text('{"tests": ["an earlier result"]}')
+    graded = grade(tmp_path / "nowhere", results)
+    assert graded.code == 2
+    assert graded.complaint == f"cannot grade: there is no {tmp_path / 'nowhere'}\n"
+    assert graded.document == {"tests": ["an earlier result"]}
+
+
+def test_results_that_cannot_be_written(tmp_path):
+    graded = grade(ROOT / "handout", tmp_path / "nowhere" / "results.json")
+    assert graded.code == 2 and "there is no directory for the results" in graded.complaint
+
+
+def test_gpus_that_are_missing_are_said_and_do_not_pass(results):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count():
+        pytest.skip("this machine has GPUs")
+    graded = grade(ROOT / "solutions", results, "--device", "cuda", "--part", "collectives")
+    jsonschema.validate(graded.document, SCHEMA)
+    assert graded.code == 2 and "every check was skipped" in graded.complaint
+    assert graded.score == 0
+    assert all("needs" in t["output"] and t["status"] == "failed" for t in graded.document["tests"])
+
+
+def test_nothing_stays_in_the_temporary_folder(tmp_path, results):
+    before = temporary_files()
+    grade(tmp_path / "nowhere", results)
+    grade(ROOT / "handout", results, "--part", "data_parallel")
+    assert len(temporary_files() - before) <= 1  # another test's run may be under way

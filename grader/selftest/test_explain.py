@@ -1,0 +1,133 @@
+"""Every fingerprint gives its sentence, and what leaves none gives none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grader.judging.explain import Context, likely, same
+
+
+def f32(*values) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+# Four ranks; this is rank 1. Every number differs from every other one, also by the factors that are looked for.
+EXPECTED = [f32(*np.random.default_rng([1, rank]).uniform(1, 9, 6)) for rank in range(4)]
+INPUTS = [[f32(*np.random.default_rng([2, rank]).uniform(1, 9, 6))] for rank in range(4)]
+EARLIER = f32(*np.random.default_rng(3).uniform(1, 9, 6))
+ANOTHER = f32(*np.random.default_rng(4).uniform(1, 9, 6))
+RIGHT = EXPECTED[1]
+AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER})
+
+
+@pytest.mark.parametrize(
+    "got, words",
+    [
+        (ANOTHER, "that other bug"),
+        (4 * RIGHT, "exactly 4 times the expected value"),
+        (RIGHT / 4, "exactly 1/4 of the expected value"),
+        (16 * RIGHT, "exactly 4² times the expected value"),
+        (RIGHT / 16, "exactly 1/4² of the expected value"),
+        (3 * RIGHT, "exactly 3 times the expected value"),
+        (-RIGHT, "the wrong sign"),
+        (EXPECTED[0], "this is what rank 0 should hold"),
+        (EXPECTED[3], "this is what rank 3 should hold"),
+        (INPUTS[1][0], "this rank's own input came back"),
+        (INPUTS[2][0], "this is the input of rank 2, as it was"),
+        (0 * RIGHT, "all zeros"),
+        (EARLIER, "this was right for an earlier call"),
+        (np.tile(RIGHT, 4), "4 times as many entries"),
+        (RIGHT.reshape(2, 3), "the right number of entries in another shape"),
+        (np.append(RIGHT, [0, 0]).astype(np.float32), "padding left at the end"),
+        (RIGHT[::-1], "the right numbers in the wrong order"),
+        (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "right up to entry 4 and wrong from there"),
+    ],
+)
+def test_a_fingerprint_gives_its_sentence(got, words):
+    assert words in likely(got, RIGHT, AROUND)
+
+
+MATRIX = np.arange(1.0, 7.0).reshape(2, 3)
+SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
+
+
+@pytest.mark.parametrize(
+    "got, expected, sentence",
+    [
+        (MATRIX.T, MATRIX, "transposed"),
+        (MATRIX.T + 1, MATRIX, "of a transposed shape"),
+        (SQUARE.T, SQUARE, "transposed"),
+        (MATRIX[:1], np.vstack([MATRIX, MATRIX]), "1/4 of the entries: one rank's part, where all were asked for?"),
+    ],
+)
+def test_a_matrix_gives_its_sentence(got, expected, sentence):
+    assert likely(got, expected, Context(0, 4, [expected] * 4)) == sentence
+
+
+def test_two_ranks_are_not_told_that_one_was_left_out():
+    """With n = 2, n − 1 is 1: a factor that says nothing."""
+    assert "exactly 2 times" in likely(2 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2))
+    assert likely(5 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2)) is None
+
+
+def test_a_single_rank_forgets_no_averaging():
+    alone = Context(0, 1, [RIGHT])
+    assert likely(4 * RIGHT, RIGHT, alone) is None
+    assert likely(np.tile(ANOTHER, 2), RIGHT, alone) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_values_give_no_sentence(seed):
+    random = np.random.default_rng([5, seed])
+    assert likely(random.standard_normal(6).astype(np.float32), RIGHT, AROUND) is None
+    matrix = random.standard_normal((2, 3))
+    assert likely(matrix, MATRIX, Context(0, 4, [MATRIX] * 4)) is None
+    square = random.standard_normal((2, 2))
+    assert likely(square, SQUARE, Context(0, 4, [SQUARE] * 4)) is None
+
+
+def test_a_value_that_is_right_here_is_nobody_elses():
+    """Ranks that are to hold the same, inputs and earlier results that equal the expected one: no hint about those."""
+    alike = Context(1, 4, [RIGHT] * 4, [[RIGHT]] * 4, [RIGHT], {"that other bug": RIGHT})
+    wrong = RIGHT + f32(0.1, -2, 3, 0.5, 1, 2)
+    assert likely(wrong, RIGHT, alike) is None
+
+
+@pytest.mark.xfail(
+    strict=True, reason="what differs by rounding alone counts as “the right numbers in the wrong order”"
+)
+def test_a_value_that_is_right_up_to_rounding_gives_no_sentence():
+    """Such a value differs where the comparison is exact, or in float64, and nothing about it is out of order."""
+    assert likely(RIGHT * np.float32(1 + 1e-6), RIGHT, AROUND) is None
+
+
+def test_zeros_that_are_right_give_no_sentence():
+    zeros = np.zeros(4)
+    assert likely(zeros, zeros, Context(0, 4, [zeros] * 4, [[zeros]] * 4)) is None
+
+
+def test_places_where_other_ranks_hold_nothing_are_passed_over():
+    around = replace(AROUND, expected=[None, RIGHT, None, None], inputs=[[], [], [], []])
+    assert likely(RIGHT + 1, RIGHT, around) is None
+
+
+@pytest.mark.parametrize(
+    "a, b, factor, expected",
+    [
+        (f32(2, 4), f32(1, 2), 2, True),
+        (f32(2, 4), f32(1, 2), 1, False),
+        (f32(1, 2), f32(1, 2.0001), 1, True),
+        (f32(1, 2), f32(1, 2.01), 1, False),
+        (f32(0, 0), f32(0, 0), 1, False),  # says nothing
+        (f32(), f32(), 1, False),
+        (f32(1), f32(1, 1), 1, False),
+        (None, f32(1), 1, False),
+        (f32(1), None, 1, False),
+        (np.array([True]), np.array([True]), 1, True),
+        (np.array([200], np.uint8), np.array([100], np.uint8), 2, True),
+        (f32(np.nan), f32(1), 1, False),
+    ],
+)
+def test_sameness_is_up_to_rounding_and_never_of_nothing(a, b, factor, expected):
+    assert same(a, b, factor) is expected

@@ -1,0 +1,246 @@
+"""What a sleeping rank gives away: its stacks, and the pulse of its threads."""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.evidence import hangs
+from grader.evidence.hangs import Place, Watch, in_communication, own_place, parse_stacks, pulse, source
+
+STAGE = Path("/run/stage")
+OWN = Place("/run/stage/handout/collectives.py", 7, "broken")
+GIVEN = Place("/run/stage/handout/mlp.py", 3, "forward")
+DISTRIBUTED = Place("/lib/torch/distributed/distributed_c10d.py", 2800, "all_reduce")
+AUTOGRAD = Place("/lib/torch/autograd/graph.py", 800, "_engine_run_backward")
+LIBRARY = Place("/lib/threading.py", 320, "wait")
+
+
+# ——— stacks
+
+
+def outer(entered: threading.Semaphore, leave: threading.Event) -> None:
+    inner(entered, leave)
+
+
+def inner(entered: threading.Semaphore, leave: threading.Event) -> None:
+    entered.release()
+    leave.wait()
+
+
+@pytest.fixture
+def stacks(tmp_path):
+    """The stacks of this process with two threads that wait, as faulthandler reports them."""
+    entered, leave = threading.Semaphore(0), threading.Event()
+    threads = [threading.Thread(target=target, args=(entered, leave)) for target in (outer, inner)]
+    for thread in threads:
+        thread.start()
+        assert entered.acquire(timeout=10)
+    try:
+        time.sleep(0.05)  # into leave.wait
+        with open(tmp_path / "stacks", "w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        return parse_stacks((tmp_path / "stacks").read_text())
+    finally:
+        leave.set()
+        for thread in threads:
+            thread.join()
+
+
+def functions(stack: list[Place]) -> list[str]:
+    """Those of this file."""
+    return [place.function for place in stack if place.file == __file__]
+
+
+def test_every_thread_has_its_stack_with_the_innermost_line_first(stacks):
+    waiting = [stack for stack in stacks if "inner" in functions(stack)]
+    assert sorted(map(functions, waiting)) == [["inner"], ["inner", "outer"]]
+    for stack in waiting:
+        assert stack[0].file == threading.__file__ and stack[0].function == "wait"
+        assert stack[-1].function == "_bootstrap"
+
+
+def test_the_thread_that_reports_is_among_them(stacks):
+    current = [stack for stack in stacks if functions(stack) == ["stacks"]]
+    assert len(current) == 1 and current[0][0].function == "stacks"
+
+
+def test_lines_are_those_of_the_file(stacks):
+    (deep,) = [stack for stack in stacks if functions(stack) == ["inner", "outer"]]
+    inner_place, outer_place = [place for place in deep if place.file == __file__]
+    assert source(inner_place) == "leave.wait()" and source(outer_place) == "inner(entered, leave)"
+
+
+CRASH = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f5b3a7fe6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007f5b3affe6c0 [worker] (most recent call first):
+  File "/lib/threading.py", line 320 in wait
+  File "/run/stage/handout/collectives.py", line 9 in <lambda>
+
+Current thread 0x00007f5bc2e08740 (most recent call first):
+  File "/run/a folder/with, line 3 in it.py", line 10 in broken
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+"""
+
+
+def test_the_report_of_a_crash_is_read():
+    """Threads with names (Python 3.14) and without, a thread outside Python, a strange path, and what follows the stacks."""
+    assert parse_stacks(CRASH) == [
+        [LIBRARY, Place("/run/stage/handout/collectives.py", 9, "<lambda>")],
+        [Place("/run/a folder/with, line 3 in it.py", 10, "broken")],
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "spam", CRASH[:75], "\0\ufffd\n" * 9])
+def test_what_is_no_report_has_no_stacks(text):
+    assert parse_stacks(text) == []
+
+
+# ——— what they mean
+
+
+@pytest.mark.parametrize(
+    "stack, with_open_operation, without",
+    [
+        ([DISTRIBUTED, OWN], True, True),
+        ([AUTOGRAD, DISTRIBUTED, OWN], True, True),
+        ([AUTOGRAD, OWN], True, False),
+        ([OWN], True, False),
+        ([LIBRARY, OWN], False, False),
+        ([LIBRARY, DISTRIBUTED], False, False),
+    ],
+)
+def test_a_sleep_in_a_communication_is_told_from_others(stack, with_open_operation, without):
+    assert in_communication(stack, STAGE, True) is with_open_operation
+    assert in_communication(stack, STAGE, False) is without
+
+
+@pytest.mark.parametrize("line, expected", [("work.wait()", True), ("time.sleep(9)", False)])
+def test_a_line_that_sleeps_is_no_communication(tmp_path, line, expected):
+    (tmp_path / "collectives.py").write_text(f"import time\n    {line}  # here\n")
+    stack = [Place(str(tmp_path / "collectives.py"), 2, "broken")]
+    assert in_communication(stack, tmp_path, True) is expected
+
+
+@pytest.mark.parametrize(
+    "stacks, expected",
+    [
+        ([], None),
+        ([[LIBRARY, DISTRIBUTED]], None),
+        ([[DISTRIBUTED, OWN, LIBRARY]], OWN),
+        ([[GIVEN, OWN]], OWN),  # mlp.py is ours
+        ([[GIVEN]], None),
+        ([[LIBRARY, LIBRARY, Place(OWN.file, 1, "outer")], [DISTRIBUTED, OWN]], OWN),
+        ([[OWN, Place(OWN.file, 1, "outer")]], OWN),
+    ],
+)
+def test_the_students_innermost_line_is_found(stacks, expected):
+    assert own_place(stacks, STAGE) == expected
+
+
+def test_a_line_that_cannot_be_read_is_empty(tmp_path):
+    (tmp_path / "short.py").write_text("one line\n")
+    assert source(Place(str(tmp_path / "short.py"), 1, "f")) == "one line"
+    assert source(Place(str(tmp_path / "short.py"), 2, "f")) == ""
+    assert source(Place(str(tmp_path / "none.py"), 1, "f")) == ""
+
+
+# ——— the pulse
+
+
+class Body:
+    """Two processes whose pulse is what the test says."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.pulses: dict = {1: (7.0, False), 2: (9.0, False)}  # they have worked before they were watched
+        self.watch, self.now = Watch(), 1000.0
+        monkeypatch.setattr(hangs, "pulse", lambda pid: self.pulses[pid])
+
+    def look(self, after: float = 0.1) -> float:
+        self.now += after
+        return self.watch.look([1, 2], self.now)
+
+    def work(self, pid: int, seconds: float) -> None:
+        spent, runnable = self.pulses[pid]
+        self.pulses[pid] = spent + seconds, runnable
+
+
+@pytest.fixture
+def body(monkeypatch) -> Body:
+    return Body(monkeypatch)
+
+
+def test_processes_that_sleep_are_idle_from_the_first_look_on(body):
+    assert [body.look() for _ in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+def test_a_runnable_thread_is_not_idle(body):
+    body.look(), body.look()
+    body.pulses[2] = (9.0, True)
+    assert body.look() == 0 and body.look() == 0
+    body.pulses[2] = (9.0, False)
+    assert body.look() == pytest.approx(0.1)
+
+
+def test_processor_time_is_not_idle(body):
+    body.look(), body.look()
+    body.work(2, 0.02)  # a fifth of a core
+    assert body.look() == 0
+    assert body.look() == pytest.approx(0.1)
+
+
+def test_polling_a_file_is_idle(body):
+    body.look()
+    for _ in range(5):
+        body.work(1, 0.002)  # 2 % of a core
+        idle = body.look()
+    assert idle == pytest.approx(0.5)
+
+
+def test_the_work_of_all_processes_counts_together(body):
+    body.look()
+    body.work(1, 0.003), body.work(2, 0.003)
+    assert body.look() == 0
+
+
+def test_a_frame_that_arrives_is_not_idle(body):
+    body.look(), body.look()
+    body.watch.moved()
+    assert body.look() == 0
+
+
+def test_a_process_that_ends_does_not_hide_that_the_others_sleep(body):
+    body.look()
+    body.pulses[1] = None
+    assert body.look() == pytest.approx(0.1)
+
+
+def test_where_nothing_can_be_seen_patience_is_longer(body):
+    body.pulses = {1: None, 2: None}
+    assert body.look() == 0
+    assert body.look(hangs.IDLE_SECONDS_BLIND - 0.1) < hangs.IDLE_SECONDS
+    assert body.look(0.1) == pytest.approx(hangs.IDLE_SECONDS)
+
+
+def test_the_pulse_of_this_process_is_seen():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux shows what threads do")
+    before = pulse(os.getpid())
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    after = pulse(os.getpid())
+    assert after[1] is True  # this very thread runs
+    assert 0.05 < after[0] - before[0] < 60
+
+
+def test_a_process_that_is_not_there_has_no_pulse():
+    assert pulse(2**22 + 1) is None

@@ -1,0 +1,187 @@
+"""Whatever is handed in: the listed files are staged, or a sentence says why not, and nothing else is touched."""
+
+import io
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grader.assignment import FILES, GIVEN
+from grader.intake.stage import NotThere, stage
+
+SOURCE = "def answer():\n    return 42\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "stage"
+
+
+def directory(tmp_path: Path, files: dict) -> Path:
+    for name, content in files.items():
+        path = tmp_path / "submission" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return tmp_path / "submission"
+
+
+def archive(tmp_path: Path, files: dict) -> Path:
+    with zipfile.ZipFile(tmp_path / "submission.zip", "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+    return tmp_path / "submission.zip"
+
+
+def staged_names(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("make", [directory, archive])
+@pytest.mark.parametrize("prefix", ["", "handout/", "my-homework/", "my-homework/handout/"])
+def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, prefix):
+    staged = stage(make(tmp_path, {prefix + name: SOURCE for name in FILES}), folder)
+    assert not staged.absent and not staged.warnings
+    assert staged_names(folder) == {f"handout/{name}" for name in FILES + GIVEN}
+    assert (folder / "handout" / FILES[0]).read_text() == SOURCE
+
+
+@pytest.mark.parametrize("make", [directory, archive])
+def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, make):
+    staged = stage(make(tmp_path, {"collectives.py": SOURCE}), folder)
+    assert staged.absent == {"data_parallel": "The submission has no data_parallel.py."}
+
+
+@pytest.mark.parametrize("make", [directory, archive])
+def test_a_renamed_file_is_guessed_at(tmp_path, folder, make):
+    staged = stage(make(tmp_path, {"Collectives.py": SOURCE, "data_parallel.py": SOURCE}), folder)
+    assert staged.absent == {"collectives": "The submission has no collectives.py (is it Collectives.py?)."}
+
+
+@pytest.mark.parametrize("make", [directory, archive])
+def test_unlisted_files_stay_out_with_a_warning(tmp_path, folder, make):
+    extra = [
+        "conftest.py",
+        "sitecustomize.py",
+        "torch.py",
+        "mlp.py",
+        "pytest.ini",
+        "x.pth",
+        "__pycache__/collectives.pyc",
+    ]
+    staged = stage(make(tmp_path, {name: SOURCE for name in FILES + extra}), folder)
+    assert staged_names(folder) == {f"handout/{name}" for name in FILES + GIVEN}
+    assert (folder / "handout" / "mlp.py").read_text() != SOURCE
+    (warning,) = staged.warnings
+    assert "conftest.py, sitecustomize.py, torch.py" in warning
+
+
+def test_an_empty_directory(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    staged = stage(tmp_path / "empty", folder)
+    assert set(staged.absent) == {name.removesuffix(".py") for name in FILES}
+    assert "holds none of the assignment's files" in staged.warnings[0]
+
+
+def test_what_does_not_exist_is_the_instructors_mistake(tmp_path, folder):
+    with pytest.raises(NotThere, match="there is no"):
+        stage(tmp_path / "nowhere", folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"x = '\xff\xfe'\n", "collectives.py is not UTF-8 text: byte 0xff in line 1"),
+        (b"x = 1\0", "holds a null byte"),
+        (b"#" * ((1 << 20) + 1), "is larger than 1 MiB"),
+    ],
+)
+@pytest.mark.parametrize("make", [directory, archive])
+def test_files_that_are_no_source(tmp_path, folder, make, content, words):
+    staged = stage(make(tmp_path, {"collectives.py": content, "data_parallel.py": SOURCE}), folder)
+    assert list(staged.absent) == ["collectives"] and words in staged.absent["collectives"]
+
+
+def refused(tmp_path: Path, folder: Path, path: Path) -> str:
+    before = {p for p in tmp_path.parent.rglob("*")}
+    staged = stage(path, folder)
+    after = {p for p in tmp_path.parent.rglob("*") if not p.is_relative_to(folder)}
+    assert after <= before, "something was written outside of the stage"
+    assert len(staged.absent) == len(FILES)
+    return staged.warnings[0]
+
+
+def test_a_file_that_is_no_zip(tmp_path, folder):
+    (tmp_path / "homework.zip").write_bytes(b"PK\x03\x04 but no more")
+    assert "neither a directory nor a zip archive" in refused(tmp_path, folder, tmp_path / "homework.zip")
+
+
+@pytest.mark.parametrize(
+    "name", ["../collectives.py", "/tmp/collectives.py", "a/../../collectives.py", "C:/x.py", "..\\x.py"]
+)
+def test_zip_paths_that_leave_it(tmp_path, folder, name):
+    assert "a path that leaves it" in refused(tmp_path, folder, archive(tmp_path, {name: SOURCE}))
+
+
+def test_links_in_a_zip(tmp_path, folder):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as zipped:
+        entry = zipfile.ZipInfo("collectives.py")
+        entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+        zipped.writestr(entry, "/etc/passwd")
+    assert "holds a link" in refused(tmp_path, folder, tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_what_only_looks_like_a_file(tmp_path, folder, kind):
+    submission = directory(tmp_path, {"data_parallel.py": SOURCE})
+    secret = tmp_path / "secret.py"
+    secret.write_text("secret = 1")
+    target = submission / "collectives.py"
+    {"link": lambda: target.symlink_to(secret), "fifo": lambda: os.mkfifo(target), "directory": target.mkdir}[kind]()
+    assert "is a link or no regular file" in refused(tmp_path, folder, submission)
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
+        with zipped.open("collectives.py", "w") as file:
+            for _ in range(64):
+                file.write(bytes(1 << 20))
+        zipped.writestr("data_parallel.py", SOURCE)
+    staged = stage(tmp_path / "bomb.zip", folder)
+    assert "is larger than 1 MiB" in staged.absent["collectives"] and "data_parallel" not in staged.absent
+
+
+def test_a_damaged_entry(tmp_path, folder):
+    path = archive(tmp_path, {"collectives.py": SOURCE, "data_parallel.py": SOURCE})
+    data = bytearray(path.read_bytes())
+    data[data.index(b"return 42")] ^= 1
+    path.write_bytes(data)
+    assert "collectives.py cannot be unpacked (BadZipFile)" in stage(path, folder).absent["collectives"]
+
+
+def sample_zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name in FILES:
+            zipped.writestr(f"homework/{name}", SOURCE)
+    return buffer.getvalue()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12), length=st.integers(0, 10_000)
+)
+def test_no_zip_breaks_the_intake(tmp_path_factory, cuts, length):
+    tmp_path = tmp_path_factory.mktemp("fuzz")
+    data = bytearray(sample_zip())
+    for position, value in cuts:
+        data[position % len(data)] = value
+    path = tmp_path / "x.zip"
+    path.write_bytes(data[: length or len(data)])
+    staged = stage(path, tmp_path / "stage")
+    assert staged_names(tmp_path / "stage") >= {f"handout/{name}" for name in GIVEN}
+    assert {p.name for p in tmp_path.iterdir()} == {"x.zip", "stage"}

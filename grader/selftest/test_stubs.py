@@ -1,0 +1,196 @@
+"""The handout is the solutions without the answers: the same promises, and nothing given away."""
+
+import ast
+import re
+
+import pytest
+
+from grader.gradescope.stubs import BEGIN, END, ROOT, sources, stub
+
+SOLUTIONS = pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
+HANDOUT = sorted((ROOT / "handout").rglob("*.py"))
+
+
+# ——— small texts
+
+
+def test_an_answer_becomes_an_error_that_names_its_problem():
+    solution = """def f(x):
+    \"\"\"Doubles.\"\"\"
+    # BEGIN SOLUTION 1.7: f
+    y = x
+    return 2 * y
+    # END SOLUTION
+
+
+def g():
+    return 1
+"""
+    assert stub(solution) == """def f(x):
+    \"\"\"Doubles.\"\"\"
+    raise NotImplementedError("Problem 1.7: f")
+
+
+def g():
+    return 1
+"""
+
+
+def test_a_region_without_a_number_vanishes_with_its_blank_lines():
+    solution = """import a
+
+
+# BEGIN SOLUTION
+def helper():
+    return 1
+
+
+# END SOLUTION
+def f():
+    return 2
+
+
+class C:
+    x = 1
+
+    # BEGIN SOLUTION
+    def helper(self):
+        return 1
+
+    # END SOLUTION
+    def f(self):
+        return 2
+"""
+    assert stub(solution) == """import a
+
+
+def f():
+    return 2
+
+
+class C:
+    x = 1
+
+    def f(self):
+        return 2
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x = 1\n", "# BEGINNING\n", 's = "# BEGIN SOLUTION"\n', "x = 1  # END SOLUTION\n"]
+)
+def test_what_holds_no_marker_is_kept(text):
+    assert stub(text).rstrip("\n") == text.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        (["# BEGIN SOLUTION 1: a", "# BEGIN SOLUTION 2: b", "# END SOLUTION"], "inside another: # BEGIN SOLUTION 2: b"),
+        (["# BEGIN SOLUTION", "# BEGIN SOLUTION", "# END SOLUTION", "# END SOLUTION"], "inside another"),
+        (["# BEGIN SOLUTION 1: a", "x = 1"], "does not end: # BEGIN SOLUTION 1: a"),
+        (["# BEGIN SOLUTION"], "does not end"),
+        (["x = 1", "# END SOLUTION"], "has not begun"),
+        (["# BEGIN SOLUTION", "# END SOLUTION", "# END SOLUTION"], "has not begun"),
+    ],
+)
+def test_markers_that_do_not_pair_up_are_refused(lines, words):
+    with pytest.raises(ValueError, match=words):
+        stub("\n".join(lines))
+
+
+# ——— the real ones
+
+
+def test_there_are_solutions():
+    """Else all that follows would be about nothing."""
+    assert {"collectives", "data_parallel"} <= {path.stem for path in sources()}
+
+
+@SOLUTIONS
+def test_the_handout_is_what_the_solution_generates(source):
+    assert (ROOT / "handout" / source.name).read_text() == stub(source.read_text())
+
+
+def public(tree: ast.Module) -> dict[str, str]:
+    """The promises of a module: every public function, class and method, with its signature and docstring."""
+    found = {"": ast.get_docstring(tree)}
+
+    def visit(body: list, prefix: str) -> None:
+        for node in body:
+            name = getattr(node, "name", "_")
+            if name.startswith("_") and not name.startswith("__"):
+                continue
+            if isinstance(node, ast.ClassDef):
+                found[prefix + name] = [*map(ast.unparse, node.bases), ast.get_docstring(node)]
+                visit(node.body, f"{prefix}{name}.")
+            elif isinstance(node, ast.FunctionDef):
+                returns = ast.unparse(node.returns) if node.returns else None
+                found[prefix + name] = [ast.unparse(node.args), returns, ast.get_docstring(node)]
+
+    visit(tree.body, "")
+    return found
+
+
+@SOLUTIONS
+def test_the_stub_promises_what_the_solution_does(source):
+    promises = public(ast.parse((ROOT / "handout" / source.name).read_text()))
+    assert len(promises) > 1 and promises == public(ast.parse(source.read_text()))
+
+
+@SOLUTIONS
+def test_everything_public_says_what_it_does(source):
+    assert [name for name, (*_, docstring) in public(ast.parse(source.read_text())).items() if not docstring] == []
+
+
+def regions(text: str) -> list[str]:
+    """The lines that are taken out."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if BEGIN.fullmatch(line) or END.fullmatch(line):
+            inside = BEGIN.fullmatch(line) is not None
+        elif inside:
+            found.append(line)
+    return found
+
+
+ORDINARY = {"for weight in weights:"}  # long enough to be looked for, and no part of an answer's idea
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=(
+                [pytest.mark.xfail(strict=True, reason="show in run.py is the answer to 1.2: in_rank_order")]
+                if path.stem == "collectives"
+                else []
+            ),
+        )
+        for path in sources()
+    ],
+)
+def test_no_line_of_an_answer_stands_in_the_handout(source):
+    def code(line: str) -> str:
+        return re.sub(r"\s+", " ", line.partition("  #")[0].strip())
+
+    answers = {code(line) for line in regions(source.read_text())}
+    answers = {line for line in answers - ORDINARY if len(line) > 20 and not line.startswith("#")}
+    assert answers
+    given = {code(line): path.name for path in HANDOUT for line in path.read_text().splitlines()}
+    assert {line: given[line] for line in answers & given.keys()} == {}
+
+
+@SOLUTIONS
+def test_nothing_but_stubs_is_left_to_be_implemented(source):
+    """Every numbered region leaves one error, and the helpers of the solution are gone."""
+    text = (ROOT / "handout" / source.name).read_text()
+    numbered = [match["problem"] for line in source.read_text().splitlines() if (match := BEGIN.fullmatch(line))]
+    assert re.findall(r'raise NotImplementedError\("Problem (.+)"\)', text) == [p for p in numbered if p]
+    assert "SOLUTION" not in text
+
+
+def test_the_lines_that_are_taken_out_are_found():
+    assert regions("a\n# BEGIN SOLUTION 1: f\n    secret = 1  # why\n# END SOLUTION\nb") == ["    secret = 1  # why"]

@@ -1,0 +1,33 @@
+"""Right submissions get full marks, wrong ones lose exactly what they should, with words that name the mistake."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grader.assignment import PARTS
+from grader.selftest.grading import ROOT, grade
+from grader.selftest.mutants import MUTANTS
+
+RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, mutant):
+    shutil.copytree(ROOT / "solutions", tmp_path / "wrong")
+    source = tmp_path / "wrong" / f"{mutant.part}.py"
+    text = source.read_text()
+    assert text.count(mutant.old) == 1, "this mutant no longer applies to the solution"
+    source.write_text(text.replace(mutant.old, mutant.new))
+    graded = grade(tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part)
+    assert graded.code == 0, graded.complaint
+    assert set(graded.lost()) == mutant.caught
+    messages = [test["output"] for test in graded.lost().values()]
+    assert any(mutant.words in message for message in messages), messages
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("submission", RIGHT, ids=lambda path: path.name)
+def test_a_right_submission_gets_full_marks(tmp_path, submission, part):
+    graded = grade(submission, tmp_path / "results.json", "--part", part)
+    assert {check: test["output"] for check, test in graded.lost().items()} == {}

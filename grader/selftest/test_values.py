@@ -1,0 +1,252 @@
+"""Values travel judge → rank → judge unchanged, and what could not be a right result arrives as a description."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from grader.worlds import arrays, tensors
+from grader.worlds.arrays import Foreign, Probe, Strided
+
+CPU = torch.device("cpu")
+DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_]
+
+
+def to_rank(value, make_probe=None):
+    """What a rank gets when the judge sends this."""
+    tree, blob = arrays.encode(value)
+    return tensors.decode(json.loads(json.dumps(tree)), blob, CPU, make_probe)
+
+
+def to_judge(value):
+    """What the judge gets when a rank returns this."""
+    trees, blob = tensors.encode(value)
+    (found,) = arrays.decode(json.loads(json.dumps(trees)), blob)
+    return found
+
+
+def same(a, b) -> bool:
+    """Of the same kinds throughout, and of the same bits."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    return a == b
+
+
+# ——— there and back
+
+
+def test_every_dtype_that_a_rank_may_send_is_tried_below():
+    assert {torch.from_numpy(np.zeros(1, dtype)).dtype for dtype in DTYPES} == tensors.SHIPPABLE
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3,), (2, 0, 3), (2, 3), (2, 1, 4)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+def test_an_array_of_any_dtype_and_shape_comes_back(dtype, shape):
+    lowest = 0 if dtype in (np.uint8, np.bool_) else -50
+    array = np.asarray(np.random.default_rng(0).integers(lowest, 50, shape)).astype(dtype)
+    there = to_rank(array)
+    assert isinstance(there, torch.Tensor) and tuple(there.shape) == shape and there.tolist() == array.tolist()
+    assert same(to_judge(there), array)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_what_is_not_finite_and_what_is_tiny_comes_back(dtype):
+    info = np.finfo(dtype)
+    array = np.array([np.nan, np.inf, -np.inf, -0.0, info.smallest_subnormal, info.max], dtype)
+    assert same(to_judge(to_rank(array)), array)
+
+
+@pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(1.0, (3,))])
+def test_arrays_of_any_layout_are_sent(array):
+    assert same(to_judge(to_rank(array)), np.ascontiguousarray(array))
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=8),
+    st.sampled_from(DTYPES).flatmap(
+        lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=3))
+    ),
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    ),
+    max_leaves=6,
+).filter(lambda value: depth(value) <= tensors.MAX_DEPTH)
+
+
+def depth(value) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+@given(values)
+def test_nested_values_come_back(value):
+    assert same(to_judge(to_rank(value)), value)
+
+
+def test_several_values_share_one_blob():
+    trees, blob = tensors.encode(torch.tensor([1.0]), [torch.tensor([2])], {"x": torch.tensor(True)})
+    first, second, third = arrays.decode(json.loads(json.dumps(trees)), blob)
+    assert first.tolist() == [1.0] and second[0].tolist() == [2] and third["x"].tolist() is True
+
+
+# ——— towards a rank
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 4), (), (0, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_strided_arguments_are_equal_in_memory_that_is_not_contiguous(dtype, shape):
+    array = np.asarray(np.random.default_rng(1).integers(0, 2, shape)).astype(dtype)
+    there = to_rank(Strided(array))
+    assert there.tolist() == array.tolist() and tuple(there.shape) == shape
+    assert there.dtype == to_rank(array).dtype
+    if array.size > 1:
+        assert not there.is_contiguous() and to_rank(array).is_contiguous()
+    assert same(to_judge(there), array)
+
+
+def test_equal_arguments_do_not_share_memory():
+    array = np.zeros(3)
+    first, second = to_rank([array, array])
+    first += 1
+    assert second.tolist() == [0, 0, 0] and array.tolist() == [0, 0, 0]
+
+
+def test_probes_arrive_with_what_they_return():
+    made = to_rank([Probe("work", returns=(1, np.array([2.0])), seconds=0.5)], lambda node, returns: (node, returns))
+    ((node, returns),) = made
+    assert node["probe"] == "work" and node["seconds"] == 0.5
+    assert isinstance(returns, tuple) and returns[0] == 1 and torch.equal(returns[1], torch.tensor([2.0]).double())
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", np.float32(1)], ids=lambda v: type(v).__name__)
+def test_what_a_check_cannot_send_is_a_mistake_of_the_checks(value):
+    with pytest.raises(TypeError, match="cannot send"):
+        arrays.encode([value])
+
+
+# ——— from a rank
+
+
+def huge() -> torch.Tensor:
+    return torch.empty(tensors.MAX_TENSOR_BYTES + 1, dtype=torch.uint8)  # its memory is never touched
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (lambda: torch.zeros(2, dtype=torch.bfloat16), "dtype torch.bfloat16"),
+        (lambda: torch.zeros(2, dtype=torch.complex64), "dtype torch.complex64"),
+        (lambda: torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
+        (lambda: torch.zeros(1).expand(4), "elements share memory"),
+        (lambda: torch.zeros(2, 1).expand(2, 3), "elements share memory"),
+        (lambda: torch.zeros(2).as_subclass(type("Liar", (torch.Tensor,), {})), "a Liar, which only inherits"),
+        (huge, "too large to judge"),
+        (lambda: object(), "an object of type object"),
+        (lambda: type("Number", (int,), {})(3), "an object of type Number"),
+        (lambda: type("Array", (list,), {})(), "an object of type Array"),
+        (lambda: np.zeros(3), "an object of type ndarray"),
+        (lambda: {1, 2}, "an object of type set"),
+        (lambda: 1j, "an object of type complex"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_result_is_described(value, words):
+    found = to_judge([value()])[0]
+    assert isinstance(found, Foreign) and words in found.description
+
+
+def test_one_element_of_an_expanded_tensor_is_a_result():
+    assert to_judge(torch.zeros(3).expand(1, 3)).shape == (1, 3)
+
+
+def test_a_parameter_and_a_tensor_with_a_gradient_are_results():
+    assert same(to_judge(torch.nn.Parameter(torch.ones(2))), np.ones(2, np.float32))
+    assert same(to_judge(torch.ones(2, requires_grad=True) * 2), np.full(2, 2, np.float32))
+
+
+def test_a_lazily_negated_view_arrives_with_its_sign():
+    """The imaginary part of a conjugate is a view that is negated only when it is read."""
+    view = torch.tensor([1 + 2j]).conj().imag
+    assert view.is_neg()
+    assert to_judge(view).tolist() == [-2]
+
+
+def test_cycles_end():
+    cycle: list = []
+    cycle.append(cycle)
+    found, levels = to_judge(cycle), 0
+    while isinstance(found, list):
+        (found,), levels = found, levels + 1
+    assert levels == tensors.MAX_DEPTH and found == Foreign("too deeply nested")
+
+
+def test_a_cycle_of_a_dict_ends():
+    cycle: dict = {}
+    cycle["self"] = cycle
+    found = to_judge(cycle)
+    while isinstance(found, dict):
+        found = found["self"]
+    assert found == Foreign("too deeply nested")
+
+
+def test_long_texts_are_cut():
+    assert len(to_judge("spam" * 99_999)) == 10_000
+    long_name = type("x" * 9999, (), {})
+    assert len(to_judge(long_name()).description) <= 300
+
+
+def test_keys_that_are_no_texts_become_texts():
+    assert to_judge({1: 2, None: 3}) == {"1": 2, "None": 3}
+
+
+def test_an_optimizer_arrives_with_its_state():
+    weights = [torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)]
+    optimizer = torch.optim.AdamW(weights, lr=0.1)
+    weights[0].grad = torch.ones(2)
+    optimizer.step()
+    found = to_judge(optimizer)
+    assert found["optimizer"] == "AdamW" and list(found["state"]) == ["0", "1"]
+    assert found["state"]["0"]["step"] == 1 and found["state"]["0"]["exp_avg"].tolist() == pytest.approx([0.1, 0.1])
+    assert found["state"]["1"] == {}
+
+
+def test_what_is_sent_is_a_copy():
+    """A communication that is still under way may write to the tensor while it is being sent."""
+    tensor = torch.zeros(3)
+    trees, blob = tensors.encode(tensor)
+    tensor += 1
+    assert arrays.decode(trees, blob)[0].tolist() == [0, 0, 0]
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise KeyError("no")
+
+
+@pytest.mark.xfail(strict=True, reason="tensors.encode raises, or leaves it to the frame to raise: a fault of ours")
+@pytest.mark.parametrize(
+    "value",
+    [lambda: torch.zeros(2, device="meta"), lambda: 10**5000, lambda: {Unprintable(): 1}],
+    ids=["a tensor without data", "a number too long for JSON", "a key that is no text"],
+)
+def test_what_cannot_be_sent_is_described(value):
+    assert to_judge([value()])
