@@ -87,7 +87,7 @@ def main() -> int:
     except WorldsUnavailable as error:
         return _cannot(str(error))
     except KeyboardInterrupt:
-        return _cannot("interrupted; what had been graded by then is in the results, if a file was asked for")
+        return _cannot("interrupted")
     finally:
         run.end()
 
@@ -131,6 +131,8 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     notes = [*run.staged.warnings]
     notes.append(f"seed {run.seed}, torch {facts['torch']}, {arguments.device}, {time.monotonic() - began:.1f} s")
     terminal.show(console, records, notes)
+    if code == pytest.ExitCode.INTERRUPTED:
+        return _cannot("interrupted; checks that had not been run by then count as zero")
     if any(record.status in (ERROR, NOT_RUN) for record in records):
         return _cannot(f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}")
     if all(record.status == SKIPPED for record in records):

@@ -21,7 +21,7 @@ from grader.evidence.diagnosis import these, trouble
 from grader.evidence.trail import NAMES, Mark, Operation, operations
 from grader.judging.compare import EXACT, Tolerance, describe, difference, rounding
 from grader.judging.explain import Context, likely
-from grader.worlds.arrays import Probe, Strided
+from grader.worlds.arrays import Foreign, Probe, Strided
 from grader.worlds.report import Call, Hold, Raised, Returned, Runner, WorldReport
 
 __all__ = [
@@ -179,11 +179,12 @@ class Run:
             self._fail(str(found), implemented=found.implemented)
         return [rank.outcomes[self.index].value for rank in self.report.ranks]
 
-    def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT) -> None:
+    def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT, lookalikes=None) -> None:
         """The first argument, as it is after the call on each rank: for functions that work in place."""
         self.values()
-        after = [rank.outcomes[self.index].args[0] for rank in self.report.ranks]
-        self._compare(after, list(expected), within, None, None, named)
+        arguments = [rank.outcomes[self.index].args for rank in self.report.ranks]
+        after = [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
+        self._compare(after, list(expected), within, lookalikes, None, named)
 
     def keeps_inputs(self) -> None:
         """No rank's tensors were changed."""
@@ -233,9 +234,11 @@ class Run:
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
     def uses_only(self, *kinds: str, because: str) -> None:
-        """No rank communicated by any other kind of operation."""
+        """Every rank communicated, where there is more than one, and by no other kind of operation."""
         self.values()
         for rank in range(self.report.size):
+            if self.report.size > 1 and not self.operations(rank):
+                self._fail(f"rank {rank} communicated nothing.")
             for operation in self.operations(rank):
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)

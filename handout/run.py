@@ -18,11 +18,11 @@ from handout.launcher import device, launch
 
 
 def show(text: str) -> None:
-    """Print from all ranks, in their order."""
-    for turn in range(dist.get_world_size()):
-        if turn == dist.get_rank():
-            print(f"  rank {turn}: {text}", flush=True)
-        dist.barrier()
+    """Print from all ranks: rank 0 collects the lines and prints them."""
+    lines: list = [None] * dist.get_world_size()
+    dist.all_gather_object(lines, text)
+    if dist.get_rank() == 0:
+        print("\n".join(f"  rank {rank}: {line}" for rank, line in enumerate(lines)), flush=True)
 
 
 def collectives(module_name: str) -> None:

@@ -6,7 +6,7 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import call, each, rounding, tensor
+from grader.face import Tolerance, call, each, rounding, tensor
 from grader.judging import truth
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
@@ -54,7 +54,8 @@ def test_train(world):
     shards = [[batch[:2] for batch in batches], [batch[2:] for batch in batches]]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01))
     weights, losses, _ = truth.adamw(WEIGHTS, batches, lr=0.01)
-    run.leaves_arguments(weights, weights, named="the list of weights after training", within=CLOSE)
+    within = Tolerance(5e-10, "two AdamW steps in float64: a tiny gradient's rounding moves a whole step")
+    run.leaves_arguments(weights, weights, named="the list of weights after training", within=within)
     run.returns(*[np.array(losses)] * 2, within=CLOSE, part=lambda r: r[0], named="the tensor of losses")
 
 

@@ -66,16 +66,17 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
             if absent := [rank for rank in group if position >= len(of_rank[rank])]:
                 waiting += [Waiting(operation, absent) for operation in present]
     for (source, target, tag), (sends, receives) in lanes.items():
-        while len(sends) > len(receives):  # an anonymous receive may have taken it
-            taker = next((r for r in anonymous if r.rank == target and r.tag == tag), None)
-            if taker is None:
-                break
-            anonymous.remove(taker)
-            receives.append(taker)
-        for send, receive in zip(sends, receives):
-            if (send.elements, send.dtype) != (receive.elements, receive.dtype):
-                disagreements.append(Disagreement("what is sent", [send, receive]))
-        waiting += [Waiting(send, [target]) for send in sends[len(receives) :]]
+        takers = [r for r in anonymous if r.rank == target and r.tag == tag]
+        sources = [s for (s, t, g), (sent, _) in lanes.items() if (t, g) == (target, tag) and sent]
+        # Receives from any rank mixed with others, or with several senders: nobody can tell which took which.
+        if not takers or not receives and len(sources) == 1:
+            for send, receive in zip(sends, receives or takers):
+                if (send.elements, send.dtype) != (receive.elements, receive.dtype):
+                    disagreements.append(Disagreement("what is sent", [send, receive]))
+        taken = min(len(takers), max(len(sends) - len(receives), 0))
+        for receive in takers[:taken]:
+            anonymous.remove(receive)
+        waiting += [Waiting(send, [target]) for send in sends[len(receives) + taken :]]
         waiting += [Waiting(receive, [source]) for receive in receives[len(sends) :]]
     waiting += [Waiting(r, [other for other in r.group if other != r.rank]) for r in anonymous]
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))

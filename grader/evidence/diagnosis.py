@@ -112,6 +112,9 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
         return Trouble(f"{first.text}: is it spelled as in the handout?", [])
+    if first.around and not first.lines:
+        text = f"{these(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
+        return Trouble(text, ["If your function does nothing unusual, tell your instructor."])
     if first.unusable:
         who = f"{first.lines[-1]['file']} cannot be imported: "
     else:
@@ -188,7 +191,7 @@ def _standing(report: WorldReport, waiting: list[Waiting]) -> list[str]:
         else:
             lines.append(f"    rank {rank.rank} waits{at}")
             for w in open_ones[-2:]:
-                lines.append(f"        its {w.operation} lacks {these(w.absent)}")
+                lines.append(f"        its {w.operation} waits for {these(w.absent)}")
     return lines
 
 

@@ -45,6 +45,8 @@ FUNCTIONAL = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
+    "isend": "send",
+    "irecv": "recv",
 }
 REDUCTIONS = {
     dist.ReduceOp.RedOpType.SUM: "sum",
@@ -76,23 +78,36 @@ class Recorder(TorchDispatchMode):
         """Emit what is known of one call of an operator. ``arguments`` go by the names of its schema."""
         name = operator._schema.name.split("::")[1]
         if operator.namespace == "c10d":
-            if name not in C10D:
-                return
-            kind, put_in, get_out = C10D[name]
-            sent, received = _tensors(arguments.get(put_in)), _tensors(arguments.get(get_out))
-            process_group = dist.ProcessGroup.unbox(arguments["process_group"])
-        else:
-            name = name.removesuffix("_").removesuffix("_coalesced")
-            if name not in FUNCTIONAL:
-                return
-            kind = FUNCTIONAL[name]
-            sent, received = _tensors(arguments.get("input", arguments.get("inputs"))), []
-            resolve = dist.distributed_c10d._resolve_process_group
-            process_group = resolve(arguments["group_name"])
+            if name in C10D:
+                kind, put_in, get_out = C10D[name]
+                sent, received = _tensors(arguments.get(put_in)), _tensors(arguments.get(get_out))
+                self._report(kind, sent, received, dist.ProcessGroup.unbox(arguments["process_group"]), arguments)
+            return
+        name = name.removesuffix("_out").removesuffix("_").removesuffix("_coalesced")
+        if name == "batch_p2p_ops":
+            parts = zip(*(arguments[key] for key in ("op_list", "peer_list", "tag_list", "tensors")))
+            for kind, peer, tag, tensor in parts:
+                of_one = {"tensor": tensor, "dst": peer, "src": peer, "tag": tag, "group_name": arguments["group_name"]}
+                self._functional(FUNCTIONAL[kind], of_one)
+        elif name in FUNCTIONAL:
+            self._functional(FUNCTIONAL[name], arguments)
+
+    def _functional(self, kind: str, arguments: dict) -> None:
+        """A functional collective: it names its group, and returns its output instead of filling one."""
+        group = arguments["group_name"]
+        if isinstance(group, str):
+            group = dist.distributed_c10d._resolve_process_group(group)
+        elif isinstance(group, torch.ScriptObject):
+            group = dist.ProcessGroup.unbox(group)
+        tensors = _tensors(arguments.get("input", arguments.get("inputs", arguments.get("tensor"))))
+        sent, received = ([], tensors) if kind == "recv" else (tensors, [])
+        self._report(kind, sent, received, group, arguments)
+
+    def _report(self, kind: str, sent: list, received: list, process_group: Any, arguments: dict) -> None:
         group = dist.get_process_group_ranks(process_group)
         tensors = sent or received
         file, line, function = self.caller()
-        peer = arguments.get("dst", arguments.get("src")) if kind in ("send", "recv") else None
+        peer = arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
         root = arguments.get("root_rank", arguments.get("src") if kind == "broadcast" else None)
         self.emit(
             {

@@ -103,14 +103,11 @@ def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: s
 
 
 def number(value: Any) -> str:
-    """One entry, short and unambiguous."""
-    if not np.issubdtype(type(value), np.floating):
-        return str(value)
-    digits = np.finfo(type(value)).precision + 2
-    return f"{float(value):.{min(digits, 10)}g}"
+    """One entry, with as many digits as tell it from its neighbours, and no more."""
+    return str(value).removesuffix(".0")
 
 
 def preview(array: np.ndarray) -> str:
-    """The first entries, on one line."""
-    flat = array.ravel()
-    return "[" + ", ".join(number(entry) for entry in flat[:8]) + (", …]" if flat.size > 8 else "]")
+    """The first entries, on one line, with fewer digits."""
+    short = [f"{entry:.6g}" if np.issubdtype(array.dtype, np.floating) else str(entry) for entry in array.ravel()[:8]]
+    return "[" + ", ".join(short) + (", …]" if array.size > 8 else "]")

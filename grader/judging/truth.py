@@ -44,10 +44,11 @@ def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = 
     return float(np.mean(x**2)), gradients
 
 
-def adamw(weights: list, batches: list, lr: float) -> tuple[list, list, list]:
+def adamw(weights: list, batches: list, lr: float, factor: float = 1.0) -> tuple[list, list, list]:
     """Train on whole batches with torch's defaults: (weights, losses, state of each weight).
 
-    Decoupled weight decay [Loshchilov and Hutter, 2019]: β = (0.9, 0.999), ε = 1e−8, decay 0.01.
+    Decoupled weight decay [Loshchilov and Hutter, 2019]: β = (0.9, 0.999), ε = 1e−8, decay 0.01. ``factor`` is what a
+    mistake multiplies the gradients by.
     """
     weights = [np.asarray(w, np.float64).copy() for w in weights]
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
@@ -55,7 +56,7 @@ def adamw(weights: list, batches: list, lr: float) -> tuple[list, list, list]:
     for t, batch in enumerate(batches, start=1):
         loss, gradients = loss_and_gradients(weights, batch)
         losses.append(loss)
-        for i, g in enumerate(gradients):
+        for i, g in enumerate(factor * gradient for gradient in gradients):
             m, v = moments[i]
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             moments[i] = m, v

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.face import CheckFailed, call, each
+from grader.face import CheckFailed, Hold, Probe, call, each
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -52,7 +52,7 @@ def test_a_rank_that_returns_early(submit):
     assert "Deadlock" in message
     assert "rank 2 has already returned" in message
     assert "rank 0 waits at collectives.py:10:  dist.all_reduce(x)" in message
-    assert "its all-reduce (sum) of 4 × float32 at collectives.py:10 lacks rank 2" in message
+    assert "its all-reduce (sum) of 4 × float32 at collectives.py:10 waits for rank 2" in message
     assert "Likely: rank 2 returned without taking part in the all-reduce." in message
 
 
@@ -67,7 +67,7 @@ def test_crossed_blocking_sends(submit):
     message = verdict(world, 2)
     assert "Deadlock" in message
     assert "rank 0 waits at collectives.py:9:  dist.send(x, other)" in message
-    assert "its send to rank 0 of 4 × float32 at collectives.py:9 lacks rank 0" in message
+    assert "its send to rank 0 of 4 × float32 at collectives.py:9 waits for rank 0" in message
     assert "every rank sends first" in message
 
 
@@ -300,6 +300,44 @@ def test_forged_frames_are_refused(submit, junk):
     assert "is not a result" in message or "Stopped after" in message
 
 
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("10 ** 5000", "a number of more than 63 bits"),
+        ("list(range(400_000))", "a list that cannot be sent"),
+        ("torch.zeros(2, device='meta')", "on meta"),
+        ("{'a': 1, (1, 2): 3}", "a dict with keys"),
+        ("'bad \\ud800 text'", "got str 'bad ? text'"),
+    ],
+)
+def test_what_cannot_be_sent_is_wrong_and_breaks_nothing(submit, value, words):
+    assert words in verdict(submit(f"def broken(x): return {value}"), 1)
+
+
+def test_an_exception_with_text_that_cannot_be_printed(submit):
+    message = verdict(submit("def broken(x): raise ValueError('bad \\ud800 text')"), 1)
+    assert "raised ValueError: bad ? text" in message
+
+
+def test_a_rank_that_says_it_is_held_is_not_believed(submit):
+    world = submit("""
+        def broken(x):
+            from grader.worlds import frames
+            os.write(3, frames.pack(frames.HELD, {"call": 0}))
+            time.sleep(30)
+        """)
+    assert "a rank that says it is held, and is not" in verdict(world, 1)
+
+
+def test_a_rank_without_a_wire_still_dies(submit):
+    world = submit("""
+        def broken(x):
+            os.close(3)
+            os._exit(0)
+        """)
+    assert "Rank 0 ended its process with exit code 0" in verdict(world, 1)
+
+
 def test_a_second_result_is_refused(submit):
     world = submit("""
         def broken(x):
@@ -342,6 +380,14 @@ def test_a_deadlock_of_threads(submit):
             return x
         """)
     assert "Deadlock" in verdict(world, 2)
+
+
+def test_a_late_rank_does_not_wait_for_what_will_not_happen(submit):
+    world = submit("def broken(x, compute): return x")
+    late = {1: Hold(until="compute began", on=0)}
+    (run,) = world(2, call("collectives.broken", X, Probe("compute"), holds=late))
+    run.returns(X, X)
+    assert not run.marks(0, "compute began")
 
 
 def test_communication_of_threads_is_recorded(submit):

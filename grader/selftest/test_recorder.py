@@ -362,7 +362,6 @@ def test_operations_stand_in_their_order_on_one_clock(submit):
     )  # nobody leaves a barrier before all are there
 
 
-@pytest.mark.xfail(strict=True, reason="the recorder does not know these operators")
 @pytest.mark.parametrize(
     "line, kinds",
     [

@@ -157,21 +157,7 @@ def regions(text: str) -> list[str]:
 ORDINARY = {"for weight in weights:"}  # long enough to be looked for, and no part of an answer's idea
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(
-            path,
-            id=path.stem,
-            marks=(
-                [pytest.mark.xfail(strict=True, reason="show in run.py is the answer to 1.2: in_rank_order")]
-                if path.stem == "collectives"
-                else []
-            ),
-        )
-        for path in sources()
-    ],
-)
+@pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
 def test_no_line_of_an_answer_stands_in_the_handout(source):
     def code(line: str) -> str:
         return re.sub(r"\s+", " ", line.partition("  #")[0].strip())

@@ -12,6 +12,8 @@ from safetensors.numpy import load, save
 
 from grader.worlds.frames import FrameError
 
+MAX_DEPTH = 16
+
 
 @dataclass(frozen=True)
 class Strided:
@@ -72,9 +74,9 @@ def decode(trees: Any, blob: bytes) -> list:
         raise FrameError(f"tensors that cannot be read ({type(error).__name__})") from None
 
     def build(node: Any, depth: int) -> Any:
+        if isinstance(node, list) or depth > MAX_DEPTH:
+            raise FrameError("a malformed value")
         if not isinstance(node, dict):
-            if isinstance(node, list) or depth > 16:
-                raise FrameError("a malformed value")
             return node
         (key, content), *more = node.items() or [("", None)]
         if more or key in ("list", "tuple", "dict") and not isinstance(content, list):

@@ -43,7 +43,7 @@ class Frame:
 
 
 def pack(kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
-    text = json.dumps(meta).encode()
+    text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")  # a lone surrogate becomes a question mark
     if len(text) > MAX_META or len(blob) > MAX_BLOB:
         raise FrameError(f"a frame of {len(text)} + {len(blob)} bytes is too long")
     return HEADER.pack(MAGIC, VERSION, kind, len(text), len(blob)) + text + blob
@@ -72,6 +72,8 @@ class Reader:
             del self.buffer[: middle + blob_length]
             try:
                 meta = json.loads(text)
+                if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
+                    json.dumps(meta, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
             if not isinstance(meta, dict):

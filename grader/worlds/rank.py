@@ -59,8 +59,9 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int) -> None:
     inputs = wire.receive()
     try:
         _run(wire, inputs, stacks_fd)
-    except BaseException:  # a fault of this file, not of the student's
-        wire.send(frames.RAISED, {"call": -1, "grader": traceback.format_exc()[-4000:]})
+    except BaseException as error:  # around the student's function, not in it
+        described = _describe(error, Path(inputs.meta["stage"])) | {"around": True}
+        wire.send(frames.RAISED, {"call": 0, **described})
     while True:  # stay until the judge ends the world: leaving early would break the others' connections
         wire.receive()
 
@@ -139,9 +140,20 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
                     return
             else:
                 mark("call ended")
-                trees, blob = tensors.encode(result, args, kwargs)
-                wire.send(frames.RETURNED, {"call": index, "values": trees}, blob)
+                _send_result(wire, index, result, args, kwargs)
     wire.send(frames.DONE, {})
+
+
+def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -> None:
+    """The result as data; a description of it where it cannot be sent."""
+    try:
+        trees, blob = tensors.encode(result, args, kwargs)
+        packed = frames.pack(frames.RETURNED, {"call": call, "values": trees}, blob)
+    except Exception as error:
+        what = {"other": f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[:300]}
+        packed = frames.pack(frames.RETURNED, {"call": call, "values": [what, {"list": []}, {"dict": []}]})
+    with wire.lock:
+        wire.socket.sendall(packed)
 
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
@@ -149,9 +161,11 @@ def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
     leave = os._exit
 
     def announced(status: int) -> None:
-        file, line, _ = recorder.caller()
-        mark(f"os._exit({status}) at {file}:{line}")
-        leave(status)
+        try:
+            file, line, _ = recorder.caller()
+            mark(f"os._exit({status}) at {file}:{line}")
+        finally:
+            leave(status)
 
     os._exit = announced
 

@@ -41,6 +41,7 @@ class Raised:
     stub: bool
     missing: bool
     at: int
+    around: bool = False  # not in the student's function, but in the program that calls it
 
     @property
     def unusable(self) -> bool:

@@ -55,8 +55,10 @@ def encode(*values: Any) -> tuple[list, bytes]:
     tensors: dict[str, torch.Tensor] = {}
 
     def tree(value: Any, depth: int) -> Any:
-        if value is None or type(value) in (bool, int, float):
+        if value is None or type(value) in (bool, float):
             return value
+        if type(value) is int:
+            return value if abs(value) < 1 << 63 else {"other": "a number of more than 63 bits"}
         if type(value) is str:
             return value[:10_000]
         if depth == MAX_DEPTH:
@@ -64,6 +66,8 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if type(value) in (list, tuple):
             return {type(value).__name__: [tree(item, depth + 1) for item in value]}
         if type(value) is dict:
+            if not all(isinstance(key, (str, int)) for key in value):
+                return {"other": "a dict with keys that are neither text nor numbers"}
             return {"dict": [[str(key), tree(item, depth + 1)] for key, item in value.items()]}
         if isinstance(value, torch.Tensor):
             return _tensor(value, tensors)
@@ -82,8 +86,8 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _tensor(value: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
-    if value.layout != torch.strided or value.dtype not in SHIPPABLE:
-        return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout}"}
+    if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
+        return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"}
     if value.nbytes > MAX_TENSOR_BYTES:
         return {"other": f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes: too large to judge"}
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):

@@ -184,7 +184,7 @@ class World:
     def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
         self.watch.moved()
         call = frame.meta.get("call", 0)
-        if not isinstance(call, int) or not -1 <= call < len(self.calls):
+        if not isinstance(call, int) or not 0 <= call < len(self.calls):
             raise frames.FrameError("a frame for a call that does not exist")
         if frame.kind == frames.EVENT:
             self.events += 1
@@ -193,6 +193,8 @@ class World:
             rank.trail.append(read_event(rank.rank, frame.meta))
             self._release()
         elif frame.kind == frames.HELD:
+            if rank.rank not in self.calls[call].holds:
+                raise frames.FrameError("a rank that says it is held, and is not")
             rank.held = call
             self._release()
         elif frame.kind == frames.RETURNED:
@@ -200,12 +202,9 @@ class World:
             if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
                 raise frames.FrameError("a malformed result")
             self._settle(rank, call, Returned(*values))
-        elif frame.kind == frames.RAISED and "grader" in frame.meta:
-            self.report.grader_fault = str(frame.meta["grader"])
-            self.report.ending = "failed"
         elif frame.kind == frames.RAISED:
             names = ("type", "text", "lines", "is_value_error", "stub", "missing", "at")
-            raised = Raised(*(frame.meta.get(name) for name in names))
+            raised = Raised(*(frame.meta.get(name) for name in names), around=bool(frame.meta.get("around")))
             well_formed = isinstance(raised.type, str) and isinstance(raised.text, str) and isinstance(raised.at, int)
             if not well_formed or not _are_lines(raised.lines):
                 raise frames.FrameError("a malformed exception")
@@ -220,16 +219,18 @@ class World:
             raise frames.FrameError("a second result for one call")
         rank.outcomes[call] = outcome
         self.call_began, self.cpu_before = time.monotonic(), {}
+        self._release()
 
     def _release(self) -> None:
-        """Let held ranks go whose mark has been passed."""
+        """Let held ranks go whose mark has been passed, or will never be."""
         for rank in self.report.ranks:
             call = rank.held
             if call is None or (rank.rank, call) in self.released:
                 continue
             hold = self.calls[call].holds[rank.rank]
-            passed = self.report.ranks[hold.on].trail
-            if any(isinstance(e, Mark) and e.call == call and e.name == hold.until for e in passed):
+            awaited = self.report.ranks[hold.on]
+            passed = any(isinstance(e, Mark) and e.call == call and e.name == hold.until for e in awaited.trail)
+            if passed or call in awaited.outcomes:
                 self.released.add((rank.rank, call))
                 rank.held = None
                 try:

@@ -49,7 +49,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
 def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
     n = dist.get_world_size()
     optimizer = torch.optim.AdamW(weights, lr=lr)
-    leaves = [weight.detach().requires_grad_() for weight in weights]  # the memory of the weights, with a tape of its own
+    leaves = [
+        weight.detach().requires_grad_() for weight in weights
+    ]  # the memory of the weights, with a tape of its own
     buckets = GradientBuckets(leaves, bucket_bytes=1 << 16)
     losses = torch.zeros(len(shards), dtype=torch.float64, device=weights[0].device)
     # The losses have a group and a thread of their own, and hold up nothing.
