@@ -110,7 +110,7 @@ class GradientBuckets:
 
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
-                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter.
+                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter, in its first place.
             bucket_bytes: B. A bucket holds at most B bytes of gradients, or a single parameter larger than that; a
                 parameter that still fits goes into the bucket at hand.
         Raises:
@@ -127,6 +127,6 @@ class GradientBuckets:
         Called once after each backward pass, on every rank. Starts the buckets that are still incomplete, because a
         parameter got no gradient in this pass: on a rank where that happens it counts as zero, so that all ranks still
         agree on the collectives. Where no rank used a parameter, its ``grad`` may end as zero or as None. Afterwards
-        the object is ready for the next backward pass.
+        the object is ready for the next backward pass, before which every ``grad`` is set to None.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets.wait")

@@ -58,7 +58,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if value is None or type(value) in (bool, float):
             return value
         if type(value) is int:
-            return value if abs(value) < 1 << 63 else {"other": "a number of more than 63 bits"}
+            return value if value.bit_length() <= 1024 else {"other": "a number of more than 1024 bits"}
         if type(value) is str:
             return value[:10_000]
         if depth == MAX_DEPTH:
