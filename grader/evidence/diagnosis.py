@@ -8,7 +8,6 @@ from grader.evidence import hangs
 from grader.evidence.agreement import Waiting, examine
 from grader.evidence.trail import Mark, operations
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
-from grader.worlds.world import is_consequence
 
 SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
@@ -44,7 +43,7 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", [], implemented=False)
-    roots = {rank: o for rank, o in raised.items() if not is_consequence(o)}
+    roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
     exits = [rank for rank in report.ranks if rank.exit is not None]
     disagreements, waiting = examine(report.trails)
     first_root = min((o.at for o in roots.values()), default=float("inf"))

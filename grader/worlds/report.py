@@ -30,6 +30,10 @@ class Call:
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
+# What torch says on a rank whose peers have gone.
+GONE_AGAIN = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Connection refused")
+
+
 @dataclass(frozen=True)
 class Raised:
     """An exception of a rank's: type, text, and the student's lines that it came through, outermost first."""
@@ -42,6 +46,11 @@ class Raised:
     missing: bool
     at: int
     around: bool = False  # not in the student's function, but in the program that calls it
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether this exception only says that another rank has gone."""
+        return any(sign in self.text for sign in GONE_AGAIN)
 
     @property
     def unusable(self) -> bool:

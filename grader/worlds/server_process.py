@@ -71,9 +71,12 @@ class Server:
         """What the server knows of this machine: ``torch``, ``gpus``, ``way``. Waits until it has imported torch."""
         with self.request({"hello": True}) as connection:
             connection.settimeout(60)
-            answer = connection.makefile().readline()
+            try:
+                answer = connection.makefile().readline()
+            except OSError:  # it broke off, or took longer than a minute
+                answer = ""
         if not answer:
-            raise WorldsUnavailable(f"the fork server does not answer: {self.errors()}")
+            raise WorldsUnavailable(f"the fork server does not run: {self.errors()}")
         return json.loads(answer)
 
     def errors(self) -> str:

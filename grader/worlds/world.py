@@ -22,8 +22,6 @@ from grader.worlds import arrays, frames
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
-GONE_AGAIN = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Connection refused")
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -35,11 +33,6 @@ class Limits:
     output_kept: int = 1 << 14
     events: int = 50_000
     grace_seconds: float = 0.25  # from the first failure, for the others to fail by themselves
-
-
-def is_consequence(raised: Raised) -> bool:
-    """Whether this exception only says that another rank has gone."""
-    return any(sign in raised.text for sign in GONE_AGAIN)
 
 
 class World:
@@ -282,9 +275,8 @@ class World:
         if failed:
             self.failed_at = self.failed_at or now
             outcomes = [o for rank in failed for o in rank.outcomes.values() if isinstance(o, Raised)]
-            only_victims = all(r.exit is None and r.refused is None for r in failed) and all(
-                map(is_consequence, outcomes)
-            )
+            only_victims = all(r.exit is None and r.refused is None for r in failed)
+            only_victims = only_victims and all(outcome.is_consequence for outcome in outcomes)
             if now - self.failed_at > self.limits.grace_seconds * (20 if only_victims else 1):
                 self.report.ending = "failed"
                 return

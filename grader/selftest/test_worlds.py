@@ -1,0 +1,121 @@
+"""Worlds come up in every way there is, and go with whoever asked for them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grader.face import call
+from grader.intake.stage import stage
+from grader.selftest.grading import ROOT
+from grader.worlds.platform import children, cores
+from grader.worlds.server_process import Server, WorldsUnavailable
+from grader.worlds.world import Limits, World
+
+X = np.ones(4, np.float32)
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+@pytest.fixture
+def solutions(tmp_path: Path) -> Path:
+    return stage(ROOT / "solutions", tmp_path / "stage").folder
+
+
+def values(server: Server, folder: Path, size: int) -> list:
+    report = World(server, size, [call("collectives.all_reduce", X).spread(size)], folder, "cpu", Limits()).run()
+    assert report.ending == "finished"
+    return [rank.outcomes[0].value.tolist() for rank in report.ranks]
+
+
+def test_spawned_ranks_do_what_forked_ones_do(solutions, monkeypatch):
+    """The way to start on systems where fork is not safe."""
+    monkeypatch.setenv("LOCKSTEP_START", "spawn")
+    server = Server.start()
+    try:
+        facts = server.facts()
+        assert facts["way"] == "spawn" and facts["torch"] and facts["gpus"] >= 0
+        assert values(server, solutions, 2) == [[2.0] * 4] * 2
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_worlds_of_every_size(server, solutions, size):
+    assert values(server, solutions, size) == [[float(size)] * 4] * size
+
+
+def test_a_server_that_does_not_start_is_said(monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_START", "levitate")
+    monkeypatch.setattr("grader.worlds.server_process.ENGINE", "/nowhere")
+    server = Server.start()
+    try:
+        with pytest.raises(WorldsUnavailable, match="the fork server does not run: .*No module named 'grader'"):
+            server.facts()
+    finally:
+        server.stop()
+
+
+@LINUX
+def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
+    program = "import time; from grader.worlds.server_process import Server; s = Server.start(); s.facts()"
+    program += "; print(s.process.pid, s.address, flush=True); time.sleep(60)"
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pid, address = owner.stdout.readline().split()
+    owner.kill()
+    owner.wait()
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+    eventually(lambda: not Path(address).parent.exists())
+
+
+@LINUX
+def test_ranks_go_with_a_judge_that_is_killed(tmp_path, server):
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    (submission / "collectives.py").write_text("import os, time\ndef f(x):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n")
+    staged = stage(submission, tmp_path / "stage")
+    program = f"""
+import numpy as np
+from pathlib import Path
+from grader.face import call
+from grader.worlds.server_process import Server
+from grader.worlds.world import Limits, World
+world = World(Server({server.address!r}), 2, [call("collectives.f", 1).spread(2)], Path({str(staged.folder)!r}), "cpu", Limits())
+seen = world._on_output
+def shown(rank, pipe):
+    seen(rank, pipe)
+    if all(r.output for r in world.report.ranks):
+        print(*(int(r.output) for r in world.report.ranks), flush=True)
+world._on_output = shown
+world.run()
+"""
+    judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pids = [int(pid) for pid in judge.stdout.readline().split()]
+    assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    judge.send_signal(signal.SIGKILL)
+    judge.wait()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def eventually(condition) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("not within twelve seconds")
+
+
+@LINUX
+def test_children_are_found():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert child.pid in children(os.getpid())
+    child.communicate(b"\n")
+    assert child.pid not in children(os.getpid())
+
+
+def test_there_is_at_least_one_core():
+    assert 1 <= cores() <= (os.cpu_count() or 1)
