@@ -182,6 +182,6 @@ def test_no_zip_breaks_the_intake(tmp_path_factory, cuts, length):
         data[position % len(data)] = value
     path = tmp_path / "x.zip"
     path.write_bytes(data[: length or len(data)])
-    staged = stage(path, tmp_path / "stage")
+    stage(path, tmp_path / "stage")
     assert staged_names(tmp_path / "stage") >= {f"handout/{name}" for name in GIVEN}
     assert {p.name for p in tmp_path.iterdir()} == {"x.zip", "stage"}
