@@ -90,24 +90,30 @@ def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: s
     if not wrong.any():
         return None
     at = tuple(map(int, np.argwhere(wrong)[0]))
+    wanted, found = apart(expected[at], got[at])
     if got.ndim == 0:
-        text = f"{name}expected {number(expected[()])}, got {number(got[()])}"
+        text = f"{name}expected {wanted}, got {found}"
     else:
-        text = (
-            f"{name}first differs at {list(at)}: expected {number(expected[at])}, got {number(got[at])};"
-            f" {wrong.sum()} of {got.size} entries differ"
-        )
-        if got.size > 1:
-            text += f"\n        expected {preview(expected)}\n        got      {preview(got)}"
+        text = f"{name}first differs at {list(at)}: expected {wanted}, got {found};"
+        text += f" {wrong.sum()} of {got.size} entries differ"
+    if got.size > 1:
+        wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])
+        more = ", …]" if got.size > 8 else "]"
+        text += f"\n        expected [{wanted}{more}\n        got      [{found}{more}"
     return Difference(text, got, expected, path)
 
 
-def number(value: Any) -> str:
-    """One entry, with as many digits as tell it from its neighbours, and no more."""
-    return str(value).removesuffix(".0")
+def apart(expected: Any, got: Any) -> tuple[str, str]:
+    """Both as text, each with as few digits as show that they differ."""
+    for digits in (6, 10, None):
+        wanted, found = (", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got))
+        if wanted != found:
+            break
+    return wanted, found
 
 
-def preview(array: np.ndarray) -> str:
-    """The first entries, on one line, with fewer digits."""
-    short = [f"{entry:.6g}" if np.issubdtype(array.dtype, np.floating) else str(entry) for entry in array.ravel()[:8]]
-    return "[" + ", ".join(short) + (", …]" if array.size > 8 else "]")
+def number(value: Any, digits: int | None = None) -> str:
+    """One entry; with ``digits`` None, as many as tell it from its neighbours."""
+    if digits is None or not np.issubdtype(type(value), np.floating):
+        return str(value).removesuffix(".0")
+    return f"{value:.{digits}g}"

@@ -76,7 +76,9 @@ def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
 def test_ranks_go_with_a_judge_that_is_killed(tmp_path, server):
     submission = tmp_path / "submission"
     submission.mkdir()
-    (submission / "collectives.py").write_text("import os, time\ndef f(x):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n")
+    (submission / "collectives.py").write_text(
+        "import os, time\ndef f(x):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+    )
     staged = stage(submission, tmp_path / "stage")
     program = f"""
 import numpy as np
