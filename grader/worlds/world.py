@@ -58,7 +58,7 @@ class World:
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> WorldReport:
-        folder = Path(tempfile.mkdtemp(prefix="lockstep-world-"))
+        folder = Path(tempfile.mkdtemp(prefix="world-", dir=self.report.stage.parent))
         try:
             self._start(folder)
             while not self.report.ending:
