@@ -223,14 +223,14 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting]) -> list[str]:
 
 def _late(report: WorldReport) -> Trouble:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
-    lines, waited = [], []
-    for rank in report.ranks:
-        if any(hangs.in_communication(stack, report.stage, has_open_operation=False) for stack in rank.stacks):
-            waited.append(rank.rank)
-        elif place := hangs.own_place(rank.stacks, report.stage):
+    lines = []
+    busy = [rank for rank in report.ranks if rank.busy] or report.ranks
+    waited = [rank.rank for rank in report.ranks if rank not in busy and rank.stacks]
+    for rank in busy:
+        if place := hangs.own_place(rank.stacks, report.stage):
             lines.append(f"    rank {rank.rank} stands at {_at(place)}")
         elif rank.stacks:
             lines.append(f"    rank {rank.rank} stands outside your files, in {rank.stacks[-1][0].function}")
-    if waited and lines:
+    if waited:
         lines.append(f"({these(waited)} only waited: not the cause.)")
     return Trouble(f"Stopped after {report.limit} in one call: an endless loop?", lines)

@@ -77,6 +77,7 @@ class RankReport:
     refused: str | None = None  # why its frames were not believed
     held: int | None = None  # the call that it was held back from
     done: bool = False
+    busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 
     def call_reached(self) -> int:

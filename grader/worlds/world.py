@@ -288,9 +288,11 @@ class World:
         idle = self.watch.look([self.pids[r.rank] for r in unsettled if r.rank in self.pids], now)
         if not silent:
             self.watch.moved()
-        spent = {pid: cpu for pid, cpu in self.watch.spent.items()}
-        self.cpu_before = {pid: self.cpu_before.get(pid, cpu) for pid, cpu in spent.items()}
-        if any(cpu - self.cpu_before[pid] > self.limits.cpu_seconds for pid, cpu in spent.items()):
+        self.cpu_before = {pid: self.cpu_before.get(pid, cpu) for pid, cpu in self.watch.spent.items()}
+        used = {pid: cpu - self.cpu_before[pid] for pid, cpu in self.watch.spent.items()}
+        if max(used.values(), default=0.0) > self.limits.cpu_seconds:
+            for rank, pid in self.pids.items():
+                self.report.ranks[rank].busy = used.get(pid, 0.0) > self.limits.cpu_seconds / 2
             self._ask_stacks(now, "late", f"{self.limits.cpu_seconds:g} seconds of processor time")
         elif now - self.call_began > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
