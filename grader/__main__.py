@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -76,6 +77,7 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     began = time.monotonic()
     os.environ.pop(RUN, None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, as for Ctrl-C
     if arguments.results and not arguments.results.absolute().parent.is_dir():
         return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
     try:

@@ -18,7 +18,7 @@ import numpy as np
 
 from grader.judging.compare import EXACT, Tolerance, rounding
 from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
-from grader.worlds.arrays import Probe, Strided
+from grader.worlds.arrays import Leaf, Probe, Strided
 from grader.worlds.report import Call, Hold, Runner
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "CheckFailed",
     "GraderFault",
     "Hold",
+    "Leaf",
     "NeedsGpus",
     "Probe",
     "Run",

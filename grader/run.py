@@ -1,5 +1,6 @@
 """What became of one call on all ranks, and everything that a check may ask about it. Reached through ``face``."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,10 @@ from grader.evidence.diagnosis import these, trouble
 from grader.evidence.trail import NAMES, Mark, Operation, operations
 from grader.judging.compare import EXACT, Tolerance, describe, difference
 from grader.judging.explain import Context, likely
-from grader.worlds.arrays import Foreign, Strided
+from grader.worlds.arrays import Foreign, Leaf, Strided
 from grader.worlds.report import Raised, Returned, WorldReport
+
+LIBRARIES = re.compile(r"/[^\s'\":]*/site-packages/")  # where a library lies on our machine is no student's business
 
 
 class CheckFailed(Exception):
@@ -124,9 +127,10 @@ class Run:
                 got = f"raised {outcome.type}: {outcome.text[:300]}"
             elif isinstance(outcome, Returned):
                 got = f"returned {describe(outcome.value)}"
+            elif went_on := self.operations(rank.rank):
+                got = f"went on to the {went_on[-1]}"
             else:
-                self.values()
-                got = "did not"
+                got = "did not return"
             self._fail(f"expected a ValueError on every rank, but rank {rank.rank} {got}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
             self._fail(f"the ValueError comes too late: rank {sent[0].rank} had already issued the {sent[0]}")
@@ -210,7 +214,8 @@ class Run:
         note = f"({called.note})" if called.note else ""
         ranks = f"{self.report.size} rank{'s' if self.report.size > 1 else ''}"
         printed = _printed(self.report)
-        raise CheckFailed(f"{called.function.partition('.')[2]}{note} on {ranks}\n{message}{printed}")
+        text = f"{called.function.partition('.')[2]}{note} on {ranks}\n{message}{printed}"
+        raise CheckFailed(LIBRARIES.sub("", text).replace(f"{self.report.stage}/", ""))
 
 
 def _at_path(value: Any, path: str) -> np.ndarray | None:
@@ -225,7 +230,7 @@ def _at_path(value: Any, path: str) -> np.ndarray | None:
 
 def _arrays(value: Any) -> list[np.ndarray]:
     """All tensors in nested arguments."""
-    if isinstance(value, Strided):
+    if isinstance(value, (Strided, Leaf)):
         return [value.array]
     if isinstance(value, np.ndarray):
         return [value]

@@ -268,7 +268,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     which no all-reduce can beat by more than a constant [Patarasuk and Yuan, 2009].
 
     Args:
-        tensor: any shape, of any number of elements, also fewer than n.
+        tensor: any shape, of one element or more, also fewer than n.
     Returns:
         The sum of all ranks' tensors, of the shape of ``tensor``.
 

@@ -158,7 +158,7 @@ class GradientBuckets:
 
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
-                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter, in its first place.
+                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter.
             bucket_bytes: B. A bucket holds at most B bytes of gradients, or a single parameter larger than that; a
                 parameter that still fits goes into the bucket at hand.
         Raises:

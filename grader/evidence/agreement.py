@@ -60,6 +60,10 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
     for (group, _), of_rank in collectives.items():
         for position in range(max(map(len, of_rank.values()))):
             present = [of_rank[rank][position] for rank in group if position < len(of_rank[rank])]
+            first = min(operation.call for operation in present)
+            if gone_on := [operation.rank for operation in present if operation.call > first]:
+                waiting += [Waiting(o, gone_on) for o in present if o.call == first]
+                break  # those have returned without taking part in it
             if what := _difference(present):
                 disagreements.append(Disagreement(what, present))
                 break  # whatever follows in this group is out of step

@@ -53,7 +53,7 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         after = [_exit_line(rank) for rank in exits] + _raised_lines(roots)
         consequence = ["What it led to:", *after] if after and victims else []
         if report.ending == "stuck":
-            consequence = _standing(report, waiting)
+            consequence = _standing(report, waiting, call)
         headline, *sides = str(quarrel).splitlines()
         return Trouble(headline, sides + consequence)
     if roots:
@@ -64,9 +64,9 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         names = these([rank.rank for rank in refused])
         return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.", [])
     if report.ending == "stuck":
-        return _deadlock(report, waiting)
+        return _deadlock(report, waiting, call)
     if report.ending == "late":
-        return _late(report)
+        return _late(report, waiting, call)
     if report.ending == "flooded":
         return Trouble(f"The ranks printed more than {report.limit}, and were stopped.", [])
     if report.ending == "lost":
@@ -121,6 +121,8 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     lines = [line.removeprefix("    ") for line in _trace(first.lines)]
     if first.type == "SystemExit":
         lines.append("A rank returns its result; it does not end the process.")
+    if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):
+        lines.append("Likely: a rank sends to itself, or receives from itself.")
     if others:
         lines += ["Later, perhaps as a consequence:", *_raised_lines(others)]
     stood_by = sorted(set(range(report.size)) - set(roots))
@@ -173,7 +175,7 @@ def _at(place: hangs.Place) -> str:
 # ——— worlds that were ended
 
 
-def _standing(report: WorldReport, waiting: list[Waiting]) -> list[str]:
+def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
     """Where each rank stands: one line, and what it waits for."""
     lines = []
     for rank in report.ranks:
@@ -183,7 +185,7 @@ def _standing(report: WorldReport, waiting: list[Waiting]) -> list[str]:
         if rank.held is not None:
             hold = report.calls[rank.held].holds[rank.rank]
             lines.append(f"    rank {rank.rank} was made to come late: not before “{hold.until}” on rank {hold.on}")
-        elif rank.done or rank.call_reached() in rank.outcomes:
+        elif isinstance(rank.outcomes.get(call), Returned):
             lines.append(f"    rank {rank.rank} has already returned")
         elif not open_ones:
             lines.append(f"    rank {rank.rank} waits{at}")
@@ -194,13 +196,14 @@ def _standing(report: WorldReport, waiting: list[Waiting]) -> list[str]:
     return lines
 
 
-def _deadlock(report: WorldReport, waiting: list[Waiting]) -> Trouble:
-    return Trouble("Deadlock: no rank can go on.", _standing(report, waiting) + _likely_cause(report, waiting))
+def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
+    lines = _standing(report, waiting, call) + _likely_cause(report, waiting, call)
+    return Trouble("Deadlock: no rank can go on.", lines)
 
 
-def _likely_cause(report: WorldReport, waiting: list[Waiting]) -> list[str]:
+def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
     kinds = {w.operation.kind for w in waiting}
-    returned = [r.rank for r in report.ranks if r.done or r.call_reached() in r.outcomes]
+    returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
         return ["Likely: a rank sends to itself, or receives from itself."]
     if any(rank.held is not None for rank in report.ranks):
@@ -214,6 +217,10 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting]) -> list[str]:
             "Likely: every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
             "        start it with isend, or let some ranks receive first.",
         ]
+    sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
+    if kinds == {"recv"} and sent:
+        owed = ", ".join(f"{these(w.absent)} to rank {w.operation.rank}" for w in waiting)
+        return [f"Likely: a send is missing: from {owed}."]
     if kinds == {"recv"}:
         return ["Likely: every rank receives first and nobody has sent. Start the send, then receive."]
     if len(kinds) > 1:
@@ -221,10 +228,13 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting]) -> list[str]:
     return []
 
 
-def _late(report: WorldReport) -> Trouble:
+def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
+    busy = [rank for rank in report.ranks if rank.busy]
+    if not busy:  # nobody computes: they wait, in a way of their own
+        lines = _standing(report, waiting, call) + (_likely_cause(report, waiting, call) if waiting else [])
+        return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
     lines = []
-    busy = [rank for rank in report.ranks if rank.busy] or report.ranks
     waited = [rank.rank for rank in report.ranks if rank not in busy and rank.stacks]
     for rank in busy:
         if place := hangs.own_place(rank.stacks, report.stage):

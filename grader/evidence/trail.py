@@ -99,6 +99,8 @@ def read_event(rank: int, meta: dict) -> Operation | Mark:
     for counts in (values["sent"], values["received"], values["group"]):
         if not all(isinstance(count, int) for count in counts):
             raise FrameError("an operation with counts that are no numbers")
+    if rank not in values["group"]:
+        raise FrameError("an operation of a group that the rank is not in")
     return Operation(**values)
 
 

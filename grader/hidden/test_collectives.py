@@ -16,21 +16,25 @@ from grader.judging import collective_truth as truth
 SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
-DIVIDING = ("scatter", "reduce_scatter", "all_to_all")
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Random integers without zero, in any dtype."""
+    """Random integers without zero, in any dtype. Those of 64 bits use more of them than a smaller dtype has."""
     values = rng.integers(low, high, size=shape)
-    return np.where(values == 0, high, values).astype(dtype)
+    values = np.where(values == 0, high, values)
+    if low == -50 and np.dtype(dtype).itemsize == 8:
+        values = values * ((1 << 54) + 1 if dtype is np.int64 else (1 << 40) + 1)
+    return values.astype(dtype)
 
 
 def cases(collective, n):
     """Arguments to try on n ranks: (shape, dtype, strided, options)."""
     roots = range(n) if collective in ROOTED else (None,)
     ops = ("sum", "max", "min", "product", "average") if collective in REDUCING else (None,)
-    layouts = (((2 * n,), np.float32, False), ((n, 3), np.float64, True), ((3 * n, 2, 2), np.int64, False))
+    layouts = [((2 * n,), np.float32, False), ((n, 3), np.float64, True), ((3 * n, 2, 2), np.int64, False)]
+    if collective in ("broadcast", "reduce", "all_reduce"):
+        layouts.append(((), np.float32, False))
     for i, (root, op) in enumerate(product(roots, ops)):
         for j, (shape, dtype, strided) in enumerate(layouts):
             if op == "average" and dtype is np.int64 or (i + j) % 2 and op not in (None, "sum"):
@@ -70,6 +74,18 @@ def test_values(world, rng, collective):
             within = rounding(dtype) if options.get("op") == "average" else EXACT
             run.returns(*getattr(truth, collective)(xs, **options), within=within)
             run.keeps_inputs()
+    _keeps_results(world, rng, collective, n=2)
+
+
+def _keeps_results(world, rng, collective, n):
+    """A result is new memory: the next call leaves it alone."""
+    options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
+    pair = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
+    like = [np.zeros(2, np.float32)] if collective == "scatter" else []
+    turns = [each(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
+    (run,) = world(n, call(f"collectives.{collective}", *turns, driver="in_turn", **options))
+    results = zip(*(getattr(truth, collective)(xs, **options) for xs in pair))
+    run.returns(*map(list, results), named="the list of two calls' results, kept together,")
 
 
 @number("1.1")
@@ -110,6 +126,9 @@ def test_misuse(world, rng, collective):
     requests = [call(f"collectives.{collective}", t, may_raise=True, **(like | good | o)) for (t, o), _ in bad]
     for run, (_, words) in zip(world(n, *requests), bad):
         run.raises_value_error(*words)
+    if collective == "scatter":  # the root alone knows, so it is the only rank here
+        (run,) = world(1, call("collectives.scatter", x[:3], x[:2], root=0, may_raise=True))
+        run.raises_value_error("3", "2")
 
 
 @number("1.2")
@@ -132,6 +151,8 @@ def test_in_rank_order(world):
             for rank in range(n):
                 times = len(began[rank])
                 run.demand(times == 1, f"rank {rank} ran the action {times} times instead of once.")
+            for rank in range(n if n > 1 else 0):
+                run.demand(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
             for rank in range(1, n):
                 sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
                 run.demand(ended[rank - 1][0].at <= began[rank][0].at, sentence)
@@ -196,7 +217,8 @@ def test_average_is_exact(world, rng):
     """The average is the sum's nearest quotient, on every rank of 1 to 4, and no ReduceOp.AVG is used"""
     for n in SIZES:
         dtypes = (np.float32, np.float64)
-        inputs = [[integers(rng, (64,), dtype, -9999, 9999) for _ in range(n)] for dtype in dtypes]
+        large = {np.float32: 9999, np.float64: 10**15}  # sums of four of them still have no rounding errors
+        inputs = [[integers(rng, (64,), d, -large[d], large[d]) for _ in range(n)] for d in dtypes]
         runs = world(n, *(call("collectives.average", each(*map(Strided, xs))) for xs in inputs))
         for run, xs in zip(runs, inputs):
             run.returns(*[truth.reduction(xs, "average")] * n)
@@ -238,7 +260,7 @@ def test_compute_does_not_wait(world, rng):
             for rank in range(n):
                 began = run.marks(rank, "compute began")
                 run.demand(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
-                started = run.operations(rank)
+                started = [o for o in run.operations(rank) if o.kind == "all_reduce"]
                 sentence = f"rank {rank} began to compute before it had started its all-reduce: nothing overlaps."
                 run.demand(bool(started) and started[0].at <= began[0].at, sentence)
 
@@ -273,7 +295,13 @@ def test_shift_right(world, rng):
             lookalikes = [{name: xs[(rank + step) % n] for name, step in left.items()} for rank in range(n)]
             run.returns(*(xs[(rank - 1) % n] for rank in range(n)), lookalikes=lookalikes if n > 2 else None)
             run.keeps_inputs()
+            if n == 1:
+                continue
             run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
+            for rank in range(n):
+                sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
+                wanted = [((rank + 1) % n, xs[rank].size)]
+                run.demand(sends == wanted, f"rank {rank} sent (to, elements) {sends} instead of {wanted}.")
 
 
 @number("1.7")
@@ -312,6 +340,8 @@ def test_ring_traffic(world, rng):
             total = sum(o.bytes for o in sends)
             sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
             run.demand(total <= most, sentence)
+            largest, chunk = max(o.elements for o in sends), -(-length // n)
+            run.demand(largest <= chunk, f"rank {rank} sent {largest} elements at once; a chunk has at most {chunk}.")
 
 
 @number("1.7")

@@ -3,11 +3,12 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.face import Hold, Strided, Tolerance, call, each, rounding
+from grader.face import Hold, Leaf, Strided, Tolerance, call, each, rounding
 from grader.judging import truth
 
 SIZES = (1, 2, 3, 4)
 ALONE = "this rank's own gradients, averaged with nobody"
+PLAIN = "trained without weight decay: Adam, where AdamW was asked for?"
 SUMMED = "trained with gradients summed, not averaged: AdamW hides the factor, up to its ε"
 
 
@@ -36,6 +37,9 @@ def test_shard_batch(world, rng):
             interleaved = [{"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)]
             run.returns(*np.split(batch, n), lookalikes=interleaved if n > 1 else None)
             run.keeps_inputs()
+            for rank in range(n):
+                done = run.operations(rank)
+                run.demand(not done, f"rank {rank} communicated, though every rank has the batch: {done[:1]}")
 
 
 @number("3.1")
@@ -59,11 +63,15 @@ def test_broadcast_parameters(world, rng):
             for _ in range(n)
         ]
         own = [[np.asarray(parameter) for parameter in parameters] for parameters in own]
-        given = each(*([Strided(matrix), *others] for matrix, *others in own))
-        runs = world(n, *(call("data_parallel.broadcast_parameters", given, root=root) for root in range(n)))
+        given = each(*([Strided(matrix), Leaf(vector), scalar] for matrix, vector, scalar in own))
+        ways = ["generator", "plain"] * n  # model.parameters() is a generator, which passes by once
+        runs = world(
+            n,
+            *(call("data_parallel.broadcast_parameters", given, driver=ways[root], root=root) for root in range(n)),
+        )
         for root, run in enumerate(runs):
             run.returns(*[None] * n)
-            run.leaves_arguments(*[own[root]] * n, named="the list of parameters after the call")
+            run.leaves_arguments(*[own[root]] * n, named="the list of the caller's parameters after the call")
 
 
 @number("3.2")
@@ -101,6 +109,22 @@ def test_step_gradients(world, rng):
                 lookalikes=[{ALONE: own} for own in local] if n > 1 else None,
             )
             run.keeps_inputs()
+    _does_not_accumulate(world, rng, n=2)
+
+
+def _does_not_accumulate(world, rng, n):
+    """Two steps with the same weight tensors, as in training."""
+    weights, batch, shards = problem(rng, n)
+    arguments = each(*([weights, shard] for shard in shards))
+    (run,) = world(n, call("data_parallel.data_parallel_step", arguments, arguments, driver="in_turn"))
+    gradients = truth.loss_and_gradients(weights, batch)[1]
+    run.returns(
+        *[gradients] * n,
+        within=rounding(np.float64),
+        part=lambda r: r[1][1],
+        named="the list of gradients of a second step with the same weights",
+        lookalikes=[{"the second step's gradients were added to the first's": [2 * g for g in gradients]}] * n,
+    )
 
 
 @number("3.3")
@@ -164,7 +188,8 @@ def test_train_weights(world, rng):
             *[expected] * n,
             named="the list of weights after training",
             within=Tolerance(5e-10, "four AdamW steps in float64"),
-            lookalikes=[{SUMMED: summed} if n > 1 else {}] * n,
+            lookalikes=[({SUMMED: summed} if n > 1 else {}) | {PLAIN: truth.adamw(weights, batches, 0.02, decay=0)[0]}]
+            * n,
         )
 
 
@@ -184,6 +209,7 @@ def test_train_state(world, rng):
                 part=lambda r: [r[1]["state"][str(i)][name] for i in range(len(weights))],
                 named=f"the optimizer's {name}",
             )
+        run.returns(*["AdamW"] * n, part=lambda r: r[1]["optimizer"], named="the optimizer's type")
         steps = [[float(np.asarray(s)) for s in value] for value in _steps(run, len(weights))]
         run.demand(
             all(s == [4.0] * len(weights) for s in steps), f"the optimizer counted {steps[0]} steps instead of 4."
@@ -214,24 +240,32 @@ def test_train_losses(world, rng):
 # ——— 3.5: the buckets. Weights are 4 × 4 float64, so a gradient has 128 bytes.
 
 
-def buckets(rng, n, layers, passes=1, count=None, **options):
-    """A call of the backward program, and what every pass should leave: ``layers[rank]`` are the weights it uses, in order."""
-    count = count or 1 + max(i for own in layers for i in own)
-    weights = [rng.standard_normal((4, 4)) for _ in range(count)]
-    shards = [[rng.standard_normal((3, 4)) for _ in range(passes)] for _ in range(n)]
+def buckets(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **options):
+    """A call of the backward program, and what every pass should leave.
+
+    ``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` in the second one; ``more`` are
+    the shapes of further parameters, which nobody uses.
+    """
+    count = 1 + max(i for own in layers for i in own)
+    weights = [rng.standard_normal((4, 4)).astype(dtype) for _ in range(count)]
+    weights += [rng.standard_normal(shape).astype(dtype) for shape in more]
+    count = len(weights)
+    shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]
+    uses = [[own if p == 0 or then is None else then[rank] for p in range(passes)] for rank, own in enumerate(layers)]
     options = {"registered": list(range(count)), "frozen": [], "bucket_bytes": 256} | options
     holds = options.pop("holds", None)
     request = call(
         "data_parallel.GradientBuckets",
         driver="backward_passes",
         weights=weights,
-        passes=each(*([(x, layers[rank]) for x in shards[rank]] for rank in range(n))),
+        passes=each(*(list(zip(shards[rank], uses[rank])) for rank in range(n))),
         holds=holds,
         **options,
     )
     expected, alone = [], [[] for _ in range(n)]
     for p in range(passes):
-        own = [truth.loss_and_gradients(weights, shards[rank][p], layers[rank])[1] for rank in range(n)]
+        own = [truth.loss_and_gradients(weights, shards[rank][p], uses[rank][p])[1] for rank in range(n)]
+        own = [cast(gradients, dtype) for gradients in own]
         average = []
         for i in range(count):
             used = [g[i] for g in own if g[i] is not None]
@@ -315,7 +349,9 @@ def test_buckets_without_gradient(world, rng):
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
     ):
-        request, expected, _ = buckets(rng, n, layers, bucket_bytes=bytes_)
+        # In the second pass every parameter is used: what was incomplete before must not be remembered.
+        all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
+        request, expected, _ = buckets(rng, n, layers, passes=2, then=all_used, bucket_bytes=bytes_)
         (run,) = world(n, request)
         run.returns(
             *[expected] * n,
@@ -326,7 +362,22 @@ def test_buckets_without_gradient(world, rng):
 
 
 @number("3.5")
-@weight(1.0)
+@weight(0.25)
+@visibility("after_published")
+def test_buckets_misuse(world, rng):
+    """Buckets of no bytes are a ValueError that names them"""
+    for run, size in zip(world(2, *(_misused(rng, size) for size in (0, -8))), ("0", "-8")):
+        run.raises_value_error(size)
+
+
+def _misused(rng, size):
+    request, _, _ = buckets(rng, 2, [[0]] * 2, bucket_bytes=size)
+    request.options["may_raise"] = True
+    return request
+
+
+@number("3.5")
+@weight(0.75)
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
     """Eight gradients in buckets of two travel in four collectives, none larger than a bucket; one that is larger goes alone"""
@@ -342,6 +393,24 @@ def test_buckets_collectives(world, rng):
                 text = f"with buckets of {size} bytes and eight gradients of 128, rank {rank} started {len(sent)} all-reduces"
                 run.demand(len(sent) <= most, f"{text} where {most} are enough.")
                 run.demand(max(sent) <= max(size, 128), f"{text}, one of {max(sent)} bytes.")
+    _packs_bytes(world, rng)
+
+
+def _packs_bytes(world, rng):
+    """Parameters of many sizes: four of 64 bytes, and unused ones of 4, 800 and 60 bytes between them."""
+    options = {"more": [(1,), (200,), (15,)], "registered": [0, 4, 1, 5, 2, 6, 3], "bucket_bytes": 128}
+    request, expected, _ = buckets(rng, 2, [[0, 1, 2, 3]] * 2, dtype=np.float32, **options)
+    (run,) = world(2, request)
+    part = unused_is_zero_or_none(expected)
+    run.returns(*[expected] * 2, within=rounding(np.float32), part=part, named="the list of gradients")
+    for rank in range(2):
+        # From the last: [64, 60], [64], [800], [64, 4], [64]; what is larger than a bucket has its own.
+        sent = [o.bytes for o in run.operations(rank)]
+        text = (
+            f"with buckets of 128 bytes, rank {rank} sent {sent} bytes for gradients of 64, 4, 64, 800, 64, 60 and 64"
+        )
+        run.demand(all(size <= 128 or size == 800 for size in sent), f"{text}: some hold more than they may.")
+        run.demand(len(sent) <= 5, f"{text}: five are enough.")
 
 
 @number("3.5")

@@ -44,11 +44,11 @@ def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = 
     return float(np.mean(x**2)), gradients
 
 
-def adamw(weights: list, batches: list, lr: float, factor: float = 1.0) -> tuple[list, list, list]:
+def adamw(weights: list, batches: list, lr: float, factor: float = 1.0, decay: float = 0.01) -> tuple[list, list, list]:
     """Train on whole batches with torch's defaults: (weights, losses, state of each weight).
 
-    Decoupled weight decay [Loshchilov and Hutter, 2019]: β = (0.9, 0.999), ε = 1e−8, decay 0.01. ``factor`` is what a
-    mistake multiplies the gradients by.
+    Decoupled weight decay [Loshchilov and Hutter, 2019]: β = (0.9, 0.999), ε = 1e−8. ``factor`` is what a mistake
+    multiplies the gradients by.
     """
     weights = [np.asarray(w, np.float64).copy() for w in weights]
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
@@ -61,6 +61,6 @@ def adamw(weights: list, batches: list, lr: float, factor: float = 1.0) -> tuple
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             moments[i] = m, v
             step = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-            weights[i] = weights[i] * (1 - lr * 0.01) - lr * step
+            weights[i] = weights[i] * (1 - lr * decay) - lr * step
     states = [{"step": float(len(batches)), "exp_avg": m, "exp_avg_sq": v} for m, v in moments]
     return weights, losses, states

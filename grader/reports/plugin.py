@@ -20,7 +20,7 @@ from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.intake.stage import NotThere, stage
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.worlds import world as worlds
-from grader.worlds.server_process import Server
+from grader.worlds.server_process import Server, WorldsUnavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
@@ -116,10 +116,17 @@ def _run() -> dict:
 def world(_run: dict) -> World:
     """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
     server, device = Server(_run["server"]), _run["device"]
-    limits = worlds.Limits()
 
     def runner(size, calls):
-        return worlds.World(server, size, calls, Path(_run["stage"]), device, limits).run()
+        def run():
+            return worlds.World(server, size, calls, Path(_run["stage"]), device, worlds.Limits()).run()
+
+        try:
+            return run()
+        except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
+            _run["replacement"] = Server.start()
+            server.address = _run["server"] = _run["replacement"].address
+            return run()
 
     gpus = server.facts()["gpus"] if device == "cuda" else None
     return World(runner, gpus, _run["absent"])

@@ -194,4 +194,150 @@ MUTANTS = [
         {"hidden buckets_values"},
         "the list of gradients, [pass][parameter], is wrong on every rank. On rank 0: [1][0]:",
     ),
+    # ——— Found by reading the checks as an adversary: each of these once had full points.
+    Mutant(
+        "scatter does not look at the shapes",
+        "collectives",
+        "        if tensor.shape != (n * like.shape[0], *like.shape[1:]):\n"
+        '            raise ValueError(f"{tuple(tensor.shape)} is not {n} blocks of shape {tuple(like.shape)}")\n',
+        "",
+        {"hidden misuse[scatter]"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "ranks in order by sleeping",
+        "collectives",
+        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n            result = action()\n"
+        "        dist.barrier()\n    return result",
+        "    import time\n\n    n, rank = dist.get_world_size(), dist.get_rank()\n    time.sleep(0.4 * rank)\n"
+        "    result = action()\n    time.sleep(0.4 * (n - rank))\n    return result",
+        {"hidden in_rank_order"},
+        "communicated nothing: time does not order ranks",
+    ),
+    Mutant(
+        "summed in float32",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
+        "    return _finish(op, total)",
+        "    total = tensor.float().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
+        "    return _finish(op, total).to(tensor.dtype)",
+        {"hidden values[all_reduce]", "hidden average_is_exact"},
+        "or in a smaller dtype",
+    ),
+    Mutant(
+        "an all-reduce that wants at least one dimension",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    assert len(total)\n"
+        "    dist.all_reduce(total, op=reduction)",
+        {"hidden values[all_reduce]"},
+        "len() of a 0-d tensor",
+    ),
+    Mutant(
+        "a result that the next call overwrites",
+        "collectives",
+        "    collected = _empty_for_all(tensor)\n    dist.all_gather(",
+        "    collected = _empty_for_all(tensor)\n    kept = all_gather.__dict__.setdefault((collected.shape, collected.dtype), collected)\n"
+        "    collected = kept\n    dist.all_gather(",
+        {"hidden values[all_gather]"},
+        "kept together",
+    ),
+    Mutant(
+        "only a barrier overlaps",
+        "collectives",
+        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n    work.wait()  # only now may total be read",
+        "    work = dist.barrier(async_op=True)\n    result = compute()\n    work.wait()\n    dist.all_reduce(total)",
+        {"hidden compute_does_not_wait"},
+        "nothing overlaps",
+    ),
+    Mutant(
+        "everyone sends to everyone",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()",
+        "    others = [r for r in range(n) if r != rank]\n    sending = [dist.isend(tensor.contiguous(), dst=r) for r in others]\n"
+        "    parts = {r: tensor.new_empty(tensor.shape) for r in others}\n    for r in others:\n        dist.recv(parts[r], src=r)\n"
+        "    for work in sending:\n        work.wait()\n    received = parts[(rank - 1) % n]",
+        {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
+        "sent (to, elements)",
+    ),
+    Mutant(
+        "the batch is scattered",
+        "data_parallel",
+        "    return batch[dist.get_rank() * rows :][:rows]",
+        "    mine = batch.new_empty(rows, *batch.shape[1:])\n"
+        "    dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)\n    return mine",
+        {"hidden shard_batch"},
+        "communicated, though every rank has the batch",
+    ),
+    Mutant(
+        "the caller's list is changed, not the parameters",
+        "data_parallel",
+        "    for parameter in parameters:\n        values = parameter.detach().contiguous()\n        dist.broadcast(values, src=root)\n"
+        "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd",
+        "    parameters = parameters if isinstance(parameters, list) else list(parameters)\n"
+        "    for i in range(len(parameters)):\n        values = parameters[i].detach().contiguous().clone()\n"
+        "        dist.broadcast(values, src=root)\n        parameters[i] = values",
+        {"public broadcast_parameters", "hidden broadcast_parameters"},
+        "parameters after the call is wrong",
+    ),
+    Mutant(
+        "parameters that require gradients are refused by autograd",
+        "data_parallel",
+        "        parameter.detach().copy_(values)  #",
+        "        parameter.copy_(values)  #",
+        {"hidden broadcast_parameters"},
+        "a leaf Variable that requires grad",
+    ),
+    Mutant(
+        "gradients add up from step to step",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n    for gradient in gradients:\n        dist.all_reduce(gradient)\n"
+        "        gradient /= dist.get_world_size()\n    return loss, gradients",
+        "    for weight in weights:\n        weight.requires_grad_(True)\n    loss = mlp.loss(mlp.forward(weights, shard))\n"
+        "    loss.backward()\n    for weight in weights:\n        dist.all_reduce(weight.grad)\n"
+        "        weight.grad /= dist.get_world_size()\n    return loss.detach(), [weight.grad.clone() for weight in weights]",
+        {"hidden step_gradients", "public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
+        "a second step with the same weights",
+    ),
+    Mutant(
+        "trains a copy of the weights",
+        "data_parallel",
+        "    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        "    weights[:] = [weight.detach().clone() for weight in weights]\n    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        {"public train", "hidden train_weights"},
+        "this rank's own input came back",
+    ),
+    Mutant(
+        "Adam without weight decay",
+        "data_parallel",
+        "torch.optim.AdamW(weights, lr=lr)",
+        "torch.optim.AdamW(weights, lr=lr, weight_decay=0.0)",
+        {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
+        "trained without weight decay",
+    ),
+    Mutant(
+        "buckets of no bytes",
+        "data_parallel",
+        '            raise ValueError(f"bucket_bytes must be positive, not {bucket_bytes}")',
+        "            bucket_bytes = 1",
+        {"hidden buckets_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "every element has eight bytes",
+        "data_parallel",
+        "            room -= parameter.nbytes",
+        "            room -= parameter.numel() * 8",
+        {"hidden buckets_collectives"},
+        "five are enough",
+    ),
+    Mutant(
+        "incomplete buckets are remembered",
+        "data_parallel",
+        "        self.pending = [len(bucket) for bucket in self.buckets]  # gradients that have not arrived yet",
+        "        before = getattr(self, 'pending', [0] * len(self.buckets))\n"
+        "        self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]",
+        {"hidden buckets_without_gradient"},
+        "",
+    ),
 ]

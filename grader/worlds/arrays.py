@@ -23,6 +23,13 @@ class Strided:
 
 
 @dataclass(frozen=True)
+class Leaf:
+    """An argument that requires gradients, as a model's parameters do."""
+
+    array: np.ndarray
+
+
+@dataclass(frozen=True)
 class Probe:
     """An argument that is a function: takes nothing, returns ``returns`` after ``seconds``, and leaves marks.
 
@@ -53,12 +60,12 @@ def encode(value: Any) -> tuple[Any, bytes]:
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
             return {"probe": value.name, "returns": tree(value.returns), "seconds": value.seconds}
-        array = value.array if isinstance(value, Strided) else value
+        array = value.array if isinstance(value, (Strided, Leaf)) else value
         if not isinstance(array, np.ndarray):
             raise TypeError(f"a check cannot send {type(array).__name__}")
         key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(array).reshape(array.shape)
-        return {"tensor": key, "strided": isinstance(value, Strided)}
+        return {"tensor": key, "strided": isinstance(value, Strided), "leaf": isinstance(value, Leaf)}
 
     encoded = tree(value)
     return encoded, save(arrays) if arrays else b""

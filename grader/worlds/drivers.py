@@ -29,6 +29,17 @@ def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return function(*args, **kwargs)
 
 
+def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Several calls, one after the other, and all their results at the end: ``args`` holds the arguments of each."""
+    return [function(*each, **kwargs) for each in args]
+
+
+def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The first argument, a list, comes as a generator, as ``model.parameters()`` does."""
+    first, *rest = args
+    return function((item for item in first), *rest, **kwargs)
+
+
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Backward passes of a deep MLP whose gradients are averaged by a student's ``GradientBuckets``.
 
@@ -40,7 +51,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     from handout import mlp  # the stage's own copy
 
     weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
-    buckets = buckets_class([weights[i] for i in kwargs["registered"]], kwargs["bucket_bytes"])
+    buckets = buckets_class((weights[i] for i in kwargs["registered"]), kwargs["bucket_bytes"])
     results = []
     for x, layers in kwargs["passes"]:
         for weight in weights:
@@ -54,7 +65,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     return results
 
 
-DRIVERS = {"plain": plain, "backward_passes": backward_passes}
+DRIVERS = {"plain": plain, "in_turn": in_turn, "generator": generator, "backward_passes": backward_passes}
 
 
 def warm_up() -> None:

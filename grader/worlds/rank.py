@@ -129,6 +129,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
                 wire.receive()
                 time.sleep(call["held"])
             mark("call began")
+            before = tensors.originals(args), tensors.originals(kwargs)
             try:
                 function = _find(call["function"], stage)
                 result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
@@ -140,7 +141,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
                     return
             else:
                 mark("call ended")
-                _send_result(wire, index, result, args, kwargs)
+                _send_result(wire, index, result, *before)
     wire.send(frames.DONE, {})
 
 

@@ -54,7 +54,7 @@ class Server:
 
     def request(self, message: dict, descriptors: list[int] = ()) -> socket.socket:
         """Send one request and return the connection. Raises WorldsUnavailable where no server answers."""
-        deadline = time.monotonic() + 60
+        deadline, refused = time.monotonic() + 60, None
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -63,6 +63,9 @@ class Server:
                 return connection
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 connection.close()
+                if isinstance(error, ConnectionRefusedError):  # its socket is there and it is not
+                    refused = refused or time.monotonic() + 1
+                    deadline = refused
                 if time.monotonic() > deadline or (self.process and self.process.poll() is not None):
                     raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
                 time.sleep(0.005)

@@ -38,7 +38,7 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
         if "probe" in node:
             return make_probe(node, build(node["returns"]))
         tensor = tensors[node["tensor"]].to(device, copy=True)
-        return _strided(tensor) if node["strided"] else tensor
+        return _strided(tensor) if node["strided"] else tensor.requires_grad_(node["leaf"])
 
     return build(tree)
 
@@ -48,6 +48,13 @@ def _strided(tensor: torch.Tensor) -> torch.Tensor:
     storage = torch.full((*tensor.shape, 2), 77, dtype=tensor.dtype, device=tensor.device)
     view = storage[..., 0]
     return view.copy_(tensor)
+
+
+def originals(value: Any) -> Any:
+    """The same tensors in containers of our own: what the caller still holds, whatever becomes of the containers."""
+    if isinstance(value, (list, tuple)):
+        return [originals(item) for item in value]
+    return {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def encode(*values: Any) -> tuple[list, bytes]:

@@ -28,7 +28,8 @@ class Limits:
     """When a world has had enough. Processor time for what computes, so that a slow machine is no fault of a student's."""
 
     cpu_seconds: float = 5.0
-    wall_seconds: float = 20.0
+    wall_seconds: float = 20.0  # for one call
+    world_seconds: float = 40.0  # for all calls of a world
     output_bytes: int = 1 << 20
     output_kept: int = 1 << 14
     events: int = 50_000
@@ -50,7 +51,7 @@ class World:
         self.stacks_grew = 0.0
         self.verdict_pending = ""  # what to conclude once the stacks are there
         self.failed_at: float | None = None
-        self.call_began = time.monotonic()
+        self.began = self.call_began = time.monotonic()
         self.cpu_before: dict[int, float] = {}
         self.released: set[tuple[int, int]] = set()
         self.printed = 0
@@ -296,6 +297,8 @@ class World:
             self._ask_stacks(now, "late", f"{self.limits.cpu_seconds:g} seconds of processor time")
         elif now - self.call_began > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
+        elif now - self.began > self.limits.world_seconds:
+            self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
         elif idle >= hangs.IDLE_SECONDS:
             self._ask_stacks(now, "stuck", "")
 
