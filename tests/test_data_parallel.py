@@ -73,6 +73,7 @@ def test_gradient_buckets(world):
             weights=WEIGHTS,
             registered=[0, 1],
             frozen=[],
+            squared=[],
             bucket_bytes=32,  # one gradient of 2 × 2 float64
             passes=each([(BATCH[:2], [0, 1])], [(BATCH[2:], [0, 1])]),
         ),

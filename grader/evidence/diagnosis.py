@@ -211,7 +211,9 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
     if missed:
         operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
-        return [f"Likely: {these(missed)} returned without taking part in the {operation.name}."]
+        lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
+        part = lack.get(operation.kind, f"taking part in the {operation.name}")
+        return [f"Likely: {these(missed)} returned without {part}."]
     if kinds == {"send"}:
         return [
             "Likely: every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",

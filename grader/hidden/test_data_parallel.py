@@ -115,8 +115,7 @@ def test_step_gradients(world, rng):
 def _does_not_accumulate(world, rng, n):
     """Two steps with the same weight tensors, as in training."""
     weights, batch, shards = problem(rng, n)
-    arguments = each(*([weights, shard] for shard in shards))
-    (run,) = world(n, call("data_parallel.data_parallel_step", arguments, arguments, driver="in_turn"))
+    (run,) = world(n, call("data_parallel.data_parallel_step", weights, each(*shards), driver="twice"))
     gradients = truth.loss_and_gradients(weights, batch)[1]
     run.returns(
         *[gradients] * n,
@@ -244,7 +243,7 @@ def buckets(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **op
     """A call of the backward program, and what every pass should leave.
 
     ``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` in the second one; ``more`` are
-    the shapes of further parameters, which nobody uses.
+    the shapes of further parameters, whose squares are added to the loss.
     """
     count = 1 + max(i for own in layers for i in own)
     weights = [rng.standard_normal((4, 4)).astype(dtype) for _ in range(count)]
@@ -252,7 +251,8 @@ def buckets(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **op
     count = len(weights)
     shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]
     uses = [[own if p == 0 or then is None else then[rank] for p in range(passes)] for rank, own in enumerate(layers)]
-    options = {"registered": list(range(count)), "frozen": [], "bucket_bytes": 256} | options
+    squared = list(range(count - len(more), count))
+    options = {"registered": list(range(count)), "frozen": [], "squared": squared, "bucket_bytes": 256} | options
     holds = options.pop("holds", None)
     request = call(
         "data_parallel.GradientBuckets",
@@ -265,7 +265,7 @@ def buckets(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **op
     expected, alone = [], [[] for _ in range(n)]
     for p in range(passes):
         own = [truth.loss_and_gradients(weights, shards[rank][p], uses[rank][p])[1] for rank in range(n)]
-        own = [cast(gradients, dtype) for gradients in own]
+        own = [cast(gradients[: count - len(more)] + [2 * weights[i] for i in squared], dtype) for gradients in own]
         average = []
         for i in range(count):
             used = [g[i] for g in own if g[i] is not None]
@@ -397,12 +397,11 @@ def test_buckets_collectives(world, rng):
 
 
 def _packs_bytes(world, rng):
-    """Parameters of many sizes: four of 64 bytes, and unused ones of 4, 800 and 60 bytes between them."""
+    """Parameters of many sizes: four of 64 bytes, and others of 4, 800 and 60 bytes between them."""
     options = {"more": [(1,), (200,), (15,)], "registered": [0, 4, 1, 5, 2, 6, 3], "bucket_bytes": 128}
     request, expected, _ = buckets(rng, 2, [[0, 1, 2, 3]] * 2, dtype=np.float32, **options)
     (run,) = world(2, request)
-    part = unused_is_zero_or_none(expected)
-    run.returns(*[expected] * 2, within=rounding(np.float32), part=part, named="the list of gradients")
+    run.returns(*[expected] * 2, within=rounding(np.float32))
     for rank in range(2):
         # From the last: [64, 60], [64], [800], [64, 4], [64]; what is larger than a bucket has its own.
         sent = [o.bytes for o in run.operations(rank)]

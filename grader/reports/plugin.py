@@ -122,7 +122,8 @@ def world(_run: dict) -> World:
             return worlds.World(server, size, calls, Path(_run["stage"]), device, worlds.Limits()).run()
 
         try:
-            return run()
+            report = run()
+            return run() if report.ending == "lost" else report  # whose fault that was shows when it happens again
         except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
             _run["replacement"] = Server.start()
             server.address = _run["server"] = _run["replacement"].address

@@ -130,7 +130,7 @@ MUTANTS = [
         "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd\n",
         "",
         {"hidden broadcast_parameters"},
-        "the list of parameters after the call is wrong",
+        "parameters after the call is wrong",
     ),
     Mutant(
         "summed, not averaged",
@@ -191,7 +191,7 @@ MUTANTS = [
         "data_parallel",
         "                parameter.grad = average.view_as(parameter)\n        self._reset()",
         "                parameter.grad = average.view_as(parameter)",
-        {"hidden buckets_values"},
+        {"hidden buckets_values", "hidden buckets_without_gradient"},
         "the list of gradients, [pass][parameter], is wrong on every rank. On rank 0: [1][0]:",
     ),
     # ——— Found by reading the checks as an adversary: each of these once had full points.
@@ -312,7 +312,7 @@ MUTANTS = [
         "data_parallel",
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.AdamW(weights, lr=lr, weight_decay=0.0)",
-        {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
+        {"public train", "hidden train_weights", "hidden train_state"},
         "trained without weight decay",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.face import CheckFailed, Hold, Probe, call, each
+from grader.face import CheckFailed, Hold, Leaf, Probe, call, each
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -436,7 +436,7 @@ def _mentions(pid: str, token: str) -> bool:
 def test_the_world_after_a_bad_one_is_sound(submit):
     world = submit("""
         def broken(x):
-            os.kill(os.getppid(), 15) if dist.get_rank() == 0 else os._exit(3)
+            os.kill(os.getppid(), 15) if dist.get_rank() == 0 else time.sleep(30)
         def sound(x):
             dist.all_reduce(x)
             return x
@@ -444,3 +444,103 @@ def test_the_world_after_a_bad_one_is_sound(submit):
     assert "looks after the ranks was ended" in verdict(world, 2)
     (run,) = world(2, call("collectives.sound", each(X, X)))
     run.returns(2 * X, 2 * X)
+
+
+def test_who_did_not_object_is_named_and_not_who_did(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                raise ValueError("no such op")
+            dist.all_reduce(x)
+            return x
+        """)
+    (run,) = world(3, call("collectives.broken", X, may_raise=True))
+    with pytest.raises(CheckFailed, match="expected a ValueError on every rank, but rank 1 went on to the all-reduce"):
+        run.raises_value_error()
+
+
+def test_operations_of_different_calls_are_not_held_against_each_other(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.all_gather([torch.empty(4), torch.empty(4)], x)
+            return x
+        def sound(x):
+            dist.all_reduce(x)
+            return x
+        """)
+    run, _ = world(2, call("collectives.broken", X), call("collectives.sound", X))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(X, X)
+    assert "disagree" not in str(failure.value)
+    assert "rank 1 has already returned" in str(failure.value)
+    assert "Likely: rank 1 returned without taking part in the all-gather." in str(failure.value)
+
+
+def test_a_deadlock_that_polls(submit):
+    source = """
+        def broken(x):
+            work = dist.irecv(x, 1 - dist.get_rank())
+            while not work.is_completed():
+                time.sleep(0.02)
+            return x
+        """
+    message = verdict(submit(source, wall_seconds=1.5), 2)
+    assert "Stopped after 1.5 seconds, in which little moved." in message
+    assert "its receive from rank 1 of 4 × float32 at collectives.py:8 waits for rank 1" in message
+
+
+def test_a_send_that_is_missing_is_named(submit):
+    world = submit("""
+        def broken(x):
+            rank, n = dist.get_rank(), dist.get_world_size()
+            sending = dist.isend(x.clone(), (rank + 1) % n) if rank < n - 1 else None
+            dist.recv(x, (rank - 1) % n)
+            return x
+        """)
+    assert "Likely: rank 2 returned without sending to rank 0." in verdict(world, 3)
+
+
+def test_a_send_that_is_still_to_come_is_named(submit):
+    world = submit("""
+        def broken(x):
+            rank = dist.get_rank()
+            if rank == 0:
+                sending = dist.isend(x.clone(), 1)
+                dist.recv(x, 2)
+            elif rank == 1:
+                dist.recv(x, 0)
+                dist.recv(x, 2)
+            else:
+                dist.recv(x, 1)
+            return x
+        """)
+    assert "Likely: a send is missing: from rank 2 to rank 0, rank 2 to rank 1, rank 1 to rank 2." in verdict(world, 3)
+
+
+def test_a_world_has_a_limit_too(submit):
+    world = submit("def broken(x):\n    time.sleep(0.4)\n    return x", world_seconds=1.0)
+    runs = world(1, *[call("collectives.broken", X)] * 9)
+    with pytest.raises(CheckFailed, match="Stopped after 1 seconds in 9 calls"):
+        for run in runs:
+            run.returns(X)
+
+
+def test_paths_of_this_machine_are_not_shown(submit):
+    message = verdict(submit("def broken(x): print(torch.__file__, __file__)"), 1)
+    assert "torch/__init__.py handout/collectives.py" in message
+    assert "site-packages" not in message and "stage" not in message
+
+
+def test_parameters_that_require_gradients_arrive_as_such(submit):
+    world = submit("def broken(x): return [str(x.requires_grad), str(x.is_leaf)]")
+    (run,) = world(1, call("collectives.broken", Leaf(X)))
+    run.returns(["True", "True"])
+    (run,) = world(1, call("collectives.broken", X))
+    run.returns(["False", "True"])
+
+
+def test_a_list_that_is_refilled_is_not_its_tensors(submit):
+    world = submit("def broken(xs): xs[:] = [xs[0] + 1]")
+    (run,) = world(1, call("collectives.broken", [X]))
+    run.leaves_arguments([X], named="the list")

@@ -34,6 +34,11 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return [function(*each, **kwargs) for each in args]
 
 
+def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Two calls with the very same arguments, as a training loop makes them, and both results."""
+    return [function(*args, **kwargs) for _ in range(2)]
+
+
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """The first argument, a list, comes as a generator, as ``model.parameters()`` does."""
     first, *rest = args
@@ -45,7 +50,8 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
 
     Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to the buckets (an index that
     appears twice is a tied parameter); ``frozen``, the indices that require no gradient; ``bucket_bytes``; ``passes``, for
-    each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses.
+    each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses; ``squared``, the
+    indices of parameters of any shape whose squares are added to the loss.
     Returns for each pass the list of all parameters' gradients.
     """
     from handout import mlp  # the stage's own copy
@@ -57,6 +63,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         for weight in weights:
             weight.grad = None
         loss = mlp.loss(mlp.forward([weights[i] for i in layers], x))
+        loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark("backward began")
         loss.backward()
         mark("backward ended")
@@ -65,7 +72,13 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     return results
 
 
-DRIVERS = {"plain": plain, "in_turn": in_turn, "generator": generator, "backward_passes": backward_passes}
+DRIVERS = {
+    "plain": plain,
+    "in_turn": in_turn,
+    "twice": twice,
+    "generator": generator,
+    "backward_passes": backward_passes,
+}
 
 
 def warm_up() -> None:
