@@ -2,7 +2,7 @@
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even runnable. A rank that
 computes, or that is starved by other programs, is runnable. So a world is idle when for half a second no frame came
-from any rank, no thread of any rank was runnable, and their processor time stood still; then the ranks' Python stacks are
+from any rank, no thread of any rank went on being runnable, and their processor time stood still; then the ranks' Python stacks are
 asked for, and if they show communication on every rank, nothing will ever move again.
 """
 
@@ -24,42 +24,61 @@ class Place:
     function: str
 
 
+@dataclass(frozen=True)
+class Pulse:
+    """What a process's threads have done so far, and which of them want to run now (or wait for a disk)."""
+
+    spent: float  # seconds on a processor
+    delayed: float  # seconds in the queue for one
+    runnable: frozenset[int] = frozenset()
+
+
 @dataclass
 class Watch:
     """Follows the processor time and the thread states of a world's ranks."""
 
     since: float | None = None
     looked: float = 0.0
-    spent: dict[int, float] = field(default_factory=dict)
+    pulses: dict[int, Pulse] = field(default_factory=dict)
 
     def moved(self) -> None:
         self.since = None
 
+    @property
+    def spent(self) -> dict[int, float]:
+        return {pid: pulse.spent for pid, pulse in self.pulses.items()}
+
     def look(self, pids: list[int], now: float) -> float:
         """How many seconds the processes have been idle, as far as has been looked."""
-        pulses = {pid: pulse(pid) for pid in pids}
-        seen = [p for p in pulses.values() if p is not None]
-        elapsed, self.looked = now - self.looked, now
-        spent = {pid: p[0] for pid, p in pulses.items() if p is not None}
-        used = sum(spent[pid] - self.spent.get(pid, 0.0) for pid in spent)
-        self.spent = spent
-        if self.since is None or any(runnable for _, runnable in seen) or used > IDLE_LOAD * elapsed:
+        before, elapsed = self.pulses, now - self.looked
+        self.pulses = {pid: seen for pid in pids if (seen := pulse(pid))}
+        self.looked = now
+        used, starved = 0.0, False
+        for pid, seen in self.pulses.items():
+            last = before.get(pid, Pulse(0.0, 0.0))
+            used += seen.spent + seen.delayed - last.spent - last.delayed
+            # A thread that polls is caught runnable now and then; one that gets no processor is so each time.
+            starved |= bool(seen.runnable & last.runnable)
+        if self.since is None or starved or used > IDLE_LOAD * elapsed:
             self.since = now
-        return (now - self.since) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
+        return (now - self.since) * (1.0 if self.pulses else IDLE_SECONDS / IDLE_SECONDS_BLIND)
 
 
-def pulse(pid: int) -> tuple[float, bool] | None:
-    """Processor seconds used by all threads, and whether one is runnable or in the disk's hands. None: cannot tell."""
-    spent, runnable, known = 0, False, False
+def pulse(pid: int) -> Pulse | None:
+    """A process's pulse; None where it cannot be felt."""
+    spent = delayed = 0
+    runnable, known = set(), False
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            spent += int((task / "schedstat").read_text().split()[0])
+            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
         known = True
-        runnable |= state in "RD"
-    return (spent / 1e9, runnable) if known else None
+        spent, delayed = spent + ran, delayed + waited
+        if state in "RD":
+            runnable.add(int(task.name))
+    return Pulse(spent / 1e9, delayed / 1e9, frozenset(runnable)) if known else None
 
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)

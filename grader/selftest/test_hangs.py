@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from grader.evidence import hangs
-from grader.evidence.hangs import Place, Watch, in_communication, own_place, parse_stacks, pulse, source
+from grader.evidence.hangs import Place, Pulse, Watch, in_communication, own_place, parse_stacks, pulse, source
 
 STAGE = Path("/run/stage")
 OWN = Place("/run/stage/handout/collectives.py", 7, "broken")
@@ -160,7 +161,7 @@ class Body:
     """Two processes whose pulse is what the test says."""
 
     def __init__(self, monkeypatch) -> None:
-        self.pulses: dict = {1: (7.0, False), 2: (9.0, False)}  # they have worked before they were watched
+        self.pulses: dict = {1: Pulse(7.0, 1.0), 2: Pulse(9.0, 1.0)}  # they have worked before they were watched
         self.watch, self.now = Watch(), 1000.0
         monkeypatch.setattr(hangs, "pulse", lambda pid: self.pulses[pid])
 
@@ -169,8 +170,7 @@ class Body:
         return self.watch.look([1, 2], self.now)
 
     def work(self, pid: int, seconds: float) -> None:
-        spent, runnable = self.pulses[pid]
-        self.pulses[pid] = spent + seconds, runnable
+        self.pulses[pid] = replace(self.pulses[pid], spent=self.pulses[pid].spent + seconds)
 
 
 @pytest.fixture
@@ -182,12 +182,20 @@ def test_processes_that_sleep_are_idle_from_the_first_look_on(body):
     assert [body.look() for _ in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3])
 
 
-def test_a_runnable_thread_is_not_idle(body):
-    body.look(), body.look()
-    body.pulses[2] = (9.0, True)
-    assert body.look() == 0 and body.look() == 0
-    body.pulses[2] = (9.0, False)
+def test_a_thread_that_goes_on_being_runnable_is_not_idle(body):
+    body.look()
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({20, 21}))
+    assert body.look() == pytest.approx(0.1)  # caught while polling, perhaps
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({21, 22}))
+    assert body.look() == 0
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({23}))
     assert body.look() == pytest.approx(0.1)
+
+
+def test_waiting_for_a_processor_is_not_idle(body):
+    body.look(), body.look()
+    body.pulses[1] = replace(body.pulses[1], delayed=1.05)
+    assert body.look() == 0
 
 
 def test_processor_time_is_not_idle(body):
@@ -238,8 +246,8 @@ def test_the_pulse_of_this_process_is_seen():
     while time.process_time() < until:
         pass
     after = pulse(os.getpid())
-    assert after[1] is True  # this very thread runs
-    assert 0.05 < after[0] - before[0] < 60
+    assert threading.get_native_id() in after.runnable  # this very thread runs
+    assert 0.05 < after.spent - before.spent < 60 and after.delayed >= before.delayed
 
 
 def test_a_process_that_is_not_there_has_no_pulse():
