@@ -30,7 +30,7 @@ class Pulse:
 
     spent: float  # seconds on a processor
     delayed: float  # seconds in the queue for one
-    runnable: frozenset[int] = frozenset()
+    runnable: frozenset[tuple[int, int]] = frozenset()  # thread, and the nanoseconds that it has run so far
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Watch:
         for pid, seen in self.pulses.items():
             last = before.get(pid, Pulse(0.0, 0.0))
             used += seen.spent + seen.delayed - last.spent - last.delayed
-            # A thread that polls is caught runnable now and then; one that gets no processor is so each time.
+            # Runnable each time, and not run in between: it gets no processor. One that polls has run, and slept.
             starved |= bool(seen.runnable & last.runnable)
         if self.since is None or starved or used > IDLE_LOAD * elapsed:
             self.since = now
@@ -77,7 +77,7 @@ def pulse(pid: int) -> Pulse | None:
         known = True
         spent, delayed = spent + ran, delayed + waited
         if state in "RD":
-            runnable.add(int(task.name))
+            runnable.add((int(task.name), ran))
     return Pulse(spent / 1e9, delayed / 1e9, frozenset(runnable)) if known else None
 
 

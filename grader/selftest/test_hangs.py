@@ -184,11 +184,11 @@ def test_processes_that_sleep_are_idle_from_the_first_look_on(body):
 
 def test_a_thread_that_goes_on_being_runnable_is_not_idle(body):
     body.look()
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({20, 21}))
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(20, 5), (21, 5)}))
     assert body.look() == pytest.approx(0.1)  # caught while polling, perhaps
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({21, 22}))
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(21, 5), (22, 5)}))
     assert body.look() == 0
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({23}))
+    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(21, 6), (22, 6)}))
     assert body.look() == pytest.approx(0.1)
 
 
@@ -246,7 +246,7 @@ def test_the_pulse_of_this_process_is_seen():
     while time.process_time() < until:
         pass
     after = pulse(os.getpid())
-    assert threading.get_native_id() in after.runnable  # this very thread runs
+    assert threading.get_native_id() in dict(after.runnable)  # this very thread runs
     assert 0.05 < after.spent - before.spent < 60 and after.delayed >= before.delayed
 
 
