@@ -494,8 +494,11 @@ def test_a_send_that_is_missing_is_named(submit):
     world = submit("""
         def broken(x):
             rank, n = dist.get_rank(), dist.get_world_size()
-            sending = dist.isend(x.clone(), (rank + 1) % n) if rank < n - 1 else None
+            mine = x.clone()
+            sending = dist.isend(mine, (rank + 1) % n) if rank < n - 1 else None
             dist.recv(x, (rank - 1) % n)
+            if sending:
+                sending.wait()
             return x
         """)
     assert "Likely: rank 2 returned without sending to rank 0." in verdict(world, 3)
