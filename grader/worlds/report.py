@@ -80,10 +80,6 @@ class RankReport:
     busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 
-    def call_reached(self) -> int:
-        """The call that the rank was in, or came to, last."""
-        return max([event.call for event in self.trail] + list(self.outcomes) + [self.held or 0, 0])
-
 
 @dataclass
 class WorldReport:
