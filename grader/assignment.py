@@ -39,7 +39,29 @@ PARTS = {
             "3.5": "Buckets that overlap",
         },
     ),
+    "tensor_parallel": Part(
+        4,
+        "Tensor parallelism",
+        {
+            "4.1": "Shard columns and rows",
+            "4.2": "Forward",
+            "4.3": "Backward",
+            "4.4": "The Megatron pair",
+        },
+    ),
+    "pipeline_parallel": Part(
+        5,
+        "Pipeline parallelism",
+        {
+            "5.1": "Cut the layers into stages",
+            "5.2": "Forward in micro-batches",
+            "5.3": "Backward",
+            "5.4": "Schedules",
+            "5.5": "Run a schedule",
+            "5.6": "The bubble",
+        },
+    ),
 }
 
 FILES = [f"{part}.py" for part in PARTS]
-GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py"]
+GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"]

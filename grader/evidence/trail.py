@@ -58,6 +58,30 @@ class Operation:
             return sum(self.received)
         return sum(self.sent) or sum(self.received)
 
+    @property
+    def traffic(self) -> float:
+        """The bytes that a rank sends at least, on average over the ranks, for its part in this operation.
+
+        By the best algorithms, which are also the factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce costs what a
+        reduce-scatter and an all-gather cost together [Patarasuk and Yuan, 2009].
+        """
+        n = len(self.group)
+        if self.kind == "send":
+            return self.bytes
+        if self.kind in ("recv", "barrier"):
+            return 0
+        if self.kind == "all_gather":
+            return self.bytes * (n - 1)
+        if self.kind == "gather":
+            return self.bytes * (n - 1) / n
+        if self.kind == "scatter":
+            return sum(self.received) * self.itemsize * (n - 1) / n
+        return self.bytes * (n - 1) / n * (2 if self.kind == "all_reduce" else 1)
+
+    @property
+    def itemsize(self) -> float:
+        return self.bytes / max(sum(self.sent) or sum(self.received), 1)
+
     def __str__(self) -> str:
         how = f" ({self.reduction})" if self.reduction else ""
         if self.kind == "send":

@@ -20,6 +20,26 @@ def gelu_derivative(z: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + erf(z / math.sqrt(2))) + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
+def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
+    """(y, saved) of the layers in turn; ``saved`` has (x, z) of each, its input and x @ W."""
+    x, saved = np.asarray(x, np.float64), []
+    for weight in weights:
+        z = x @ np.asarray(weight, np.float64)
+        saved.append((x, z))
+        x = gelu(z)
+    return x, saved
+
+
+def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
+    """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its output."""
+    gradients = []
+    for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
+        grad_z = grad_y * gelu_derivative(z)
+        gradients.insert(0, x.T @ grad_z)
+        grad_y = grad_z @ np.asarray(weight, np.float64).T
+    return grad_y, gradients
+
+
 def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = None) -> tuple[float, list]:
     """The loss, and its gradient for every weight (None where unused).
 
@@ -27,21 +47,12 @@ def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = 
     weight that several layers use (tied) has the sum of their gradients.
     """
     layers = list(range(len(weights))) if layers is None else layers
-    weights = [np.asarray(w, np.float64) for w in weights]
-    x = np.asarray(x, np.float64)
-    saved = []
-    for i in layers:
-        z = x @ weights[i]
-        saved.append((i, x, z))
-        x = gelu(z)
+    used = [weights[i] for i in layers]
+    y, saved = forward(used, x)
     gradients: list = [None] * len(weights)
-    gradient = 2 * x / x.size
-    for i, x_in, z in reversed(saved):
-        grad_z = gradient * gelu_derivative(z)
-        own = x_in.T @ grad_z
+    for i, own in zip(layers, backward(used, saved, 2 * y / y.size)[1]):
         gradients[i] = own if gradients[i] is None else gradients[i] + own
-        gradient = grad_z @ weights[i].T
-    return float(np.mean(x**2)), gradients
+    return float(np.mean(y**2)), gradients
 
 
 def adamw(weights: list, batches: list, lr: float, factor: float = 1.0, decay: float = 0.01) -> tuple[list, list, list]:

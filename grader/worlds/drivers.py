@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from grader.evidence.meter import Meter
+
 Mark = Callable[[str], None]
 
 
@@ -72,16 +74,86 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     return results
 
 
+def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result, and the bytes of the memory that it keeps alive."""
+    result = function(*args, **kwargs)
+    kept = result.untyped_storage().nbytes() if isinstance(result, torch.Tensor) else None
+    return {"value": result, "storage": kept}
+
+
+def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """A differentiable function, or a ``torch.autograd.Function``: its value, and the gradients of its arguments.
+
+    The last argument is the gradient of the value, or None for that of ``value.sum()``.
+    """
+    *args, upstream = args
+    value = getattr(function, "apply", function)(*args)
+    mark("backward began")
+    if value.requires_grad:
+        value.sum().backward() if upstream is None else value.backward(upstream)
+    mark("backward ended")
+    return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
+
+
+def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the gradient of the output."""
+    pairs, x, upstream = args
+    value = x
+    for column, row in pairs:
+        value = function(column, row, value)
+    if value.requires_grad:
+        value.backward(upstream)
+    return {"value": value, "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair]}
+
+
+def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result, and the ledger of products and sends."""
+    with Meter(_tensors([args, kwargs])) as meter:
+        value = function(*args, **kwargs)
+    return {"value": value, "ledger": meter.ledger}
+
+
+def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded."""
+    from handout.timeline import Timeline  # the stage's own copy
+
+    timeline = Timeline()
+    result = metered(lambda *args: function(*args, timeline), args, kwargs, mark)
+    return result | {"spans": [tuple(span) for span in timeline.spans]}
+
+
+def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Calls with lists of spans for each stage, written as plain tuples."""
+    from handout.timeline import Span
+
+    return [function([[Span(*span) for span in of_stage] for of_stage in timelines]) for timelines in args]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
 DRIVERS = {
     "plain": plain,
     "in_turn": in_turn,
     "twice": twice,
     "generator": generator,
     "backward_passes": backward_passes,
+    "stored": stored,
+    "differentiate": differentiate,
+    "stack_of_pairs": stack_of_pairs,
+    "metered": metered,
+    "with_timeline": with_timeline,
+    "of_spans": of_spans,
 }
 
 
 def warm_up() -> None:
     """Touch what torch sets up lazily on these paths, once in the server, so that no rank pays for it again."""
     weight = torch.eye(2, requires_grad=True)
-    torch.nn.functional.gelu(weight @ weight).square().mean()
+    with Meter([weight]):
+        torch.nn.functional.gelu(weight @ weight).square().mean()

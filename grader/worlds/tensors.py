@@ -70,6 +70,8 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return value[:10_000]
         if depth == MAX_DEPTH:
             return {"other": "too deeply nested"}
+        if type(value) is range and len(value) < 1000:
+            value = list(value)
         if type(value) in (list, tuple):
             return {type(value).__name__: [tree(item, depth + 1) for item in value]}
         if type(value) is dict:

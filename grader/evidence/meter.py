@@ -1,0 +1,70 @@
+"""The meter inside a rank: in what order a call multiplied and sent, and what memory was alive meanwhile.
+
+Below the Python API, as the recorder, so that it does not matter whether a student multiplies by hand or has autograd do it.
+The program order on one rank is the same in every run: what is judged by it cannot flicker.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Products of matrices, whichever way they are written; of each the position of the left factor.
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1, "linear": 0}
+MOST = 20_000  # entries of the ledger
+
+
+class Meter(TorchDispatchMode):
+    """``ledger``: ``[kind, amount, alive]`` of every product (floating-point operations) and send (bytes), in order.
+
+    ``alive`` are the bytes of the tensors that were made since the meter was entered and still exist, just after the product
+    or before the send. Tensors that existed before, and views of them, do not count.
+    """
+
+    def __init__(self, existing: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.ledger: list[list] = []
+        self.alive = 0
+        # By the address of the storage's C++ object: a storage that is known, with its number of bytes.
+        self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
+        self.kept = existing  # so that no address is used again
+
+    def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
+        name = operator._schema.name.split("::")[1]
+        for tensor in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                self._born(tensor.untyped_storage())
+        if name in PRODUCTS and isinstance(result, torch.Tensor):
+            inner = args[PRODUCTS[name]].shape[-1]
+            self._enter("product", 2 * inner * result.numel())
+
+    def sends(self, args: tuple) -> None:
+        tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
+        self._enter("send", sum(tensor.nbytes for tensor in tensors))
+
+    def _enter(self, kind: str, amount: int) -> None:
+        if len(self.ledger) < MOST:
+            self.ledger.append([kind, amount, self.alive])
+
+    def _born(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self.known:
+            self.known[key] = storage.nbytes()
+            self.alive += storage.nbytes()
+            weakref.finalize(storage, self._died, key)
+
+    def _died(self, key: int) -> None:
+        self.alive -= self.known.pop(key)
+
+
+def _dispatch(self: Meter, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    kwargs = kwargs or {}
+    if operator.namespace == "c10d" and operator._schema.name == "c10d::send":
+        self.sends(args)
+    result = operator(*args, **kwargs)
+    self.note(operator, args, kwargs, result)
+    return result
+
+
+Meter.__torch_dispatch__ = _dispatch  # see the recorder

@@ -1,0 +1,198 @@
+"""Part 5 · Pipeline parallelism (25 points): every rank has some of the layers, and the batch flows through all ranks.
+
+    make test PART=pipeline_parallel                              judge this file
+    python -m handout.run pipeline_parallel --world-size 4        watch four stages work, and wait
+
+Rank s holds stage s: a run of consecutive layers, with s = 0 the first. A stage sends its output to the next one, and in the
+backward pass the gradient of its input to the one before. With the batch as a whole, all stages but one would always be
+waiting. So the batch is cut into m micro-batches of equal size that follow each other through the pipeline, and the
+gradients of a stage's weights add up over the micro-batches.
+
+The loss is the mean over *all* entries of the output: of a micro-batch's y it sees 1/m, so
+
+    loss = (1/m) Σᵢ mlp.loss(yᵢ),    the gradient of the loss with respect to yᵢ  =  (1/m) mlp.loss_backward(yᵢ).
+
+``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function here:
+- what travels between neighbours is one tensor of (B/m, D) for each micro-batch, by send and receive; nothing else does;
+- inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
+- it works for 1, 2, 3, 4, … stages, also with unequal numbers of layers, for any m ≥ 1, and when it is called twice;
+- misuse raises ``ValueError`` with a message that holds the numbers, on every rank, before anything is sent.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from handout import mlp
+from handout.timeline import Span, Timeline
+
+Action = tuple[str, int]  # ("forward", 0): the forward pass of micro-batch 0 through a stage; or ("backward", 0)
+Saved = list[tuple[Tensor, Tensor]]  # for each layer of a stage (x, z): its input, and x @ W
+
+
+def split_layers(num_layers: int, num_stages: int) -> list[range]:
+    """Problem 5.1 · Cut the layers into stages, as evenly as can be.
+
+    Args:
+        num_layers: L, for the layers 0 … L−1.
+        num_stages: the number of stages.
+    Returns:
+        For each stage the range of its layers: consecutive, none left out, none empty; the first L mod ``num_stages`` stages
+        have one layer more than the others.
+    Raises:
+        ValueError: there is no stage, or there are more stages than layers ("2 layers cannot be cut into 3 stages").
+
+    ``split_layers(5, 3)``  →  [range(0, 2), range(2, 4), range(4, 5)].
+    About 6 lines.
+    """
+    raise NotImplementedError("Problem 5.1: split_layers")
+
+
+def pipeline_forward(
+    weights: list[Tensor], x: Tensor | None, batch_size: int, num_micro_batches: int
+) -> tuple[Tensor | None, list[Saved]]:
+    """Problem 5.2 · Forward through all stages, in micro-batches.
+
+    A micro-batch goes on to the next stage as soon as it is ready, before this stage turns to the next one.
+
+    Args:
+        weights: the k weights of this stage, (D, D) each, in the order of the layers.
+        x: (B, D), the whole batch, on stage 0; None on all others.
+        batch_size: B, on every stage.
+        num_micro_batches: m. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
+    Returns:
+        ``(y, saved)``: y, (B, D), the output of the last stage, there; None on all others. And on every stage what its backward
+        pass needs: for each micro-batch, for each layer of the stage, ``(x, z)``: its input and x @ W, both (B/m, D).
+    Raises:
+        ValueError: B does not divide by m, or m is not positive ("a batch of 10 does not divide into 4 micro-batches").
+
+    With 2 stages of one layer [[1]] each, x [[1], [2]] and m = 2:  stage 0 sends [[0.8413]], then [[1.9545]]; stage 1 returns
+    y = [[0.6730], [1.9050]].
+    About 15 lines.
+    """
+    raise NotImplementedError("Problem 5.2: pipeline_forward")
+
+
+def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | None) -> list[Tensor]:
+    """Problem 5.3 · Backward through all stages, from the last to the first, in micro-batches.
+
+    The last stage begins with the gradient of the loss with respect to its output; every other stage receives its own from the
+    stage after it. A gradient goes on to the stage before as soon as it is ready. The gradients of the weights are *sums*
+    over the micro-batches: the mean is already in the loss, which is one over the whole batch.
+
+    Args:
+        weights: the k weights of this stage, (D, D) each.
+        saved: as ``pipeline_forward`` returns it on this stage: m lists of k pairs ``(x, z)``, all (B/m, D).
+        y: (B, D), the output, on the last stage; None on all others.
+    Returns:
+        k tensors of shape (D, D): the gradients of this stage's weights for ``mlp.loss(y)`` of the whole batch.
+
+    With 1 stage, one layer [[1]], two micro-batches x [[1]] and [[2]]:  y = [[0.8413], [1.9545]]; the loss's gradient is y
+    itself (2y/2); the layer's is 0.8413·1.0833·1 + 1.9545·1.0852·2 = [[5.1535]].
+    About 15 lines.
+    """
+    raise NotImplementedError("Problem 5.3: pipeline_backward")
+
+
+def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
+    """Problem 5.4 · GPipe: all forward passes, then all backward passes [Huang et al., 2019]. Nothing is communicated.
+
+    Simple; but every micro-batch's activations stay alive until the last one has gone forward.
+
+    Args:
+        stage: s, whose schedule this is.
+        num_stages: the number of stages.
+        num_micro_batches: m.
+    Returns:
+        2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. The order of the micro-batches is the same on
+        every stage, and what a stage does can be done: whatever it needs comes from actions that can precede it.
+    Raises:
+        ValueError: ``stage`` is not one of the stages; there is no micro-batch.
+
+    ``gpipe_schedule(0, 2, 2)``  →  [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)].
+    About 5 lines.
+    """
+    raise NotImplementedError("Problem 5.4: gpipe_schedule")
+
+
+def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
+    """Problem 5.4 · 1F1B: as GPipe, in the same time, with fewer activations alive [Narayanan et al., 2019; 2021].
+
+    Each backward pass comes as early as it can, and frees its activations: a stage first fills the pipeline behind it
+    (warm-up), then takes turns, one forward pass and one backward pass, and finally empties it (cool-down).
+
+    Args, Returns, Raises: as ``gpipe_schedule``; and
+    - at no time are more than ``num_stages − stage`` micro-batches alive, that is, forward but not yet backward;
+    - where every action takes its time and stages work side by side, the last one ends as early as with GPipe: after
+      num_micro_batches + num_stages − 1 times the time of a forward and a backward pass.
+
+    ``one_forward_one_backward_schedule(0, 2, 3)``  →  [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2),
+    ("backward", 1), ("backward", 2)].
+    About 10 lines.
+    """
+    raise NotImplementedError("Problem 5.4: one_forward_one_backward_schedule")
+
+
+def run_schedule(
+    schedule: list[Action],
+    weights: list[Tensor],
+    x: Tensor | None,
+    batch_size: int,
+    num_micro_batches: int,
+    timeline: Timeline,
+) -> tuple[Tensor | None, list[Tensor]]:
+    """Problem 5.5 · One step of training, forward and backward, in the order of a schedule.
+
+    Any legal schedule must work, with any number of stages: neighbours may want to send to each other at the same moment. What
+    a micro-batch has saved must be gone after its backward pass, and so must what was sent, soon after it has arrived: else
+    1F1B saves nothing.
+
+    Args:
+        schedule: this stage's actions, in order; the stages' schedules fit each other, and all have the micro-batches in
+            the same order.
+        weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
+        timeline: record each action in it, in ``with timeline.span(kind, i):`` around the computing alone, not around
+            receiving or waiting.
+    Returns:
+        ``(loss, gradients)``: on the last stage the loss of the whole batch, a scalar; None on all others. And the gradients of
+        this stage's weights for it, (D, D) each.
+    Raises:
+        ValueError: as ``pipeline_forward``; or the schedule does not hold each micro-batch once forward and once backward
+            ("a schedule of 6 actions for 4 micro-batches").
+
+    About 25 lines.
+    """
+    raise NotImplementedError("Problem 5.5: run_schedule")
+
+
+def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
+    """Problem 5.6 · The bubble in theory: the part of the whole time in which a stage waits, on average over the stages.
+
+    For GPipe and 1F1B alike, where all passes of all micro-batches take the same time on all stages, and messages none.
+
+    Returns:
+        A number from 0 to 1: idle time / total time (some write idle time / ideal time, which is larger).
+    Raises:
+        ValueError: there is no stage, or no micro-batch.
+
+    ``bubble_fraction(4, 4)``  →  3/7.
+    About 3 lines.
+    """
+    raise NotImplementedError("Problem 5.6: bubble_fraction")
+
+
+def measured_bubble(timelines: list[list[Span]]) -> float:
+    """Problem 5.6 · The bubble as it was: the same part, from what each stage recorded. Nothing is communicated.
+
+    Args:
+        timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order; they do not overlap. A span is
+            work, all else is waiting, from the first start to the last end of *any* stage.
+    Returns:
+        A number from 0 to 1: idle time of all stages / total time of all stages.
+    Raises:
+        ValueError: no stage recorded a span.
+
+    With two stages that work from 0 to 2 and from 1 to 3 seconds:  each waits for 1 of 3 seconds, 1/3.
+    About 6 lines.
+    """
+    raise NotImplementedError("Problem 5.6: measured_bubble")
