@@ -50,6 +50,15 @@ def as_argument(value: Any) -> Any:
     return tensor(value) if _is_numbers(value) else value
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A product of matrices (``amount`` floating-point operations) or a send (bytes), and the bytes alive in its midst."""
+
+    kind: str
+    amount: int
+    alive: int
+
+
 @dataclass
 class Run:
     """What became of one call on all ranks."""
@@ -142,6 +151,14 @@ class Run:
     def operations(self, rank: int) -> list[Operation]:
         """What a rank communicated during this call, in order of issue."""
         return operations(self.report.ranks[rank].trail, self.index)
+
+    def ledger(self, rank: int) -> list[Entry]:
+        """What the driver's meter saw on a rank: products and sends, in the order of the program."""
+        value = self.values()[rank]
+        entries = value.get("ledger") if isinstance(value, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(e, list) and len(e) == 3 for e in entries):
+            self._fail(f"rank {rank}: what was computed and sent cannot be told from what came back.")
+        return [Entry(*entry) for entry in entries]
 
     def marks(self, rank: int, name: str) -> list[Mark]:
         trail = self.report.ranks[rank].trail

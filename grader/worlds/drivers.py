@@ -114,12 +114,24 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded."""
+    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded.
+
+    ``work`` says for each span how many products were computed in it.
+    """
     from handout.timeline import Timeline  # the stage's own copy
 
-    timeline = Timeline()
-    result = metered(lambda *args: function(*args, timeline), args, kwargs, mark)
-    return result | {"spans": [tuple(span) for span in timeline.spans]}
+    with Meter(_tensors([args, kwargs])) as meter:
+        products: list[int] = []  # how many there were at each look at the clock: a span's start and end
+
+        def clock() -> float:
+            products.append(sum(kind == "product" for kind, _, _ in meter.ledger))
+            return time.monotonic()
+
+        timeline = Timeline(clock)
+        value = function(*args, timeline)
+    work = [end - start for start, end in zip(products[::2], products[1::2])]
+    spans = [tuple(span) for span in timeline.spans]
+    return {"value": value, "ledger": meter.ledger, "spans": spans, "work": work}
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -1,0 +1,154 @@
+"""Part 5 · Pipeline parallelism: the hidden checks of the passes (5.1 to 5.3), against the single device in float64."""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+from grader.face import Strided, call, each, rounding
+from grader.judging import parallel_truth as parts
+from grader.judging import truth
+from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_messages
+
+SIZES = (1, 2, 3, 4)
+
+
+@number("5.1")
+@weight(1.0)
+@visibility("after_published")
+def test_split_layers(world, rng):
+    """Every layer is in one stage, in order; sizes differ by at most one, and the first stages have more"""
+    cuts = [
+        (layers, stages) for layers in (1, 2, 3, 4, 7, 12, 13) for stages in (1, 2, 3, 4, 5, 12) if stages <= layers
+    ]
+    (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
+    for (layers, num_stages), got in zip(cuts, run.values()[0]):
+        expected = [list(stage) for stage in parts.stages(layers, num_stages)]
+        run.demand(isinstance(got, (list, tuple)), f"split_layers({layers}, {num_stages}) is not a list: {got!r:.80}")
+        got = [list(stage) if isinstance(stage, (list, tuple)) else stage for stage in got]
+        run.demand(got == expected, f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}")
+
+
+@number("5.1")
+@weight(0.5)
+@visibility("after_published")
+def test_split_layers_misuse(world, rng):
+    """More stages than layers, and no stage at all, are a ValueError with both numbers"""
+    cases = ((2, 3), (4, 0), (3, -1), (0, 1))
+    for run, (layers, stages) in zip(
+        world(1, *(call("pipeline_parallel.split_layers", *case, may_raise=True) for case in cases)), cases
+    ):
+        run.raises_value_error(str(layers), str(stages))
+
+
+@number("5.2")
+@weight(1.5)
+@visibility("after_published")
+def test_forward(world, rng):
+    """The last stage has the output of a single device, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
+    for n in SIZES:
+        made = [PipelineProblem(rng, n, m, dtype=dtype) for m, dtype in micro_batch_counts(n)]
+        runs = world(n, *(p.forward(wrap) for p, wrap in zip(made, [Strided] + [np.array] * len(made))))
+        for run, p in zip(runs, made):
+            run.returns(
+                *[None] * (n - 1),
+                p.cast(p.y),
+                within=p.within,
+                part=lambda r: r[0],
+                named="the output",
+                lookalikes=[{}] * (n - 1) + [p.misplaced_rows()],
+            )
+            run.keeps_inputs()
+
+
+def micro_batch_counts(n):
+    """One, fewer than stages, as many, more."""
+    return [(2 * n + 1, np.float64), (1, np.float64), (n, np.float32)] + ([(n - 1, np.float64)] if n > 2 else [])
+
+
+@number("5.2")
+@weight(0.5)
+@visibility("after_published")
+def test_forward_saves(world, rng):
+    """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
+    for n in (1, 2, 3):
+        p = PipelineProblem(rng, n, 3)
+        (run,) = world(n, p.forward())
+        run.returns(
+            *p.saved_by_stage, within=p.within, part=lambda r: r[1], named="saved, [micro-batch][layer][x or z],"
+        )
+
+
+@number("5.2")
+@weight(1.5)
+@visibility("after_published")
+def test_forward_flows(world, rng):
+    """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
+    for n in (2, 3, 4):
+        p = PipelineProblem(rng, n, 5)
+        (run,) = world(n, p.forward(driver="metered"))
+        run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
+        demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
+        for rank in range(n):
+            most = max(entry.amount for entry in run.ledger(rank) if entry.kind == "product")
+            rows = most * p.rows // p.product
+            text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
+            run.demand(most <= p.product, text)
+        demand_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
+
+
+@number("5.2")
+@weight(0.5)
+@visibility("after_published")
+def test_forward_misuse(world, rng):
+    """A batch that does not divide into micro-batches is a ValueError with both numbers, on every stage"""
+    for n in (2, 3):
+        p = PipelineProblem(rng, n, 2)
+        cases = (3, 0, -2, 100)
+        requests = (
+            call("pipeline_parallel.pipeline_forward", *p.inputs(num_micro_batches=m), may_raise=True) for m in cases
+        )
+        for run, m in zip(world(n, *requests), cases):
+            run.raises_value_error(str(p.batch_size), str(m))
+
+
+@number("5.3")
+@weight(3.5)
+@visibility("after_published")
+def test_backward(world, rng):
+    """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
+    for n in SIZES:
+        made = [PipelineProblem(rng, n, m, dtype=dtype) for m, dtype in micro_batch_counts(n)]
+        runs = world(n, *(p.backward(wrap) for p, wrap in zip(made, [Strided] + [np.array] * len(made))))
+        for run, p in zip(runs, made):
+            run.returns(
+                *p.gradients_of_stages,
+                within=p.within,
+                named="the list of the weights' gradients",
+                lookalikes=p.mistakes(),
+            )
+            run.keeps_inputs()
+
+
+@number("5.3")
+@weight(1.5)
+@visibility("after_published")
+def test_backward_flows(world, rng):
+    """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
+    for n in (2, 3, 4):
+        p = PipelineProblem(rng, n, 5)
+        (run,) = world(n, p.backward(driver="metered"))
+        run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"], lookalikes=p.mistakes())
+        demand_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
+        demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
+
+
+@number("5.3")
+@weight(0.5)
+@visibility("after_published")
+def test_backward_twice(world, rng):
+    """A second backward pass with the same tensors gives the same gradients, not twice as much"""
+    p = PipelineProblem(rng, 2, 3)
+    (run,) = world(2, p.backward(driver="twice"))
+    doubled = [
+        {"the second pass's gradients were added to the first's": [2 * g for g in own]} for own in p.gradients_of_stages
+    ]
+    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], lookalikes=doubled)

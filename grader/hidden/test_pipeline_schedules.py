@@ -1,0 +1,305 @@
+"""Part 5 · Pipeline parallelism: the hidden checks of schedules, their execution, and the bubble (5.4 to 5.6)."""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+from grader.face import Hold, call, rounding
+from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
+from grader.judging import schedules
+from grader.judging.schedules import gpipe, one_forward_one_backward
+
+SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)]  # stages, micro-batches
+CLOSE = rounding(np.float64)
+
+
+def made_by(world, function):
+    """The run, and for each shape the list of all stages' schedules: right in form, and each pass once."""
+    asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
+    (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
+    answers = iter(run.values()[0])
+    of_shape = {}
+    for p, m in SHAPES:
+        of_shape[p, m] = [schedules.as_actions(next(answers)) for _ in range(p)]
+        for stage, actions in enumerate(of_shape[p, m]):
+            here = f"{function}({stage}, {p}, {m})"
+            run.demand(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
+            wrong = schedules.complete(actions, m)
+            run.demand(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
+    return run, of_shape
+
+
+def demand_executable(run, function, of_shape):
+    """All stages can be carried out together, with the micro-batches in one order."""
+    for (p, m), stages in of_shape.items():
+        time = schedules.makespan(stages, 1, 1)
+        run.demand(not isinstance(time, str), f"{function}, {p} stages, {m} micro-batches: {time}.")
+        for kind in ("forward", "backward"):
+            orders = [[i for k, i in actions if k == kind] for actions in stages]
+            text = f"{function}, {p} stages, {m} micro-batches: the stages do not have the {kind} passes in the same order:"
+            run.demand(all(order == orders[0] for order in orders), f"{text} {orders}")
+
+
+@number("5.4")
+@weight(1.0)
+@visibility("after_published")
+def test_gpipe(world, rng):
+    """GPipe: every pass once, all forward passes before all backward passes, in an order that can be carried out"""
+    run, of_shape = made_by(world, "gpipe_schedule")
+    for (p, m), stages in of_shape.items():
+        for stage, actions in enumerate(stages):
+            kinds = [kind for kind, _ in actions]
+            text = f"gpipe_schedule({stage}, {p}, {m}): a backward pass comes before the last forward pass: {actions}"
+            run.demand(kinds == ["forward"] * m + ["backward"] * m, text)
+    demand_executable(run, "gpipe_schedule", of_shape)
+
+
+@number("5.4")
+@weight(1.0)
+@visibility("after_published")
+def test_1f1b(world, rng):
+    """1F1B: every pass once, in an order that can be carried out by all stages together"""
+    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    demand_executable(run, "one_forward_one_backward_schedule", of_shape)
+
+
+@number("5.4")
+@weight(0.75)
+@visibility("after_published")
+def test_1f1b_alive(world, rng):
+    """1F1B: never more micro-batches alive than there are stages from this one to the last"""
+    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    for (p, m), stages in of_shape.items():
+        for stage, actions in enumerate(stages):
+            most, after = schedules.most_alive(actions)
+            text = (
+                f"stage {stage} of {p}, {m} micro-batches: {most} are alive after {after}, at most {p - stage} may be:"
+            )
+            run.demand(most <= p - stage, f"{text} {actions}")
+
+
+@number("5.4")
+@weight(0.75)
+@visibility("after_published")
+def test_1f1b_is_as_fast_as_gpipe(world, rng):
+    """1F1B: ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice as long"""
+    run, of_shape = made_by(world, "one_forward_one_backward_schedule")
+    for (p, m), stages in of_shape.items():
+        for backward in (1, 2):
+            time, best = schedules.makespan(stages, 1, backward), (m + p - 1) * (1 + backward)
+            run.demand(not isinstance(time, str), f"{p} stages, {m} micro-batches: {time}.")
+            text = f"{p} stages, {m} micro-batches, forward 1 and backward {backward} long: ends at {time:g}, GPipe at {best}."
+            run.demand(time <= best, f"{text} Is the warm-up too short?")
+
+
+@number("5.4")
+@weight(0.5)
+@visibility("after_published")
+def test_schedules_misuse(world, rng):
+    """A stage that does not exist, and no micro-batch, are a ValueError that names the number"""
+    cases = (((2, 2, 4), "2"), ((-1, 3, 4), "-1"), ((0, 2, 0), "0"), ((1, 2, -3), "-3"))
+    for function in ("gpipe_schedule", "one_forward_one_backward_schedule"):
+        requests = (call(f"pipeline_parallel.{function}", *case, may_raise=True) for case, _ in cases)
+        for run, (_, number_) in zip(world(1, *requests), cases):
+            run.raises_value_error(number_)
+
+
+# ——— 5.5: run a schedule
+
+
+def demand_step(run, problem):
+    """Loss and gradients of the single device, and nothing sent but one message for each micro-batch each way."""
+    run.returns(
+        *problem.gradients_of_stages,
+        within=problem.within,
+        part=lambda r: r["value"][1],
+        named="the list of the weights' gradients",
+        lookalikes=problem.mistakes(),
+    )
+    m = problem.m
+    known = {
+        "the sum of the micro-batches' losses: the loss of the whole batch is their mean": problem.cast(
+            m * problem.loss
+        ),
+        "divided by the number of micro-batches twice": problem.cast(problem.loss / m),
+    }
+    run.returns(
+        *[None] * (problem.n - 1),
+        problem.cast(problem.loss),
+        within=problem.within,
+        part=lambda r: r["value"][0],
+        named="the loss",
+        lookalikes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
+    )
+    ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
+    counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
+    demand_messages(run, problem, counts, "activations and gradients")
+
+
+@number("5.5")
+@weight(1.0)
+@visibility("after_published")
+def test_run_schedule(world, rng):
+    """GPipe and 1F1B, 1 to 4 stages, one to many micro-batches: loss and gradients are the single device's"""
+    for n in (1, 2, 3, 4):
+        made = [
+            (PipelineProblem(rng, n, m, dtype=dtype), schedule)
+            for m, dtype, schedule in (
+                (2 * n + 1, np.float64, one_forward_one_backward),
+                (n, np.float32, one_forward_one_backward),
+                (1, np.float64, one_forward_one_backward),
+                (n + 1, np.float64, gpipe),
+            )
+        ]
+        runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p, schedule in made))
+        for run, (p, _) in zip(runs, made):
+            demand_step(run, p)
+
+
+@number("5.5")
+@weight(0.5)
+@visibility("after_published")
+def test_run_other_legal_schedules(world, rng):
+    """Other legal schedules run as well: backward in reverse, shuffled micro-batches, every stage in its own style"""
+    for n in (2, 3):
+        m = 4
+        order = [int(i) for i in rng.permutation(m)]
+        forwards, backwards = [("forward", i) for i in order], [("backward", i) for i in order]
+        in_turn = [action for pair in zip(forwards, backwards) for action in pair]
+        made = [
+            [forwards + backwards[::-1]] * n,
+            [in_turn] * n,  # one micro-batch at a time: slow, and legal
+            [forwards + backwards] * (n - 1) + [in_turn],
+        ]
+        p = PipelineProblem(rng, n, m)
+        for run in world(n, *(p.run(stages) for stages in made)):
+            demand_step(run, p)
+
+
+@number("5.5")
+@weight(1.0)
+@visibility("after_published")
+def test_run_schedule_frees(world, rng):
+    """What a micro-batch has saved is gone after its backward pass: 12 micro-batches need no more memory than 4"""
+    n, layers, few, many = 3, 9, 4, 12
+    for schedule, when in ((one_forward_one_backward, "at most"), (gpipe, "in the last backward pass")):
+        made = [PipelineProblem(rng, n, m, rows=32, width=8, layers=layers) for m in (few, many)]
+        runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p in made))
+        for run, p in zip(runs, made):
+            run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named="the gradients")
+        saved = 2 * layers // n * made[0].message  # bytes that one micro-batch saves on a stage: x and z of each layer
+        for rank in range(n):
+            alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] for run in runs]
+            first, second = (max(a) if schedule is one_forward_one_backward else a[-1] for a in alive)
+            grown = (second - first) / (many - few)
+            text = f"rank {rank}, {'1F1B' if schedule is one_forward_one_backward else 'GPipe'}: {when} {first} bytes were alive"
+            text += (
+                f" with {few} micro-batches, {second} with {many}. One micro-batch saves {saved} bytes on this stage:"
+            )
+            run = runs[1]
+            run.demand(grown <= saved / 2, f"{text} something keeps them after their backward pass.")
+
+
+@number("5.5")
+@weight(0.5)
+@visibility("after_published")
+def test_run_schedule_misuse(world, rng):
+    """A batch that does not divide, and a schedule of other micro-batches, are a ValueError on every stage"""
+    for n in (2, 3):
+        p = PipelineProblem(rng, n, 4)
+        schedule = gpipe(0, n, 4)
+        broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, n, 3)]
+        requests = [p.run([own] * n, may_raise=True) for own in broken]
+        weights, x, batch_size, _ = p.inputs()
+        three = gpipe(0, n, 3)
+        odd = call(
+            "pipeline_parallel.run_schedule", three, weights, x, batch_size, 3, driver="with_timeline", may_raise=True
+        )
+        *runs, indivisible = world(n, *requests, odd)
+        for run, own in zip(runs, broken):
+            run.raises_value_error("4")
+        indivisible.raises_value_error(str(batch_size), "3")
+
+
+# ——— 5.6: the bubble
+
+
+@number("5.6")
+@weight(0.5)
+@visibility("after_published")
+def test_bubble_in_theory(world, rng):
+    """(p − 1) / (m + p − 1) of the whole time, for any number of stages and micro-batches"""
+    cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 64)]
+    bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"))
+    name = "pipeline_parallel.bubble_fraction"
+    run, *misused = world(
+        1, call(name, *cases, driver="in_turn"), *(call(name, p, m, may_raise=True) for p, m, _ in bad)
+    )
+    of_ideal = [np.array((p - 1) / m) for p, m in cases]
+    run.returns(
+        [np.array((p - 1) / (m + p - 1)) for p, m in cases],
+        within=CLOSE,
+        part=lambda r: [np.array(float(value)) for value in r],
+        named="the list of fractions",
+        lookalikes=[{"idle time over the *ideal* time; asked for is the part of the whole time": of_ideal}],
+    )
+    for case, (_, _, number_) in zip(misused, bad):
+        case.raises_value_error(number_)
+
+
+@number("5.6")
+@weight(0.5)
+@visibility("after_published")
+def test_bubble_measured(world, rng):
+    """From recorded spans: all that is not work, from the first start to the last end of any stage"""
+    timelines, expected = [], []
+    for p, m in ((1, 3), (2, 2), (3, 5), (4, 1)):
+        offset, made, now = float(rng.uniform(-5, 500)), [], 0.0
+        for stage in range(p):
+            now, spans = offset + float(rng.uniform(0, 2)), []
+            for kind, i in one_forward_one_backward(stage, p, m):
+                start = now + float(rng.uniform(0, 1))
+                now = start + float(rng.uniform(0.1, 1))
+                spans.append((kind, i, start, now))
+            made.append([spans[i] for i in rng.permutation(len(spans))])
+        flat = [span for spans in made for span in spans]
+        total = max(end for *_, end in flat) - min(start for _, _, start, _ in flat)
+        timelines.append(made)
+        expected.append(np.array(1 - sum(end - start for _, _, start, end in flat) / (p * total)))
+    # A stage that records nothing waited all the time.
+    timelines.append([[("forward", 0, 1.0, 3.0)], []])
+    expected.append(np.array(0.5))
+    name = "pipeline_parallel.measured_bubble"
+    run, empty = world(
+        1, call(name, *timelines, driver="of_spans"), call(name, [[], []], driver="of_spans", may_raise=True)
+    )
+    run.returns(
+        expected, within=CLOSE, part=lambda r: [np.array(float(value)) for value in r], named="the list of fractions"
+    )
+    empty.raises_value_error()
+
+
+@number("5.6")
+@weight(0.5)
+@visibility("after_published")
+def test_own_timeline(world, rng):
+    """A run records every action of its schedule, around the computing alone: no stage works before its input exists"""
+    n, m = 3, 4
+    p = PipelineProblem(rng, n, m)
+    made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
+    (run,) = world(n, p.run(made, holds={0: Hold(until="call began", on=1, then=0.1)}))
+    spans = [value["spans"] for value in run.values()]
+    for stage in range(n):
+        recorded = [tuple(span[:2]) for span in spans[stage]]
+        run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
+        idle = [span[:2] for span, work in zip(spans[stage], run.values()[stage]["work"]) if not work]
+        run.demand(
+            not idle, f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
+        )
+    when = [{tuple(span[:2]): span[2:] for span in of_stage} for of_stage in spans]
+    for stage in range(n - 1):
+        for i in range(m):
+            for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
+                text = f"stage {taker}'s span of {(kind, i)} begins before stage {giver}'s has ended, from which its input comes:"
+                run.demand(
+                    when[giver][kind, i][1] <= when[taker][kind, i][0], f"{text} waiting for a message is not work."
+                )

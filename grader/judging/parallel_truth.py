@@ -1,0 +1,140 @@
+"""What each rank should hold where a model is cut into parts, and what well-known mistakes would leave there instead.
+
+In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
+"""
+
+import numpy as np
+
+from grader.judging.truth import backward, gelu, gelu_derivative
+
+SPLIT = (
+    "between two layers every rank took its columns of its *own* term of the gradient: the terms of all ranks have to be"
+    " added up first (reduce-scatter, not split)"
+)
+OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never added"
+ADDED_WHOLE = "grad_y was added up over the ranks, but every rank already holds the whole of it"
+AVERAGED_TERMS = "averaged over the ranks where terms add up: nothing is divided in tensor parallelism"
+EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
+
+OWN_MEANS = (
+    "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of micro-batches: the mean is"
+    " over the whole batch"
+)
+DIVIDED_TWICE = "divided by the number of micro-batches once too often: the mean is already in the loss"
+LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should add up"
+FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
+CROSSED = "the gradient of one micro-batch met the activations of another: the stages have them in different orders"
+REVERSED = "the micro-batches are in reverse order"
+
+
+def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
+    return np.split(weight, n, axis=1)
+
+
+def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
+    return np.split(weight, n, axis=0)
+
+
+# ——— tensor parallelism
+
+
+def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> tuple[list[dict], list[dict]]:
+    """What a mistaken backward pass returns on each rank, by the sentence that names it: as grad_x, and as gradients."""
+    if n == 1:
+        return [{}], [{}]
+    grad_x, whole = backward(weights, saved, grad_y)
+    layers = len(weights)
+    right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
+    split = [_split_backward(weights, saved, grad_y, n, rank) for rank in range(n)]
+    of_input = [
+        {
+            OWN_TERM: own_term(weights, saved, grad_y, n, rank),
+            SPLIT: sum(term for term, _ in split),
+            SPLIT + "; and so for x": split[rank][0],
+            ADDED_WHOLE: n * grad_x,
+            AVERAGED_TERMS: grad_x / n**layers,
+        }
+        for rank in range(n)
+    ]
+    of_shards = [
+        {
+            SPLIT: split[rank][1],
+            ADDED_WHOLE: [n * g for g in right[rank]],
+            AVERAGED_TERMS: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
+        }
+        for rank in range(n)
+    ]
+    return of_input, of_shards
+
+
+def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
+    """What a rank alone knows of the gradient of the input of the first layer."""
+    grad_y, _ = backward(weights[1:], saved[1:], grad_y)
+    _, z = saved[0]
+    grad_z = columns(grad_y * gelu_derivative(z), n)[rank]
+    return grad_z @ columns(weights[0], n)[rank].T
+
+
+def _split_backward(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> tuple[np.ndarray, list]:
+    gradients, partial = [], grad_y
+    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
+        grad_z = columns(partial, n)[rank] * gelu_derivative(columns(z, n)[rank])
+        gradients.insert(0, x.T @ grad_z)
+        partial = grad_z @ columns(weight, n)[rank].T
+    return partial, gradients
+
+
+def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> np.ndarray:
+    """y of a Megatron pair that sums too late."""
+    return sum(gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n)))
+
+
+# ——— pipeline parallelism
+
+
+def stages(num_layers: int, num_stages: int) -> list[range]:
+    """Consecutive layers, the first stages with one more where it does not come out even."""
+    sizes = [num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)]
+    ends = np.cumsum(sizes)
+    return [range(int(end) - size, int(end)) for size, end in zip(sizes, ends)]
+
+
+def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
+    """What a stage saves: for each micro-batch, for each of its layers, (x, z)."""
+    halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
+    return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
+
+
+def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range], m: int) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: the gradients that a mistaken backward pass leaves."""
+    if m == 1:
+        return [{} for _ in cut]
+    grad_y = 2 * y / y.size
+    parts = micro_batches(saved, range(len(weights)), m)
+    each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
+    whole = [sum(gradients) for gradients in zip(*each)]
+    crossed = _crossed(weights, parts, np.split(grad_y, m), cut)
+    known = {
+        OWN_MEANS: [m * g for g in whole],
+        DIVIDED_TWICE: [g / m for g in whole],
+        LAST_ONLY: each[-1],
+        LAST_ONLY + ", and of a mean over its own rows": [m * g for g in each[-1]],
+        FIRST_ONLY: each[0],
+        CROSSED: crossed,
+    }
+    return [{name: [values[l] for l in layers] for name, values in known.items()} for layers in cut]
+
+
+def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
+    """Gradients arrive from the first micro-batch on, and every stage but the last takes its activations from the last on."""
+    gradients: list = [None] * len(weights)
+    for layers in reversed(cut):
+        order = parts if layers is cut[-1] else parts[::-1]
+        outgoing = []
+        for part, grad in zip(order, incoming):
+            grad, own = backward([weights[l] for l in layers], [part[l] for l in layers], grad)
+            outgoing.append(grad)
+            for l, gradient in zip(layers, own):
+                gradients[l] = gradient if gradients[l] is None else gradients[l] + gradient
+        incoming = outgoing
+    return gradients

@@ -1,0 +1,95 @@
+"""Pipeline schedules, judged by what they are for: every pass once, in an order that can be carried out, soon and with little
+alive. Nothing here prefers one right schedule to another.
+"""
+
+from typing import Any
+
+Action = tuple[str, int]
+
+
+def as_actions(value: Any) -> list[Action] | None:
+    """The schedule, if it is a list of pairs of a kind and a micro-batch."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    actions = []
+    for action in value:
+        if not isinstance(action, (list, tuple)) or len(action) != 2:
+            return None
+        kind, i = action
+        if kind not in ("forward", "backward") or type(i) is not int:
+            return None
+        actions.append((kind, i))
+    return actions
+
+
+def complete(actions: list[Action], m: int) -> str | None:
+    """What is missing, too much, or of a micro-batch that does not exist. None where each is there once."""
+    wanted = [(kind, i) for i in range(m) for kind in ("forward", "backward")]
+    for action in wanted:
+        if (times := actions.count(action)) != 1:
+            return f"{action} is there {times} times, not once" if times else f"{action} is missing"
+    if strange := [action for action in actions if action not in wanted]:
+        return f"{strange[0]} does not exist: the micro-batches are 0 … {m - 1}"
+    early = [i for i in range(m) if actions.index(("backward", i)) < actions.index(("forward", i))]
+    return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None
+
+
+def most_alive(actions: list[Action]) -> tuple[int, Action]:
+    """How many micro-batches are forward but not yet backward at most, and after which action first."""
+    alive, most, after = 0, 0, actions[0]
+    for action in actions:
+        alive += 1 if action[0] == "forward" else -1
+        if alive > most:
+            most, after = alive, action
+    return most, after
+
+
+def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
+    """When the last stage ends, if every action begins as soon as its stage and its input are ready; messages take no time.
+
+    A sentence instead, where the stages wait for each other for ever.
+    """
+    ended: dict[tuple[str, int, int], float] = {}
+    free = [0.0] * len(stages)
+    at = [0] * len(stages)
+    moved = True
+    while moved:
+        moved = False
+        for stage, actions in enumerate(stages):
+            while at[stage] < len(actions):
+                kind, i = actions[at[stage]]
+                source = _source(kind, i, stage, len(stages))
+                if source and source not in ended:
+                    break
+                start = max(free[stage], ended[source] if source else 0.0)
+                free[stage] = ended[kind, i, stage] = start + (forward if kind == "forward" else backward)
+                at[stage] += 1
+                moved = True
+    stuck = [stage for stage, actions in enumerate(stages) if at[stage] < len(actions)]
+    if stuck:
+        waits = [f"stage {s} at {stages[s][at[s]]}" for s in stuck]
+        return f"no stage can go on: {', '.join(waits)}. Each waits for an action of a neighbour that comes later there"
+    return max(free)
+
+
+def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, int] | None:
+    """The neighbour's action whose result this one needs."""
+    if kind == "forward":
+        return ("forward", i, stage - 1) if stage > 0 else None
+    return ("backward", i, stage + 1) if stage < num_stages - 1 else None
+
+
+def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
+    """A schedule to be carried out: all forward passes, then all backward passes [Huang et al., 2019]."""
+    return [("forward", i) for i in range(m)] + [("backward", i) for i in range(m)]
+
+
+def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
+    """A schedule to be carried out: a stage goes forward while it may, and backward else [Narayanan et al., 2021]."""
+    actions, ahead = [], 0
+    for i in range(m):
+        while ahead < min(i + num_stages - stage, m):
+            actions.append(("forward", ahead))
+            ahead += 1
+        actions.append(("backward", i))
+    return actions

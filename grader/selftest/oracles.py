@@ -1,0 +1,238 @@
+"""The reference beside torch's own parallelism: on the same ranks, with the same numbers.
+
+Everything here runs on the ranks. A comparison returns named tensors three times: the reference's, torch's, and what this rank
+would get without communicating, which must differ: else equal numbers would prove nothing.
+"""
+
+import faulthandler
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from handout import mlp
+from handout.timeline import Timeline
+from solutions import data_parallel, pipeline_parallel, tensor_parallel
+
+Tensors = dict[str, Tensor]
+Comparison = tuple[Tensors, Tensors, Tensors]  # the reference's, torch's, this rank alone
+
+# 24 columns and rows divide by 2, 3 and 4 ranks; 6 layers make unequal stages of 4.
+LAYERS, WIDTH, BATCH, MICRO_BATCHES = 6, 24, 24, 6
+
+
+def torch_mlp(weights: list[Tensor]) -> nn.Sequential:
+    """The model of ``mlp.forward`` as torch's modules. ``nn.Linear`` keeps its weight transposed."""
+    modules: list[nn.Module] = []
+    for weight in weights:
+        linear = nn.Linear(*weight.shape, bias=False, dtype=weight.dtype)
+        linear.weight = nn.Parameter(weight.T.contiguous())
+        modules += [linear, nn.GELU()]
+    return nn.Sequential(*modules)
+
+
+def torch_gradients(model: nn.Module) -> list[Tensor]:
+    """As the reference has them: this rank's part, and not transposed."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return [(g.to_local() if isinstance(g, DTensor) else g).T for g in gradients]
+
+
+def cut_by_columns(weights: list[Tensor]) -> nn.Module:
+    """Each layer's whole output on every rank, as ``tensor_parallel_forward`` has it."""
+    return _parallelize(weights, [ColwiseParallel(output_layouts=Replicate())] * len(weights))
+
+
+def cut_by_columns_gathered_late(weights: list[Tensor]) -> nn.Module:
+    """The same with gelu before the gather: the backward pass then has a reduce-scatter for it, as the reference has."""
+    layouts = [Replicate(), *[Shard(-1)] * (len(weights) - 1), Replicate()]
+    plan = [ColwiseParallel(input_layouts=a, output_layouts=b) for a, b in zip(layouts, layouts[1:])]
+    return _parallelize(weights, plan)
+
+
+def cut_in_pairs(weights: list[Tensor]) -> nn.Module:
+    """By columns and by rows in turn, as ``megatron_pair`` does."""
+    return _parallelize(weights, [ColwiseParallel(), RowwiseParallel()] * (len(weights) // 2))
+
+
+def _parallelize(weights: list[Tensor], plan: list) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    names = [str(2 * l) for l in range(len(weights))]  # every second module is a gelu
+    return parallelize_module(torch_mlp(weights), mesh, dict(zip(names, plan)))
+
+
+def torch_pipeline(schedule: type, stage_weights: list[Tensor], num_micro_batches: int) -> tuple[Callable, nn.Module]:
+    """``(step, module)`` of this rank's stage. ``step(x)`` on every rank; it returns ``(y, loss)`` on the last stage."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    module = torch_mlp(stage_weights)
+    stage = PipelineStage(module, rank, n, torch.device("cpu"))
+    # Torch divides the gradients by the number of micro-batches, so that the loss is their mean, as the reference's.
+    run = schedule(stage, num_micro_batches, loss_fn=lambda y, target: mlp.loss(y))
+
+    def step(x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        losses: list[Tensor] = []
+        y = run.step(*[x] if rank == 0 else [], target=x if rank == n - 1 else None, losses=losses)
+        return y, torch.stack(losses).mean() if rank == n - 1 else None
+
+    return step, module
+
+
+def my_stage(weights: list[Tensor]) -> list[Tensor]:
+    return [weights[l] for l in pipeline_parallel.split_layers(len(weights), dist.get_world_size())[dist.get_rank()]]
+
+
+def on_one_device(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """``(y, gradient of x, gradients of the weights)`` by autograd, without any communication."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, *weights)]
+    y = mlp.forward(leaves[1:], leaves[0])
+    grad_x, *gradients = torch.autograd.grad(mlp.loss(y), leaves)
+    return y.detach(), grad_x, gradients
+
+
+def named(gradients: list[Tensor], **others: Tensor | None) -> Tensors:
+    tensors = {name: tensor.detach() for name, tensor in others.items() if tensor is not None}
+    return tensors | {f"gradient of layer {l}": gradient for l, gradient in enumerate(gradients)}
+
+
+def _ddp(weights: list[Tensor], shard: Tensor) -> Tensors:
+    model = DistributedDataParallel(torch_mlp(weights), bucket_cap_mb=0.01)  # room for two layers
+    loss = mlp.loss(model(shard))
+    loss.backward()
+    return named(torch_gradients(model), loss=loss)
+
+
+def data_parallel_step(weights: list[Tensor], x: Tensor) -> Comparison:
+    shard = data_parallel.shard_batch(x)
+    loss, gradients = data_parallel.data_parallel_step(weights, shard)
+    return named(gradients, loss=loss), _ddp(weights, shard), named(on_one_device(weights, shard)[2])
+
+
+def gradient_buckets(weights: list[Tensor], x: Tensor) -> Comparison:
+    shard = data_parallel.shard_batch(x)
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    buckets = data_parallel.GradientBuckets(leaves, bucket_bytes=5 * leaves[0].nbytes // 2)
+    loss = mlp.loss(mlp.forward(leaves, shard))
+    loss.backward()
+    buckets.wait()
+    gradients = [leaf.grad for leaf in leaves]
+    return named(gradients, loss=loss), _ddp(weights, shard), named(on_one_device(weights, shard)[2])
+
+
+def tensor_columns(weights: list[Tensor], x: Tensor) -> Comparison:
+    shards = [tensor_parallel.shard_columns(weight) for weight in weights]
+    y, saved = tensor_parallel.tensor_parallel_forward(shards, x)
+    grad_x, gradients = tensor_parallel.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
+    reference = named(gradients, y=y, grad_x=grad_x)
+    own = [_only_mine(weight, 1) for weight in weights]
+    return reference, _tensor_parallel_torch(cut_by_columns(weights), x), _tensor_parallel_alone(own, x, [1] * LAYERS)
+
+
+def megatron_pairs(weights: list[Tensor], x: Tensor) -> Comparison:
+    dims = [1, 0] * (LAYERS // 2)
+    cut = [
+        tensor_parallel.shard_columns(weight) if dim else tensor_parallel.shard_rows(weight)
+        for weight, dim in zip(weights, dims)
+    ]
+    leaves = [leaf.requires_grad_() for leaf in cut]
+    y = leaf_x = x.clone().requires_grad_()
+    for column, row in zip(leaves[::2], leaves[1::2]):
+        y = tensor_parallel.megatron_pair(column, row, y)
+    mlp.loss(y).backward()
+    reference = named([leaf.grad for leaf in leaves], y=y, grad_x=leaf_x.grad)
+    own = [_only_mine(weight, dim) for weight, dim in zip(weights, dims)]
+    return reference, _tensor_parallel_torch(cut_in_pairs(weights), x), _tensor_parallel_alone(own, x, dims)
+
+
+def _tensor_parallel_torch(model: nn.Module, x: Tensor) -> Tensors:
+    leaf = x.clone().requires_grad_()
+    y = model(leaf)
+    mlp.loss(y).backward()
+    return named(torch_gradients(model), y=y, grad_x=leaf.grad)
+
+
+def _only_mine(weight: Tensor, dim: int) -> Tensor:
+    """The weight with zeros where other ranks have their parts: a layer as if nobody else were there."""
+    own = torch.zeros_like(weight)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    own.chunk(n, dim)[rank].copy_(weight.chunk(n, dim)[rank])
+    return own
+
+
+def _tensor_parallel_alone(own: list[Tensor], x: Tensor, dims: list[int]) -> Tensors:
+    y, grad_x, gradients = on_one_device(own, x)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    return named([g.chunk(n, dim)[rank] for g, dim in zip(gradients, dims)], y=y, grad_x=grad_x)
+
+
+def pipeline_passes(weights: list[Tensor], x: Tensor) -> Comparison:
+    mine, first = my_stage(weights), x if dist.get_rank() == 0 else None
+    y, saved = pipeline_parallel.pipeline_forward(mine, first, BATCH, MICRO_BATCHES)
+    gradients = pipeline_parallel.pipeline_backward(mine, saved, y)
+    step, module = torch_pipeline(ScheduleGPipe, mine, MICRO_BATCHES)
+    torch_y, _ = step(x)
+    # A stage on its own: it takes the batch for its input, and its output for the model's.
+    return named(gradients, y=y), named(torch_gradients(module), y=torch_y), named(on_one_device(mine, x)[2])
+
+
+def gpipe(weights: list[Tensor], x: Tensor) -> Comparison:
+    return _schedule(pipeline_parallel.gpipe_schedule, ScheduleGPipe, weights, x)
+
+
+def one_forward_one_backward(weights: list[Tensor], x: Tensor) -> Comparison:
+    return _schedule(pipeline_parallel.one_forward_one_backward_schedule, Schedule1F1B, weights, x)
+
+
+def _schedule(make: Callable, torch_schedule: type, weights: list[Tensor], x: Tensor) -> Comparison:
+    rank, mine = dist.get_rank(), my_stage(weights)
+    schedule = make(rank, dist.get_world_size(), MICRO_BATCHES)
+    first = x if rank == 0 else None
+    loss, gradients = pipeline_parallel.run_schedule(schedule, mine, first, BATCH, MICRO_BATCHES, Timeline())
+    step, module = torch_pipeline(torch_schedule, mine, MICRO_BATCHES)
+    _, torch_loss = step(x)
+    return (
+        named(gradients, loss=loss),
+        named(torch_gradients(module), loss=torch_loss),
+        named(on_one_device(mine, x)[2]),
+    )
+
+
+COMPARISONS = [
+    data_parallel_step,
+    gradient_buckets,
+    tensor_columns,
+    megatron_pairs,
+    pipeline_passes,
+    gpipe,
+    one_forward_one_backward,
+]
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    """The largest error, in units of the largest entry. Shape and dtype must be the same."""
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (actual.shape, expected.shape)
+    assert expected.abs().max() > 0
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+def compare_all(folder: Path) -> None:
+    """On every rank: all comparisons, into a file of its own: how far the reference and this rank alone are from torch's."""
+    faulthandler.dump_traceback_later(60, exit=True)  # a deadlock: say where, instead of waiting for gloo's half hour
+    torch.set_num_threads(1)
+    weights = mlp.init_weights(LAYERS, WIDTH, dtype=torch.float64)
+    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = {}
+    for compare in COMPARISONS:
+        reference, by_torch, alone = compare(weights, x)
+        found[compare.__name__] = {
+            "reference": {item: difference(reference[item], by_torch[item]) for item in by_torch},
+            "alone": {item: difference(alone[item], by_torch[item]) for item in alone},
+        }
+    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
+    faulthandler.cancel_dump_traceback_later()

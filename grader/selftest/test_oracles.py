@@ -1,0 +1,55 @@
+"""The reference computes what torch's own parallelism computes: on every rank, every value and every gradient."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from grader.reports.plugin import RUN
+
+COMPARISONS = [
+    "data_parallel_step",
+    "gradient_buckets",
+    "tensor_columns",
+    "megatron_pairs",
+    "pipeline_passes",
+    "gpipe",
+    "one_forward_one_backward",
+]
+
+# Both sides add up at most some hundred products for an entry in float64, in different orders: they differ by some 1e-16 of the
+# largest entry. A thousand times that is room enough, and every mistake in the mathematics is far beyond it.
+TOLERANCE = 1e-12
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4], ids="{}_ranks".format)
+def ranks(request: pytest.FixtureRequest) -> list[dict]:
+    """What each rank of a world found. The world is started once, also where several processes share the tests."""
+    n = request.param
+    folder = Path(os.environ[RUN]).parent / f"oracles-{n}"
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"rank{rank}.json" for rank in range(n)]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not all(file.exists() for file in files):
+            # Here, because torch is slow to import and the other tests of this process do without it.
+            from grader.selftest.oracles import compare_all
+            from handout.launcher import launch
+
+            launch(compare_all, n, folder)
+    return [json.loads(file.read_text()) for file in files]
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+def test_the_reference_computes_what_torch_computes(ranks, comparison):
+    for rank, found in enumerate(ranks):
+        wrong = {item: error for item, error in found[comparison]["reference"].items() if not error <= TOLERANCE}
+        assert not wrong, f"on rank {rank} of {len(ranks)}, relative to the largest entry"
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+def test_without_communication_a_rank_computes_something_else(ranks, comparison):
+    for found in ranks:
+        assert min(found[comparison]["alone"].values()) > 0.01  # else the test above could not fail

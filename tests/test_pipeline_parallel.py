@@ -1,0 +1,125 @@
+"""Part 5 · Pipeline parallelism: the public checks, on two stages.
+
+Run one problem with ``make test PART=pipeline_parallel K=schedule``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.face import call, each, rounding
+from grader.judging import parallel_truth, schedules, truth
+
+BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns: two micro-batches of 2
+WEIGHTS = [
+    np.array([[1.0, -0.5], [0.5, 1.0]]),
+    np.array([[0.5, 1.0], [-1.0, 2.0]]),
+    np.array([[1.0, 0.5], [0.25, 1.0]]),
+]
+CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
+STAGES = each(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
+CLOSE = rounding(np.float64)
+F, B = "forward", "backward"
+
+
+@number("5.1")
+@weight(0.5)
+def test_split_layers(world):
+    """Five layers on three stages: 2, 2 and 1"""
+    (run,) = world(1, call("pipeline_parallel.split_layers", 5, 3))
+    run.returns(((0, 1), (2, 3), (4,)))
+
+
+@number("5.2")
+@weight(1.0)
+def test_forward(world):
+    """Two micro-batches through two stages come out as from a single device, and each stage saves its own"""
+    (run,) = world(2, call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 4, 2))
+    y, saved = truth.forward(WEIGHTS, BATCH)
+    known = [{}, {parallel_truth.REVERSED: np.concatenate([y[2:], y[:2]])}]
+    run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
+    expected = [parallel_truth.micro_batches(saved, layers, 2) for layers in CUT]
+    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named="saved, [micro-batch][layer][x or z],")
+
+
+@number("5.3")
+@weight(1.5)
+def test_backward(world):
+    """Two micro-batches back through two stages leave the gradients of a single device"""
+    y, saved = truth.forward(WEIGHTS, BATCH)
+    own = each(*(parallel_truth.micro_batches(saved, layers, 2) for layers in CUT))
+    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y)))
+    _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
+    run.returns(
+        *([gradients[layer] for layer in layers] for layers in CUT),
+        within=CLOSE,
+        lookalikes=parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, 2),
+        named="the list of the weights' gradients",
+    )
+
+
+@number("5.4")
+@weight(1.0)
+def test_schedules(world):
+    """Two stages, three micro-batches: GPipe and 1F1B have every pass once, in an order that can be carried out"""
+    stages = [(stage, 2, 3) for stage in range(2)]
+    for run, name in zip(
+        world(
+            1,
+            call("pipeline_parallel.gpipe_schedule", *stages, driver="in_turn"),
+            call("pipeline_parallel.one_forward_one_backward_schedule", *stages, driver="in_turn"),
+        ),
+        ("GPipe", "1F1B"),
+    ):
+        made = [schedules.as_actions(schedule) for schedule in run.values()[0]]
+        for stage, actions in enumerate(made):
+            run.demand(actions is not None, f"{name}, stage {stage}: not a list of pairs like ('forward', 0).")
+            wrong = schedules.complete(actions, 3)
+            run.demand(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
+        time = schedules.makespan(made, 1, 1)
+        run.demand(not isinstance(time, str), f"{name}: {time}.")
+        alive = 3 if name == "GPipe" else 2
+        most, after = schedules.most_alive(made[0])
+        run.demand(
+            most == alive, f"{name}, stage 0: {most} micro-batches are alive after {after}; it should be {alive}."
+        )
+
+
+@number("5.5")
+@weight(1.0)
+def test_run_schedule(world):
+    """Two stages carry out GPipe, then 1F1B: loss and gradients are those of a single device"""
+    gpipe = [(F, 0), (F, 1), (B, 0), (B, 1)]
+    alternating = [(F, 0), (B, 0), (F, 1), (B, 1)]  # 1F1B on the last stage
+    loss, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
+    y, saved = truth.forward(WEIGHTS, BATCH)
+    mistakes = parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, 2)
+    inputs = (STAGES, each(BATCH, None), 4, 2)
+    for run in world(
+        2,
+        *(
+            call("pipeline_parallel.run_schedule", each(*stages), *inputs, driver="with_timeline")
+            for stages in ([gpipe, gpipe], [[(F, 0), (F, 1), (B, 0), (B, 1)], alternating])
+        ),
+    ):
+        run.returns(
+            *([gradients[layer] for layer in layers] for layers in CUT),
+            within=CLOSE,
+            part=lambda r: r["value"][1],
+            lookalikes=mistakes,
+            named="the list of the weights' gradients",
+        )
+        run.returns(None, np.array(loss), within=CLOSE, part=lambda r: r["value"][0], named="the loss")
+
+
+@number("5.6")
+@weight(0.5)
+def test_bubble(world):
+    """Four stages and four micro-batches wait for 3/7 of the time; two stages that work 2 of 3 seconds, for 1/3"""
+    spans = [[(F, 0, 0.0, 1.0), (B, 0, 1.0, 2.0)], [(F, 0, 1.0, 3.0)]]
+    theory, measured = world(
+        1,
+        call("pipeline_parallel.bubble_fraction", 4, 4),
+        call("pipeline_parallel.measured_bubble", spans, driver="of_spans"),
+    )
+    theory.returns(np.array(3 / 7), within=CLOSE, part=lambda r: np.array(float(r)))
+    measured.returns(np.array(1 / 3), within=CLOSE, part=lambda r: np.array(float(r[0])))

@@ -1,0 +1,80 @@
+"""Part 4 · Tensor parallelism: the public checks, on two ranks.
+
+Run one problem with ``make test PART=tensor_parallel K=backward``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.face import Leaf, call, each, rounding, tensor
+from grader.judging import parallel_truth, truth
+
+BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
+WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
+SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]  # of rank 0, of rank 1
+CLOSE = rounding(np.float64)
+
+
+@number("4.1")
+@weight(0.5)
+def test_shards(world):
+    """Two ranks take half of the columns each, and half of the rows"""
+    whole = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    by_columns, by_rows = world(
+        2, call("tensor_parallel.shard_columns", whole), call("tensor_parallel.shard_rows", whole)
+    )
+    by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]])
+    by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
+
+
+@number("4.2")
+@weight(1.0)
+def test_forward(world):
+    """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", each(*SHARDS), BATCH))
+    y, saved = truth.forward(WEIGHTS, BATCH)
+    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output")
+    parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
+    run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)")
+
+
+@number("4.3")
+@weight(1.5)
+def test_backward(world):
+    """The gradients of two layers on two ranks are those of a single device"""
+    y, saved = truth.forward(WEIGHTS, BATCH)
+    grad_y = 2 * y / y.size
+    own = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", each(*SHARDS), each(*own), grad_y))
+    grad_x, whole = truth.backward(WEIGHTS, saved, grad_y)
+    of_input, of_shards = parallel_truth.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
+    gradients = [[g[:, rank : rank + 1] for g in whole] for rank in range(2)]
+    run.returns(
+        *gradients, within=CLOSE, part=lambda r: r[1], named="the list of the shards' gradients", lookalikes=of_shards
+    )
+    run.returns(grad_x, grad_x, within=CLOSE, part=lambda r: r[0], named="the gradient of x", lookalikes=of_input)
+
+
+@number("4.4")
+@weight(1.0)
+def test_megatron_pair(world):
+    """A column shard, then a row shard: output and gradients are those of two layers on a single device"""
+    a, b = WEIGHTS
+    y, saved = truth.forward([a, b], BATCH)
+    upstream = np.ones_like(y)
+    (run,) = world(
+        2,
+        call(
+            "tensor_parallel.megatron_pair",
+            each(Leaf(a[:, :1]), Leaf(a[:, 1:])),
+            each(Leaf(b[:1]), Leaf(b[1:])),
+            Leaf(BATCH),
+            upstream,
+            driver="differentiate",
+        ),
+    )
+    early = {parallel_truth.EARLY_GELU: parallel_truth.gelus_before_the_sum(a, b, BATCH, 2)}
+    run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=[early, early])
+    grad_x, (grad_a, grad_b) = truth.backward([a, b], saved, upstream)
+    expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
+    run.returns(*expected, within=CLOSE, part=lambda r: r["gradients"], named="the gradients of column, row and x")
