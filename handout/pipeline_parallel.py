@@ -15,8 +15,9 @@ The loss is the mean over *all* entries of the output: of a micro-batch's y it s
 ``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function here:
 - what travels between neighbours is one tensor of (B/m, D) for each micro-batch, by send and receive; nothing else does;
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
-- it works for 1, 2, 3, 4, … stages, also with unequal numbers of layers, for any m ≥ 1, and when it is called twice;
-- misuse raises ``ValueError`` with a message that holds the numbers, on every rank, before anything is sent.
+- it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice;
+- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
+  sent.
 """
 
 import torch
@@ -78,7 +79,7 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     The last stage begins with the gradient of the loss with respect to its output; every other stage receives its own from the
     stage after it. A gradient goes on to the stage before as soon as it is ready. The gradients of the weights are *sums*
-    over the micro-batches: the mean is already in the loss, which is one over the whole batch.
+    over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y has it.
 
     Args:
         weights: the k weights of this stage, (D, D) each.
@@ -104,12 +105,13 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
         num_stages: the number of stages.
         num_micro_batches: m.
     Returns:
-        2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. The order of the micro-batches is the same on
-        every stage, and what a stage does can be done: whatever it needs comes from actions that can precede it.
+        2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. All stages have the forward passes in one
+        and the same order, and the backward passes in one and the same order, which may be another. And the stages'
+        schedules fit each other: every action can be carried out when its turn comes.
     Raises:
         ValueError: ``stage`` is not one of the stages; there is no micro-batch.
 
-    ``gpipe_schedule(0, 2, 2)``  →  [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)].
+    ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)].
     About 5 lines.
     """
     raise NotImplementedError("Problem 5.4: gpipe_schedule")
@@ -121,13 +123,18 @@ def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_bat
     Each backward pass comes as early as it can, and frees its activations: a stage first fills the pipeline behind it
     (warm-up), then takes turns, one forward pass and one backward pass, and finally empties it (cool-down).
 
-    Args, Returns, Raises: as ``gpipe_schedule``; and
-    - at no time are more than ``num_stages − stage`` micro-batches alive, that is, forward but not yet backward;
-    - where every action takes its time and stages work side by side, the last one ends as early as with GPipe: after
-      num_micro_batches + num_stages − 1 times the time of a forward and a backward pass.
+    Args:
+        stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
+    Returns:
+        2m actions, as ``gpipe_schedule``, of which two more things are true:
+        - at no time are more than ``num_stages − stage`` micro-batches alive, that is, forward but not yet backward;
+        - where all stages work side by side, the last one ends as early as with GPipe: after m + num_stages − 1 times the
+          time of a forward and a backward pass.
+    Raises:
+        ValueError: as ``gpipe_schedule``.
 
-    ``one_forward_one_backward_schedule(0, 2, 3)``  →  [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2),
-    ("backward", 1), ("backward", 2)].
+    ``one_forward_one_backward_schedule(0, 2, 3)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0),
+    ("forward", 2), ("backward", 1), ("backward", 2)].
     About 10 lines.
     """
     raise NotImplementedError("Problem 5.4: one_forward_one_backward_schedule")
@@ -143,15 +150,17 @@ def run_schedule(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Problem 5.5 · One step of training, forward and backward, in the order of a schedule.
 
-    Any legal schedule must work, with any number of stages: neighbours may want to send to each other at the same moment. What
-    a micro-batch has saved must be gone after its backward pass, and so must what was sent, soon after it has arrived: else
-    1F1B saves nothing.
+    Any schedules that fit each other must run, not only GPipe and 1F1B: the stages before the last may be at their third
+    forward pass while the last one is at its first backward pass, so neighbours may want to send to each other at the same moment.
+
+    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. A tensor that was sent with
+    ``isend`` lives until somebody calls ``wait()`` (``is_completed()`` alone never says so with gloo). A good moment for the
+    activation of micro-batch i is when its gradient has come back: then the wait is over at once.
 
     Args:
-        schedule: this stage's actions, in order; the stages' schedules fit each other, and all have the micro-batches in
-            the same order.
+        schedule: this stage's actions, in order; what ``gpipe_schedule`` says of schedules is true of the stages' schedules.
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
-        timeline: record each action in it, in ``with timeline.span(kind, i):`` around the computing alone, not around
+        timeline: record each action in it, once, in ``with timeline.span(kind, i):`` around the computing, not around
             receiving or waiting.
     Returns:
         ``(loss, gradients)``: on the last stage the loss of the whole batch, a scalar; None on all others. And the gradients of

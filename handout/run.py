@@ -2,6 +2,8 @@
 
     python -m handout.run collectives --world-size 4
     python -m handout.run data_parallel --world-size 4
+    python -m handout.run tensor_parallel --world-size 4
+    python -m handout.run pipeline_parallel --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
 One command starts all ranks on this machine; under ``torchrun``, on one machine or many, each rank is already there.
@@ -9,12 +11,14 @@ One command starts all ranks on this machine; under ``torchrun``, on one machine
 
 import argparse
 import importlib
+import os
 
 import torch
 import torch.distributed as dist
 
 from handout import mlp
 from handout.launcher import device, launch
+from handout.timeline import Timeline, chart
 
 
 def show(text: str) -> None:
@@ -70,7 +74,63 @@ def data_parallel(module_name: str) -> None:
         show(f"not implemented yet ({stub})")
 
 
-PARTS = {"collectives": collectives, "data_parallel": data_parallel}
+def tensor_parallel(module_name: str) -> None:
+    student = importlib.import_module(f"{module_name}.tensor_parallel")
+    n = dist.get_world_size()
+    weights = [w.to(device()) for w in mlp.init_weights(num_layers=4, width=16 * n)]
+    x = torch.randn(8, 16 * n, generator=torch.Generator().manual_seed(0)).to(device())
+    alone = mlp.forward([w.requires_grad_() for w in weights], x.requires_grad_())
+    mlp.loss(alone).backward()
+    weights, x_alone = [w.detach() for w in weights], x.detach()
+    try:
+        shards = [student.shard_columns(weight) for weight in weights]
+        show(f"holds {sum(s.numel() for s in shards)} of {sum(w.numel() for w in weights)} parameters")
+        y, saved = student.tensor_parallel_forward(shards, x_alone)
+        show(f"farthest from the output of one device:            {(y - alone).abs().max().item():.1e}")
+        grad_x, _ = student.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
+        show(f"farthest from the input's gradient on one device:  {(grad_x - x.grad).abs().max().item():.1e}")
+        y = x_alone
+        for first, second in zip(weights[::2], weights[1::2]):
+            y = student.megatron_pair(student.shard_columns(first), student.shard_rows(second), y)
+        show(f"farthest from the output of one device, in pairs:  {(y - alone).abs().max().item():.1e}")
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+def pipeline_parallel(module_name: str) -> None:
+    student = importlib.import_module(f"{module_name}.pipeline_parallel")
+    n, stage, micro_batches, rows, width = dist.get_world_size(), dist.get_rank(), 8, 64, 512
+    weights = mlp.init_weights(num_layers=2 * n, width=width)
+    x = torch.randn(micro_batches * rows, width, generator=torch.Generator().manual_seed(0))
+    try:
+        mine = [weights[layer].to(device()) for layer in student.split_layers(2 * n, n)[stage]]
+        inputs = mine, x.to(device()) if stage == 0 else None, len(x), micro_batches
+        for name in ("gpipe_schedule", "one_forward_one_backward_schedule"):
+            schedule = getattr(student, name)(stage, n, micro_batches)
+            for timeline in (Timeline(), Timeline()):  # the second one counts: the first run of anything is slow
+                dist.barrier()
+                loss, _ = student.run_schedule(schedule, *inputs, timeline)
+            timelines: list = [None] * n
+            dist.all_gather_object(timelines, timeline.spans)
+            if stage == n - 1:
+                theory, measured = student.bubble_fraction(n, micro_batches), student.measured_bubble(timelines)
+                print(f"{name}: loss {loss.item():.6f}, bubble {measured:.2f} measured, {theory:.2f} in theory")
+                print(chart(timelines), flush=True)
+                if device().type == "cpu" and (os.cpu_count() or 1) < n:
+                    print(
+                        f"({n} stages share {os.cpu_count()} cores here: some of the waiting is for a core)", flush=True
+                    )
+            dist.barrier()
+    except NotImplementedError as stub:
+        show(f"not implemented yet ({stub})")
+
+
+PARTS = {
+    "collectives": collectives,
+    "data_parallel": data_parallel,
+    "tensor_parallel": tensor_parallel,
+    "pipeline_parallel": pipeline_parallel,
+}
 
 
 def main() -> None:

@@ -16,8 +16,12 @@ adds up and deals out, and where one copies, the other adds. No rank ever holds 
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
-- it works for 1, 2, 3, 4, … ranks, and when it is called twice;
-- misuse raises ``ValueError`` with a message that holds the numbers, on every rank, before anything is sent.
+- it works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice;
+- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
+  sent.
+
+Traffic is counted by what the best algorithm of a collective makes a rank send: for S bytes in all, 2(n−1)/n·S for an
+all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Any calls will do.
 """
 
 import torch
@@ -36,7 +40,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         weight: (I, O), the same on every rank.
     Returns:
         (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its own. A view would keep the whole weight
-        alive, and n ranks would save nothing.
+        alive, and n ranks would save nothing (``contiguous()`` of a view may still be that view).
     Raises:
         ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
 
@@ -77,7 +81,7 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
     Raises:
         ValueError: a shard does not have as many rows as ``x`` has columns; n shards do not make a weight of (D, D).
 
-    Traffic: one all-gather of B·D/n entries a layer, which is each rank's own part. Weights stay where they are.
+    Traffic: one all-gather of the (B, D) outputs a layer, to which each rank adds its own (B, D/n). Weights stay where they are.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1 gelu([[2]]); both return
     y = [[0.8413, 1.9545]].
@@ -105,10 +109,10 @@ def tensor_parallel_backward(
         ``(grad_x, gradients)``: the gradient with respect to x, (B, D), the whole on every rank; and L tensors of shape
         (D, D/n), the gradients of this rank's shards.
     Raises:
-        ValueError: as ``tensor_parallel_forward``, for ``grad_y`` in the place of ``x``.
+        ValueError: a shard does not have as many rows as ``grad_y`` has columns; n shards do not make a weight of (D, D).
 
-    Traffic: full credit for a reduce-scatter of B·D entries between two layers, and one all-reduce of as many at the end,
-    for grad_x. Part of the credit for an all-reduce a layer, which moves twice as much.
+    Traffic: full credit for one reduce-scatter of a (B, D) gradient between two layers, L−1 in all, and one all-reduce of
+    (B, D) at the end, for grad_x. Part of the credit for an all-reduce at each of the L layers, which moves almost twice as much.
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852;
     rank 0 knows the term [[1.0833, 0]], rank 1 [[0, 1.0852]]; both return grad_x = [[1.0833, 1.0852]]. Their shards' gradients

@@ -216,6 +216,7 @@ COMPARISONS = [
 
 def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest error, in units of the largest entry. Shape and dtype must be the same."""
+    actual, expected = actual.detach(), expected.detach()
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (actual.shape, expected.shape)
     assert expected.abs().max() > 0
     return float((actual - expected).abs().max() / expected.abs().max())

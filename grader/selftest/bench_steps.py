@@ -1,0 +1,219 @@
+"""How fast a step of the reference is, beside torch's own:  python -m grader.selftest.bench_steps
+
+Forward and backward of one step, on ranks that take turns: the reference, torch, torch, the reference, in every round, so that
+a drift of the machine's speed hits both. The slowest rank's time counts. First of all, both sides must compute the same.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
+
+from grader.selftest.oracles import cut_by_columns, cut_by_columns_gathered_late, cut_in_pairs, difference
+from grader.selftest.oracles import my_stage, torch_gradients, torch_mlp, torch_pipeline
+from handout import mlp
+from handout.launcher import launch
+from handout.timeline import Timeline
+from solutions import data_parallel, pipeline_parallel, tensor_parallel
+
+RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
+
+# A step computes and returns the loss, where this rank knows it, and the function that then tells the gradients.
+Step = Callable[[], tuple[Tensor | None, Callable[[], list[Tensor]]]]
+
+
+def by_autograd(
+    model: Callable[[Tensor], Tensor], leaves: list[Tensor], x: Tensor, finish: Callable = lambda: None
+) -> Step:
+    """A step of ordinary autograd; ``finish`` after the backward pass."""
+
+    def step():
+        for leaf in leaves:
+            leaf.grad = None
+        loss = mlp.loss(model(x))
+        loss.backward()
+        finish()
+        return loss, lambda: [leaf.grad for leaf in leaves]
+
+    return step
+
+
+def by_module(module: nn.Module, x: Tensor) -> Step:
+    step = by_autograd(module, [*module.parameters(), *[x] * x.requires_grad], x)
+    return lambda: (step()[0], lambda: torch_gradients(module))
+
+
+def one_process(weights: list[Tensor], x: Tensor) -> Step:
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    step = by_autograd(lambda x: mlp.forward(leaves, x), leaves, x)
+    return step if dist.get_rank() == 0 else lambda: (None, list)
+
+
+def data_parallel_step(weights: list[Tensor], x: Tensor) -> Step:
+    shard = data_parallel.shard_batch(x)
+
+    def step():
+        loss, gradients = data_parallel.data_parallel_step(weights, shard)
+        return loss, lambda: gradients
+
+    return step
+
+
+def gradient_buckets(weights: list[Tensor], x: Tensor) -> Step:
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    buckets = data_parallel.GradientBuckets(leaves, bucket_bytes=4 << 20)  # a layer each
+    return by_autograd(lambda x: mlp.forward(leaves, x), leaves, data_parallel.shard_batch(x), buckets.wait)
+
+
+def ddp(**options: float) -> Callable[[list[Tensor], Tensor], Step]:
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        return by_module(DistributedDataParallel(torch_mlp(weights), **options), data_parallel.shard_batch(x))
+
+    return build
+
+
+def tensor_columns(weights: list[Tensor], x: Tensor) -> Step:
+    shards = [tensor_parallel.shard_columns(weight) for weight in weights]
+
+    def step():
+        y, saved = tensor_parallel.tensor_parallel_forward(shards, x)
+        _, gradients = tensor_parallel.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
+        return mlp.loss(y), lambda: gradients
+
+    return step
+
+
+def megatron_pairs(weights: list[Tensor], x: Tensor) -> Step:
+    columns, rows = map(tensor_parallel.shard_columns, weights[::2]), map(tensor_parallel.shard_rows, weights[1::2])
+    pairs = [(column.requires_grad_(), row.requires_grad_()) for column, row in zip(columns, rows)]
+
+    def model(x: Tensor) -> Tensor:
+        for column, row in pairs:
+            x = tensor_parallel.megatron_pair(column, row, x)
+        return x
+
+    return by_autograd(model, [leaf for pair in pairs for leaf in pair], x)
+
+
+def with_x(cut: Callable[[list[Tensor]], nn.Module]) -> Callable[[list[Tensor], Tensor], Step]:
+    """Torch's tensor parallelism, for the gradient of x too."""
+    return lambda weights, x: by_module(cut(weights), x.clone().requires_grad_())
+
+
+def schedule(make: Callable) -> Callable[[list[Tensor], Tensor], Step]:
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        rank, stage = dist.get_rank(), my_stage(weights)
+        actions = make(rank, dist.get_world_size(), MICRO_BATCHES)
+
+        def step():
+            mine = x if rank == 0 else None
+            loss, gradients = pipeline_parallel.run_schedule(actions, stage, mine, BATCH, MICRO_BATCHES, Timeline())
+            return loss, lambda: gradients
+
+        return step
+
+    return build
+
+
+def torch_schedule(kind: type) -> Callable[[list[Tensor], Tensor], Step]:
+    def build(weights: list[Tensor], x: Tensor) -> Step:
+        run, module = torch_pipeline(kind, my_stage(weights), MICRO_BATCHES)
+
+        def step():
+            module.zero_grad()
+            return run(x)[1], lambda: torch_gradients(module)
+
+        return step
+
+    return build
+
+
+# name, the reference, torch's name, torch's
+ROWS = [
+    ("one process, whole batch", one_process, "", None),
+    ("data parallel, step", data_parallel_step, "DDP", ddp()),
+    ("data parallel, buckets", gradient_buckets, "DDP, 4 MiB buckets", ddp(bucket_cap_mb=4)),
+    ("tensor, columns", tensor_columns, "Colwise, replicated", with_x(cut_by_columns)),
+    ("tensor, columns", tensor_columns, "Colwise, sharded", with_x(cut_by_columns_gathered_late)),
+    ("tensor, pairs", megatron_pairs, "Colwise, Rowwise", lambda w, x: by_module(cut_in_pairs(w), x)),
+    ("pipeline, GPipe", schedule(pipeline_parallel.gpipe_schedule), "ScheduleGPipe", torch_schedule(ScheduleGPipe)),
+    (
+        "pipeline, 1F1B",
+        schedule(pipeline_parallel.one_forward_one_backward_schedule),
+        "Schedule1F1B",
+        torch_schedule(Schedule1F1B),
+    ),
+]
+
+
+def seconds(step: Step) -> float:
+    """Of one step, on the slowest rank."""
+    dist.barrier()
+    began = time.monotonic()
+    step()
+    elapsed = torch.tensor(time.monotonic() - began)
+    dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+    return elapsed.item()
+
+
+def check_same(reference: Step, by_torch: Step) -> None:
+    """That both sides do the same work: the same loss and gradients, within float32."""
+    (loss, gradients), (torch_loss, torch_gradients) = reference(), by_torch()
+    assert (loss is None) == (torch_loss is None)
+    pairs = [*zip(gradients(), torch_gradients(), strict=True), *[(loss, torch_loss)] * (loss is not None)]
+    assert all(difference(mine, theirs) < 1e-4 for mine, theirs in pairs)
+
+
+def take_turns(folder: Path) -> None:
+    """On every rank: all rows, round after round. Rank 0 writes down the times, for each row the reference's and torch's."""
+    torch.set_num_threads(1)
+    weights, x = mlp.init_weights(LAYERS, WIDTH), torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
+    rows = [(reference(weights, x), by_torch and by_torch(weights, x)) for _, reference, _, by_torch in ROWS]
+    for reference, by_torch in rows:
+        reference()  # a warm-up; the check is another one
+        if by_torch:
+            by_torch()
+            check_same(reference, by_torch)
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in rows]
+    for _ in range(ROUNDS):
+        for (reference, by_torch), (ours, theirs) in zip(rows, times):
+            ours.append(seconds(reference))
+            if by_torch:
+                theirs += [seconds(by_torch), seconds(by_torch)]
+                ours.append(seconds(reference))
+    if dist.get_rank() == 0:
+        (folder / "times.json").write_text(json.dumps(times))
+
+
+def median(times: list[float]) -> str:
+    return f"{statistics.median(times) * 1e3:6.1f} ms  ({min(times) * 1e3:.1f} … {max(times) * 1e3:.1f})"
+
+
+def bench_steps() -> None:
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
+        launch(take_turns, RANKS, Path(folder))
+        times = json.loads((Path(folder) / "times.json").read_text())
+    print(
+        f"\nForward and backward of one step: batch {BATCH}, {LAYERS} layers of {WIDTH} × {WIDTH}, float32, {RANKS} ranks"
+    )
+    print(f"of one thread, gloo, {MICRO_BATCHES} micro-batches (median of {2 * ROUNDS}, in turns; min … max)")
+    print(f"  {'':24}  {'reference':31}  {'torch':53}  reference/torch")
+    for (name, _, torch_name, _), (ours, theirs) in zip(ROWS, times):
+        line = f"  {name:24}  {median(ours):31}"
+        if theirs:
+            line += (
+                f"  {torch_name:20}  {median(theirs):31}  {statistics.median(ours) / statistics.median(theirs):5.2f}×"
+            )
+        print(line.rstrip())
+
+
+if __name__ == "__main__":
+    bench_steps()
