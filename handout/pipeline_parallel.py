@@ -153,9 +153,9 @@ def run_schedule(
     Any schedules that fit each other must run, not only GPipe and 1F1B: the stages before the last may be at their third
     forward pass while the last one is at its first backward pass, so neighbours may want to send to each other at the same moment.
 
-    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. A tensor that was sent with
-    ``isend`` lives until somebody calls ``wait()`` (``is_completed()`` alone never says so with gloo). A good moment for the
-    activation of micro-batch i is when its gradient has come back: then the wait is over at once.
+    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. So must what was sent. With
+    ``isend`` a tensor lives until somebody calls ``wait()``, once (``is_completed()`` alone never comes true with gloo). A good
+    moment for the activation of micro-batch i is when its gradient has come back: then the wait is over at once.
 
     Args:
         schedule: this stage's actions, in order; what ``gpipe_schedule`` says of schedules is true of the stages' schedules.

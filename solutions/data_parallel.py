@@ -97,8 +97,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     """
     # BEGIN SOLUTION 3.3: data_parallel_step
     loss, gradients = _loss_and_gradients(weights, shard)
-    for gradient in gradients:
-        dist.all_reduce(gradient)
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together
+    for gradient, work in zip(gradients, works):
+        work.wait()
         gradient /= dist.get_world_size()
     return loss, gradients
     # END SOLUTION

@@ -73,10 +73,15 @@ def _stage_forward(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Saved]:
 
 
 def _stage_backward(weights: list[Tensor], saved: Saved, grad_y: Tensor, totals: list[Tensor]) -> Tensor:
-    """One micro-batch back through this stage: adds to the weights' gradients, returns that of the stage's input."""
+    """One micro-batch back through this stage: adds to the weights' gradients, returns that of the stage's input.
+
+    The calculus of ``mlp.layer_backward``, except that a product is added to its total as it is computed: a further (D, D)
+    tensor for every micro-batch and layer would cost as much as the product itself.
+    """
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
-        grad_y, gradient = mlp.layer_backward(x, z, weight, grad_y)
-        total += gradient
+        grad_z = torch.ops.aten.gelu_backward(grad_y, z)
+        total.addmm_(x.T, grad_z)
+        grad_y = grad_z @ weight.T
     return grad_y
 
 
@@ -239,9 +244,9 @@ def run_schedule(
     Any schedules that fit each other must run, not only GPipe and 1F1B: the stages before the last may be at their third
     forward pass while the last one is at its first backward pass, so neighbours may want to send to each other at the same moment.
 
-    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. A tensor that was sent with
-    ``isend`` lives until somebody calls ``wait()`` (``is_completed()`` alone never says so with gloo). A good moment for the
-    activation of micro-batch i is when its gradient has come back: then the wait is over at once.
+    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. So must what was sent. With
+    ``isend`` a tensor lives until somebody calls ``wait()``, once (``is_completed()`` alone never comes true with gloo). A good
+    moment for the activation of micro-batch i is when its gradient has come back: then the wait is over at once.
 
     Args:
         schedule: this stage's actions, in order; what ``gpipe_schedule`` says of schedules is true of the stages' schedules.

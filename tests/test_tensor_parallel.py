@@ -35,7 +35,9 @@ def test_forward(world):
     y, saved = truth.forward(WEIGHTS, BATCH)
     run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output")
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)")
+    late = "(x, gelu(x @ W)): z is what comes before gelu"
+    known = [{late: [(x, truth.gelu(z)) for x, z in own]} for own in parts]
+    run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
 
 
 @number("4.3")
@@ -77,4 +79,10 @@ def test_megatron_pair(world):
     run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=[early, early])
     grad_x, (grad_a, grad_b) = truth.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
-    run.returns(*expected, within=CLOSE, part=lambda r: r["gradients"], named="the gradients of column, row and x")
+    run.returns(
+        *expected,
+        within=CLOSE,
+        part=lambda r: r["gradients"],
+        named="the list of the gradients of column, row and x",
+        lookalikes=parallel_truth.pair_mistakes(a, b, saved, upstream, 2),
+    )

@@ -206,6 +206,10 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
         return ["Likely: a rank sends to itself, or receives from itself."]
+    if again := _waits_again(report, waiting):
+        return [
+            f"Likely: {these(again)} waited for something that was waited for before: of a send or receive, wait() comes back once."
+        ]
     if any(rank.held is not None for rank in report.ranks):
         return ["Likely: a rank waits for the others where it should go on with its own work first."]
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
@@ -228,6 +232,13 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     if len(kinds) > 1:
         return ["Likely: the ranks have taken different branches: compare the lines above."]
     return []
+
+
+def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
+    """Ranks that stand in a line that waits, though everything that they have started has met its partner."""
+    open_on = {w.operation.rank for w in waiting}
+    standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
+    return [rank.rank for rank in standing if any(hangs.waits_for_nothing(s, report.stage) for s in rank.stacks)]
 
 
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:

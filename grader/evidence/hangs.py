@@ -12,6 +12,7 @@ from pathlib import Path
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # where the system does not show what threads do
+DOUBTS = 3  # idle spells in a row, where it cannot be shown that a wait is without end
 IDLE_LOAD = 0.05  # cores; polling a file for the rendezvous stays below
 
 
@@ -103,6 +104,15 @@ def in_communication(stack: list[Place], stage: Path, has_open_operation: bool) 
     if innermost.startswith(str(stage)):  # the student's own line calls into C++, such as Work.wait
         return has_open_operation and "sleep" not in source(stack[0])
     return False
+
+
+def waits_for_nothing(stack: list[Place], stage: Path) -> bool:
+    """Whether this is a line of the student's that waits, on a rank of which nothing is open: waited for already, perhaps.
+
+    gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing proves that it will not, so
+    whoever asks should ask more than once.
+    """
+    return stack[0].file.startswith(str(stage)) and ".wait(" in source(stack[0])
 
 
 def own_place(stacks: list[list[Place]], stage: Path) -> Place | None:

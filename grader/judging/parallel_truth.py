@@ -14,6 +14,7 @@ SPLIT = (
 OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never added"
 ADDED_WHOLE = "grad_y was added up over the ranks, but every rank already holds the whole of it"
 AVERAGED_TERMS = "averaged over the ranks where terms add up: nothing is divided in tensor parallelism"
+AGAIN = "the gradient was added up on its way back through g, though every rank already holds the whole of it"
 EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
 
 OWN_MEANS = (
@@ -87,6 +88,28 @@ def _split_backward(weights: list, saved: list, grad_y: np.ndarray, n: int, rank
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> np.ndarray:
     """y of a Megatron pair that sums too late."""
     return sum(gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n)))
+
+
+def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int) -> list[dict[str, list]]:
+    """For each rank, by the sentence that names it: the gradients of column, row and x that a mistaken pair has."""
+    if n == 1:
+        return [{}]
+    grad_x, (of_a, of_b) = backward([a, b], saved, grad_y)
+    (_, z), (_, z2) = saved
+    grad_z2 = grad_y * gelu_derivative(z2)
+    known = []
+    for rank in range(n):
+        grad_z = grad_z2 @ rows(b, n)[rank].T * gelu_derivative(columns(z, n)[rank])
+        own = grad_z @ columns(a, n)[rank].T
+        right = [columns(of_a, n)[rank], rows(of_b, n)[rank]]
+        known.append(
+            {
+                OWN_TERM: [*right, own],
+                AGAIN: [n * right[0], n * right[1], n * grad_x],
+                AGAIN + ", and not on its way through f": [n * right[0], n * right[1], n * own],
+            }
+        )
+    return known
 
 
 # ——— pipeline parallelism

@@ -9,7 +9,9 @@ from grader.assignment import PARTS
 from grader.selftest.grading import ROOT, grade
 from grader.selftest.mutants import MUTANTS
 
-RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").iterdir() if path.is_dir())
+RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS)
+# Right answers that lose what they are told to lose: all-reduce and slice, in the place of a reduce-scatter.
+PARTLY = {("autograd", "tensor_parallel"): {"hidden backward_traffic_of_reduce_scatters"}}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -26,8 +28,8 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, mutant):
     assert any(mutant.words in message for message in messages), messages
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("submission", RIGHT, ids=lambda path: path.name)
-def test_a_right_submission_gets_full_marks(tmp_path, submission, part):
-    graded = grade(submission, tmp_path / "results.json", "--part", part)
-    assert {check: test["output"] for check, test in graded.lost().items()} == {}
+@pytest.mark.parametrize("file", RIGHT, ids=lambda file: f"{file.parent.name} {file.stem}")
+def test_a_right_submission_gets_full_marks(tmp_path, file):
+    graded = grade(file.parent, tmp_path / "results.json", "--part", file.stem)
+    lost = {check: test["output"] for check, test in graded.lost().items()}
+    assert set(lost) == PARTLY.get((file.parent.name, file.stem), set()), lost

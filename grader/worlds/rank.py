@@ -108,6 +108,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
         **({"device_id": device} if device.type == "cuda" else {}),
     )
     current = {"call": 0}
+    there = set(sys.modules)
 
     def emit(event: dict) -> None:
         wire.send(frames.EVENT, {**current, "operation": event})
@@ -142,7 +143,9 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
             else:
                 mark("call ended")
                 _send_result(wire, index, result, *before)
-    wire.send(frames.DONE, {})
+    wire.send(
+        frames.DONE, {name: name in sys.modules and name not in there for name in (frames.COMPILER, frames.SHAPES)}
+    )
 
 
 def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -> None:

@@ -8,6 +8,7 @@ the process that started it.
 """
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -55,6 +56,8 @@ def main(engine: str, address: str, way: str) -> None:
 
 
 def _serve(connection: socket.socket, listener: socket.socket, facts: dict, start) -> None:
+    from grader.worlds import frames
+
     connection.settimeout(5)
     data, descriptors, _, _ = socket.recv_fds(connection, 4096, 64)
     request = json.loads(data)
@@ -66,8 +69,11 @@ def _serve(connection: socket.socket, listener: socket.socket, facts: dict, star
             facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
         connection.sendall(json.dumps(facts).encode() + b"\n")
         return
-    if "optimizer" in request.get("warm", ()):
-        import torch._dynamo  # noqa: F401  every optimizer step asks it whether it is being compiled: a second, once
+    for name in request.get("imports", ()):
+        if facts["way"] == "fork" and name in (frames.COMPILER, frames.SHAPES):
+            importlib.import_module(name)
+    if "size" not in request:
+        return
     own = [descriptors[i : i + 3] for i in range(0, len(descriptors), 3)]
     connection.settimeout(None)
     if len(own) == request["size"] and os.fork() == 0:

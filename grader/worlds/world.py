@@ -55,6 +55,8 @@ class World:
         self.cpu_before: dict[int, float] = {}
         self.released: set[tuple[int, int]] = set()
         self.printed = 0
+        self.imported: set[str] = set()  # by ranks, of what takes long
+        self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
         self.watch = hangs.Watch()
         self.selector = selectors.DefaultSelector()
 
@@ -65,6 +67,8 @@ class World:
             while not self.report.ending:
                 self._step(0.02 if self.stacks_asked else 0.05)
             self._end()
+            if self.imported:  # have the server do it, so that no later rank spends its time on it
+                self.server.request({"imports": sorted(self.imported)}).close()
         finally:
             for key in list(self.selector.get_map().values()):
                 key.fileobj.close()
@@ -89,8 +93,7 @@ class World:
             self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
-            warm = ["optimizer"] if any(call.function.endswith(".train") for call in self.calls) else []
-            self.keeper = self.server.request({"size": self.size, "warm": warm}, theirs)
+            self.keeper = self.server.request({"size": self.size, "imports": self._foreseen()}, theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
@@ -112,6 +115,12 @@ class World:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob))
             except BrokenPipeError:
                 pass  # dead already: the keeper will say how
+
+    def _foreseen(self) -> list[str]:
+        """What the ranks of this world are going to import."""
+        trains = any(call.function.endswith(".train") for call in self.calls)
+        differentiates = any(call.driver in ("differentiate", "stack_of_pairs") for call in self.calls)
+        return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
     def _end(self) -> None:
         """Have the keeper kill everything, and wait until it says that nothing is left."""
@@ -177,6 +186,7 @@ class World:
 
     def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
         self.watch.moved()
+        self.doubts = 0
         call = frame.meta.get("call", 0)
         if not isinstance(call, int) or not 0 <= call < len(self.calls):
             raise frames.FrameError("a frame for a call that does not exist")
@@ -205,6 +215,7 @@ class World:
             self._settle(rank, call, raised)
         elif frame.kind == frames.DONE:
             rank.done = True
+            self.imported |= {name for name in (frames.COMPILER, frames.SHAPES) if frame.meta.get(name) is True}
         else:
             raise frames.FrameError("a frame that only the judge may send")
 
@@ -328,13 +339,22 @@ class World:
             self.watch.moved()  # asleep, but not in a communication: it may wake up
 
     def _is_stuck(self, asked: list[RankReport]) -> bool:
+        """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times."""
         _, waiting = examine(self.report.trails)
         open_on = {w.operation.rank for w in waiting}
+        stage = self.report.stage
 
         def communicates(rank: RankReport) -> bool:
-            return any(hangs.in_communication(s, self.report.stage, rank.rank in open_on) for s in rank.stacks)
+            return any(hangs.in_communication(s, stage, rank.rank in open_on) for s in rank.stacks)
 
-        return bool(asked) and all(map(communicates, asked))
+        def seems_to(rank: RankReport) -> bool:
+            return communicates(rank) or any(hangs.waits_for_nothing(s, stage) for s in rank.stacks)
+
+        if not asked or not all(map(seems_to, asked)):
+            self.doubts = 0
+            return False
+        self.doubts += 1
+        return all(map(communicates, asked)) or self.doubts >= hangs.DOUBTS
 
 
 def _are_lines(lines: object) -> bool:

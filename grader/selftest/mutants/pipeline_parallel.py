@@ -8,6 +8,7 @@ RUN = {
     "hidden run_schedule",
     "hidden run_other_legal_schedules",
     "hidden run_schedule_frees",
+    "hidden run_schedule_frees_what_was_sent",
 }
 FORWARD = {"public forward", "hidden forward", "hidden forward_flows"}
 
@@ -18,7 +19,7 @@ MUTANTS = [
         "bounds = [stage * each + min(stage, remainder) for stage in range(num_stages + 1)]",
         "bounds = [stage * each for stage in range(num_stages)] + [num_layers]",
         {"public split_layers", "hidden split_layers"},
-        "expected [[0], [1, 2]], got",
+        "expected the layers [0, 1], [2, 3] and [4], got [[0], [1], [2, 3, 4]]",
     ),
     Mutant(
         "all micro-batches are received before one is sent on",
@@ -81,8 +82,8 @@ MUTANTS = [
     Mutant(
         "overwritten where it should add up",
         "pipeline_parallel",
-        "        total += gradient",
-        "        total.copy_(gradient)",
+        "        total.addmm_(x.T, grad_z)",
+        "        torch.mm(x.T, grad_z, out=total)",
         BACKWARD | RUN,
         "the last micro-batch's gradient alone",
     ),
@@ -140,32 +141,64 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = min(stage, num_micro_batches)",
         {"public schedules", "hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
-        "Is the warm-up too short?",
+        "no stage can go on: stage 0 at ('backward', 0), stage 1 at ('forward', 1)",
     ),
     Mutant(
-        "sends that wait for their receiver",
+        "sends that wait for their receiver, both ways",
         "pipeline_parallel",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n                sending[i].wait()",
-        {"hidden run_schedule", "hidden run_other_legal_schedules"},
+        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            if stage < last_stage:
+                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if stage > 0:
+                if sending_back:
+                    sending_back.wait()
+                sending_back = dist.isend(grad_x, dst=stage - 1)
+""",
+        """                dist.send(y_i, dst=stage + 1)
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if stage > 0:
+                dist.send(grad_x, dst=stage - 1)
+""",
+        RUN | {"hidden own_timeline"},
         "Deadlock: no rank can go on.",
     ),
     Mutant(
-        "a send waits until its answer has come",
+        "an activation is sent when its gradient has come",
         "pipeline_parallel",
-        "            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)\n"
-        "            if stage < last_stage:\n"
+        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n        else:\n",
+        "                sending[i] = y_i\n        else:\n",
+        RUN | {"hidden own_timeline"},
+        "every rank receives first and nobody has sent",
+    ),
+    Mutant(
+        "sends are never waited for",
+        "pipeline_parallel",
         "                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation",
-        "            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)",
-        set(),
-        "",
+        "                pass",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "is every isend waited for, soon after it has arrived?",
+    ),
+    Mutant(
+        "a send is waited for twice",
+        "pipeline_parallel",
+        "                sending.pop(i).wait()  # at once",
+        "                sending[i].wait()\n                sending.pop(i).wait()  # at once",
+        RUN | {"hidden own_timeline"},
+        "waited for something that was waited for before",
     ),
     Mutant(
         "activations are kept to the end",
         "pipeline_parallel",
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive[i], grad_y, totals)",
-        {"hidden run_schedule_frees"},
+        {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
         "something keeps them after their backward pass",
     ),
     Mutant(
