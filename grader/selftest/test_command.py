@@ -10,6 +10,7 @@ import pytest
 
 from grader.selftest.grading import ROOT, grade
 
+POINTS = 85  # of all parts that exist
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 
 
@@ -39,15 +40,15 @@ def test_the_solutions_get_full_marks(results):
     graded = grade(ROOT / "solutions", results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert (graded.score, graded.possible, graded.lost()) == (85, 85, {})
-    assert "85 of 85" in graded.printed
+    assert (graded.score, graded.possible, graded.lost()) == (POINTS, POINTS, {})
+    assert f"{POINTS} of {POINTS}" in graded.printed
 
 
 def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     graded = grade(ROOT / "handout", results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert (graded.score, graded.possible) == (0, 85)
+    assert (graded.score, graded.possible) == (0, POINTS)
     assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {"not implemented"}
     assert all(test["output"].startswith("Not implemented yet: Problem ") for test in graded.document["tests"])
     assert all(test["number"] in test["output"] for test in graded.document["tests"])
@@ -72,7 +73,7 @@ def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, conten
     graded = grade(submission(tmp_path, collectives=content), results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert graded.score == 20 and graded.possible == 85
+    assert graded.score == POINTS - 20 and graded.possible == POINTS
     lost = graded.lost()
     assert {test["number"][0] for test in lost.values()} == {"1"}
     assert all(words in test["output"] for test in lost.values())
@@ -85,7 +86,7 @@ def test_a_submission_that_cannot_be_used_is_zero_everywhere(tmp_path, results, 
     path.mkdir() if kind == "empty" else path.write_text("no zip")
     graded = grade(path, results)
     jsonschema.validate(graded.document, SCHEMA)
-    assert graded.code == 0 and graded.score == 0 and graded.possible == 85
+    assert graded.code == 0 and graded.score == 0 and graded.possible == POINTS
     words = "holds none of the assignment's files" if kind == "empty" else "neither a directory nor a zip archive"
     assert words in graded.document["output"] and words in graded.printed
 

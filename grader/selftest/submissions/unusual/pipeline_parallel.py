@@ -1,8 +1,7 @@
 # Unusual: receives posted ahead with tags into slabs of one buffer, last micro-batch first in the backward pass, weight
 # gradients only after the input gradient is on its way, batch_isend_irecv, an executor that prefetches the next action's
-# receive and lets a thread per neighbour wait for the sends. UNUSUAL_GPIPE=ascending gives the textbook's GPipe order.
+# receive and lets a thread per neighbour wait for the sends.
 import math
-import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
@@ -113,7 +112,7 @@ def gpipe_schedule(stage, num_stages, num_micro_batches):
     _check_stage(stage, num_stages, num_micro_batches)
     forward = [("forward", i) for i in range(num_micro_batches)]
     backward = [("backward", i) for i in range(num_micro_batches)]
-    return forward + (backward if os.environ.get("UNUSUAL_GPIPE") == "ascending" else backward[::-1])
+    return forward + backward[::-1]
 
 
 def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):

@@ -1,15 +1,10 @@
 # Unusual: everything is computed transposed (columns of activations are rows in memory), functional collectives whose
 # results are waited for late, weight gradients overlap the reduce-scatter, operators in the setup_context style.
-# UNUSUAL_GATHER=functional|into|broadcasts   UNUSUAL_SCATTER=functional|async|all_to_all   (defaults: the first)
-import os
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 import torch.nn.functional as F
 
-GATHER = os.environ.get("UNUSUAL_GATHER", "functional")
-SCATTER = os.environ.get("UNUSUAL_SCATTER", "functional")
 gelu_backward = torch.ops.aten.gelu_backward
 
 
@@ -48,41 +43,16 @@ def _check(shards, x, name):
 
 def _start_gather(part):
     """part (k, …) contiguous; returns a function that gives (n·k, …)."""
-    n, rank, k = dist.get_world_size(), dist.get_rank(), part.shape[0]
-    if GATHER == "functional":
-        gather = getattr(fc, "all_gather_single", None) or fc.all_gather_tensor
-        pending = gather(part, 0, dist.group.WORLD)
-        return lambda: _plain(pending)
-    whole = part.new_empty(n * k, *part.shape[1:])
-    if GATHER == "into":
-        works = [dist.all_gather_into_tensor(whole, part, async_op=True)]
-    else:
-        slabs = [whole.narrow(0, r * k, k) for r in range(n)]
-        slabs[rank].copy_(part)
-        works = [dist.broadcast(slab, r, async_op=True) for r, slab in enumerate(slabs)]
-
-    def finish():
-        for work in works:
-            work.wait()
-        return whole
-
-    return finish
+    gather = getattr(fc, "all_gather_single", None) or fc.all_gather_tensor
+    pending = gather(part, 0, dist.group.WORLD)
+    return lambda: _plain(pending)
 
 
 def _start_scatter(term):
     """term (n·k, …) contiguous; returns a function that gives this rank's (k, …) of the sum."""
-    n = dist.get_world_size()
-    if SCATTER == "functional":
-        scatter = getattr(fc, "reduce_scatter_single", None) or fc.reduce_scatter_tensor
-        pending = scatter(term, "sum", 0, dist.group.WORLD)
-        return lambda: _plain(pending)
-    if SCATTER == "async":
-        own = term.new_empty(term.shape[0] // n, *term.shape[1:])
-        work = dist.reduce_scatter_tensor(own, term, async_op=True)
-        return lambda: (work.wait(), own)[1]
-    received = torch.empty_like(term)
-    work = dist.all_to_all_single(received, term, async_op=True)
-    return lambda: (work.wait(), received.unflatten(0, (n, -1)).sum(0))[1]
+    scatter = getattr(fc, "reduce_scatter_single", None) or fc.reduce_scatter_tensor
+    pending = scatter(term, "sum", 0, dist.group.WORLD)
+    return lambda: _plain(pending)
 
 
 @torch.no_grad()

@@ -1,3 +1,4 @@
+# Unusual: a thread for every isend waits for it and lets go of the tensor.
 import threading
 
 import torch
