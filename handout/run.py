@@ -76,9 +76,9 @@ def data_parallel(module_name: str) -> None:
 
 def tensor_parallel(module_name: str) -> None:
     student = importlib.import_module(f"{module_name}.tensor_parallel")
-    n = dist.get_world_size()
-    weights = [w.to(device()) for w in mlp.init_weights(num_layers=4, width=16 * n)]
-    x = torch.randn(8, 16 * n, generator=torch.Generator().manual_seed(0)).to(device())
+    width = 16 * dist.get_world_size()
+    weights = [w.to(device()) for w in mlp.init_weights(num_layers=4, width=width)]
+    x = torch.randn(8, width, generator=torch.Generator().manual_seed(0)).to(device())
     alone = mlp.forward([w.requires_grad_() for w in weights], x.requires_grad_())
     mlp.loss(alone).backward()
     weights, x_alone = [w.detach() for w in weights], x.detach()

@@ -137,10 +137,12 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        """x, any shape → the same."""
         raise NotImplementedError("Problem 4.4: CopyToRanks.forward")
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
+        """The gradient of y on this rank → the sum over the ranks."""
         raise NotImplementedError("Problem 4.4: CopyToRanks.backward")
 
 
@@ -158,10 +160,12 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        """x, any shape, one term on every rank → the sum of all terms."""
         raise NotImplementedError("Problem 4.4: SumOverRanks.forward")
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
+        """The gradient of y, the same on every rank → the same."""
         raise NotImplementedError("Problem 4.4: SumOverRanks.backward")
 
 

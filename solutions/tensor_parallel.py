@@ -198,12 +198,14 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        """x, any shape → the same."""
         # BEGIN SOLUTION 4.4: CopyToRanks.forward
         return x.view_as(x)
         # END SOLUTION
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
+        """The gradient of y on this rank → the sum over the ranks."""
         # BEGIN SOLUTION 4.4: CopyToRanks.backward
         grad_x = grad_y.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad_x)
@@ -225,6 +227,7 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        """x, any shape, one term on every rank → the sum of all terms."""
         # BEGIN SOLUTION 4.4: SumOverRanks.forward
         y = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(y)
@@ -233,6 +236,7 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
+        """The gradient of y, the same on every rank → the same."""
         # BEGIN SOLUTION 4.4: SumOverRanks.backward
         return grad_y
         # END SOLUTION

@@ -194,7 +194,7 @@ def growth(world, rng, schedule):
 
 
 @number("5.5")
-@weight(0.75)
+@weight(0.5)
 @visibility("after_published")
 def test_run_schedule_frees(world, rng):
     """What a micro-batch has saved is gone after its backward pass: 12 micro-batches need no more memory than 4"""
@@ -221,6 +221,32 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 @number("5.5")
 @weight(0.5)
 @visibility("after_published")
+def test_own_timeline(world, rng):
+    """A run records every action of its schedule, around the computing alone: no stage works before its input exists"""
+    n, m = 3, 4
+    p = PipelineProblem(rng, n, m)
+    made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
+    (run,) = world(n, p.run(made, holds={0: Hold(until="call began", on=1, then=0.1)}))
+    spans = [value["spans"] for value in run.values()]
+    for stage in range(n):
+        recorded = [tuple(span[:2]) for span in spans[stage]]
+        run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
+        idle = [span[:2] for span, work in zip(spans[stage], run.values()[stage]["work"]) if not work]
+        run.demand(
+            not idle, f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
+        )
+    for stage in range(n - 1):
+        for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
+            sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]
+            begun = [span for span in spans[taker] if span[0] == kind]
+            for (_, i, start, _), message in zip(begun, sent):
+                text = f"stage {taker}'s span of {(kind, i)} begins before stage {giver} has sent what it needs:"
+                run.demand(message <= start, f"{text} waiting for a message is not work.")
+
+
+@number("5.5")
+@weight(0.25)
+@visibility("after_published")
 def test_run_schedule_misuse(world, rng):
     """A batch that does not divide, and a schedule of other micro-batches, are a ValueError on every stage"""
     for n in (2, 3):
@@ -243,7 +269,7 @@ def test_run_schedule_misuse(world, rng):
 
 
 @number("5.6")
-@weight(0.5)
+@weight(0.75)
 @visibility("after_published")
 def test_bubble_in_theory(world, rng):
     """(p − 1) / (m + p − 1) of the whole time, for any number of stages and micro-batches"""
@@ -266,7 +292,7 @@ def test_bubble_in_theory(world, rng):
 
 
 @number("5.6")
-@weight(0.5)
+@weight(0.75)
 @visibility("after_published")
 def test_bubble_measured(world, rng):
     """From recorded spans: all that is not work, from the first start to the last end of any stage"""
@@ -295,29 +321,3 @@ def test_bubble_measured(world, rng):
         expected, within=CLOSE, part=lambda r: [np.array(float(value)) for value in r], named="the list of fractions"
     )
     empty.raises_value_error()
-
-
-@number("5.6")
-@weight(0.5)
-@visibility("after_published")
-def test_own_timeline(world, rng):
-    """A run records every action of its schedule, around the computing alone: no stage works before its input exists"""
-    n, m = 3, 4
-    p = PipelineProblem(rng, n, m)
-    made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-    (run,) = world(n, p.run(made, holds={0: Hold(until="call began", on=1, then=0.1)}))
-    spans = [value["spans"] for value in run.values()]
-    for stage in range(n):
-        recorded = [tuple(span[:2]) for span in spans[stage]]
-        run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
-        idle = [span[:2] for span, work in zip(spans[stage], run.values()[stage]["work"]) if not work]
-        run.demand(
-            not idle, f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
-        )
-    for stage in range(n - 1):
-        for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
-            sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]
-            begun = [span for span in spans[taker] if span[0] == kind]
-            for (_, i, start, _), message in zip(begun, sent):
-                text = f"stage {taker}'s span of {(kind, i)} begins before stage {giver} has sent what it needs:"
-                run.demand(message <= start, f"{text} waiting for a message is not work.")

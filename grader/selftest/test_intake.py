@@ -29,6 +29,9 @@ def directory(tmp_path: Path, files: dict) -> Path:
     return tmp_path / "submission"
 
 
+OTHERS = {name: SOURCE for name in FILES if name != "collectives.py"}
+
+
 def archive(tmp_path: Path, files: dict) -> Path:
     with zipfile.ZipFile(tmp_path / "submission.zip", "w") as zipped:
         for name, content in files.items():
@@ -51,13 +54,13 @@ def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, pre
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, make):
-    staged = stage(make(tmp_path, {"collectives.py": SOURCE}), folder)
+    staged = stage(make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder)
     assert staged.absent == {"data_parallel": "The submission has no data_parallel.py."}
 
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_renamed_file_is_guessed_at(tmp_path, folder, make):
-    staged = stage(make(tmp_path, {"Collectives.py": SOURCE, "data_parallel.py": SOURCE}), folder)
+    staged = stage(make(tmp_path, {"Collectives.py": SOURCE} | OTHERS), folder)
     assert staged.absent == {"collectives": "The submission has no collectives.py (is it Collectives.py?)."}
 
 
@@ -102,7 +105,7 @@ def test_what_does_not_exist_is_the_instructors_mistake(tmp_path, folder):
 )
 @pytest.mark.parametrize("make", [directory, archive])
 def test_files_that_are_no_source(tmp_path, folder, make, content, words):
-    staged = stage(make(tmp_path, {"collectives.py": content, "data_parallel.py": SOURCE}), folder)
+    staged = stage(make(tmp_path, {"collectives.py": content} | OTHERS), folder)
     assert list(staged.absent) == ["collectives"] and words in staged.absent["collectives"]
 
 

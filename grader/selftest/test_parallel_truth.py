@@ -1,0 +1,291 @@
+"""The truth of models in parts, and what mistakes leave: held against torch's autograd on ranks that are simulated in one process.
+
+Each mistake is made here, in torch, where a student makes it: in what the ranks exchange. The ranks' tensors are lists.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.judging import parallel_truth as parts
+from grader.judging import truth
+from handout import mlp
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, a few products and sums deep
+SIZES = (2, 3, 4)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+class Model:
+    """A model in numpy, as the truth gets it, and in torch."""
+
+    def __init__(self, layers: int, width: int = 12, rows: int = 5, widths: tuple = ()) -> None:
+        widths = widths or (width,) * (layers + 1)
+        self.weights = [numbers(*shape, seed=l) for l, shape in enumerate(zip(widths, widths[1:]))]
+        self.x, self.grad_y = numbers(rows, widths[0], seed=98), numbers(rows, widths[-1], seed=99)
+        self.y, self.saved = truth.forward(self.weights, self.x)
+        self.grad_x, self.gradients = truth.backward(self.weights, self.saved, self.grad_y)
+        self.torch_weights = [torch.tensor(w, requires_grad=True) for w in self.weights]
+        self.inputs = [torch.tensor(x) for x, _ in self.saved]  # of each layer
+
+
+def close(ours, theirs) -> None:
+    """Equal up to rounding, and of the same nesting."""
+    if isinstance(ours, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for pair in zip(ours, theirs):
+            close(*pair)
+    else:
+        np.testing.assert_allclose(ours, np.asarray(theirs), **CLOSE)
+
+
+def apart(lookalike: np.ndarray, right: np.ndarray) -> bool:
+    """Whether nobody could take one for the other."""
+    return np.abs(lookalike - right).max() > 1e-2 * np.abs(right).max()
+
+
+# ——— one device
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (3, 7, 2), (6, 6, 6, 6), (1, 5, 1)], ids=str)
+def test_forward_and_backward_are_autograds(widths):
+    model = Model(0, widths=widths)
+    x = torch.tensor(model.x, requires_grad=True)
+    y = mlp.forward(model.torch_weights, x)
+    close(model.y, y.detach())
+    for weight, (own_x, z), at in zip(model.weights, model.saved, range(len(widths))):
+        close(own_x, mlp.forward(model.torch_weights[:at], x).detach())
+        close(z, own_x @ weight)
+    grad_x, *gradients = torch.autograd.grad(y, [x, *model.torch_weights], torch.tensor(model.grad_y))
+    close(model.grad_x, grad_x)
+    close(model.gradients, gradients)
+
+
+# ——— tensor parallelism: what the ranks exchange is a function of all ranks' terms
+
+
+def all_reduce(terms: list) -> list:
+    return [sum(terms)] * len(terms)
+
+
+def reduce_scatter(terms: list) -> list:
+    return list(sum(terms).chunk(len(terms), dim=1))
+
+
+def split(terms: list) -> list:
+    return [term.chunk(len(terms), dim=1)[rank] for rank, term in enumerate(terms)]
+
+
+def averaged(exchange):
+    return lambda terms: [result / len(terms) for result in exchange(terms)]
+
+
+def backward_on_ranks(model: Model, n: int, between=reduce_scatter, at_the_end=all_reduce, at_the_start=1) -> tuple:
+    """For each rank the gradient of x, and those of its shards."""
+    own = [at_the_start * part for part in torch.tensor(model.grad_y).chunk(n, dim=1)]
+    gradients: list[list] = [[] for _ in range(n)]
+    for l, (x, weight) in reversed(list(enumerate(zip(model.inputs, model.torch_weights)))):
+        terms = []
+        for rank, shard in enumerate(weight.detach().chunk(n, dim=1)):
+            ends = x.clone().requires_grad_(), shard.clone().requires_grad_()
+            term, gradient = torch.autograd.grad(torch.nn.functional.gelu(ends[0] @ ends[1]), ends, own[rank])
+            gradients[rank].insert(0, gradient)
+            terms.append(term)
+        own = between(terms) if l else at_the_end(terms)
+    return own, gradients
+
+
+def itself(terms) -> list:
+    return list(terms)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+@pytest.mark.parametrize("n", SIZES)
+def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, layers):
+    model = Model(layers)
+    of_x, of_shards = backward_on_ranks(model, n)
+    close([model.grad_x] * n, of_x)  # these ranks do right where they make no mistake
+    close([[parts.columns(g, n)[rank] for g in model.gradients] for rank in range(n)], of_shards)
+    made = {
+        parts.OWN_TERM: backward_on_ranks(model, n, at_the_end=itself),
+        parts.SPLIT: backward_on_ranks(model, n, between=split),
+        parts.SPLIT + "; and so for x": backward_on_ranks(model, n, between=split, at_the_end=itself),
+        parts.ADDED_WHOLE: backward_on_ranks(model, n, at_the_start=n),
+        parts.AVERAGED_TERMS: backward_on_ranks(model, n, averaged(reduce_scatter), averaged(all_reduce)),
+    }
+    of_input, of_gradients = parts.tensor_mistakes(model.weights, model.saved, model.grad_y, n)
+    for rank in range(n):
+        assert of_input[rank].keys() == made.keys()
+        close([of_input[rank][name] for name in made], [of_x[rank] for of_x, _ in made.values()])
+        assert set(of_gradients[rank]) == {parts.SPLIT, parts.ADDED_WHOLE, parts.AVERAGED_TERMS}
+        for name, known in of_gradients[rank].items():
+            close(known, made[name][1][rank])
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+@pytest.mark.parametrize("n", SIZES)
+def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
+    model = Model(layers)
+    of_input, of_gradients = parts.tensor_mistakes(model.weights, model.saved, model.grad_y, n)
+    for rank in range(n):
+        assert all(apart(known, model.grad_x) for known in of_input[rank].values())
+        right = [parts.columns(g, n)[rank] for g in model.gradients]
+        for name, known in of_gradients[rank].items():
+            # Before the last layer nothing has been exchanged that could be wrong, except grad_y itself.
+            wrong = [True] * (layers - 1) + [name == parts.ADDED_WHOLE]
+            assert [apart(*pair) for pair in zip(known, right)] == wrong
+
+
+def test_a_ranks_own_term_is_the_one_of_the_handout():
+    x, identity = np.array([[1.0, 2.0]]), np.eye(2)
+    _, saved = truth.forward([identity], x)
+    terms = [parts.own_term([identity], saved, np.ones((1, 2)), 2, rank) for rank in range(2)]
+    np.testing.assert_allclose(terms, [[[1.0833, 0]], [[0, 1.0852]]], atol=1e-4)
+
+
+def test_a_single_rank_can_make_none_of_these_mistakes():
+    model = Model(2)
+    assert parts.tensor_mistakes(model.weights, model.saved, model.grad_y, 1) == ([{}], [{}])
+    assert parts.pair_mistakes(*model.weights, model.saved, model.grad_y, 1) == [{}]
+    assert parts.pipeline_mistakes(model.weights, model.saved, model.y, parts.stages(2, 2), 1) == [{}, {}]
+
+
+# ——— pairs
+
+
+class Exchange(torch.autograd.Function):
+    """f or g on all ranks at once: what they do forward, and what backward."""
+
+    @staticmethod
+    def forward(ctx, forward, backward, *terms):
+        ctx.way_back = backward
+        return tuple(term.clone() for term in forward(terms))
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, None, *(grad.clone() for grad in ctx.way_back(grads))
+
+
+def pair_on_ranks(model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False) -> tuple[list, list]:
+    """For each rank y, and the gradients of column, row and x."""
+    a, b = model.torch_weights
+    shards = [[c.detach().clone() for c in a.chunk(n, dim=1)], [r.detach().clone() for r in b.chunk(n, dim=0)]]
+    xs = [torch.tensor(model.x) for _ in range(n)]
+    ends = [[end.requires_grad_() for end in own] for own in zip(*shards, xs)]
+    gelu = torch.nn.functional.gelu
+    copies = Exchange.apply(itself, f_back, *xs)
+    terms = [gelu(x @ column) @ row for x, (column, row, _) in zip(copies, ends)]
+    if late_sum:
+        ys = Exchange.apply(all_reduce, g_back, *map(gelu, terms))
+    else:
+        ys = [gelu(y) for y in Exchange.apply(all_reduce, g_back, *terms)]
+    torch.autograd.backward(ys, [torch.tensor(model.grad_y)] * n)
+    return [y.detach() for y in ys], [[end.grad for end in own] for own in ends]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
+    model = Model(0, widths=(6, 12, 6))
+    ys, gradients = pair_on_ranks(model, n)
+    close([model.y] * n, ys)
+    of_a, of_b = model.gradients
+    right = [[parts.columns(of_a, n)[rank], parts.rows(of_b, n)[rank], model.grad_x] for rank in range(n)]
+    close(right, gradients)
+    made = {
+        parts.OWN_TERM: pair_on_ranks(model, n, f_back=itself),
+        parts.AGAIN: pair_on_ranks(model, n, g_back=all_reduce),
+        parts.AGAIN + ", and not on its way through f": pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
+    }
+    mistakes = parts.pair_mistakes(*model.weights, model.saved, model.grad_y, n)
+    assert len(mistakes) == n
+    for rank, known in enumerate(mistakes):
+        assert known.keys() == made.keys()
+        for name, (_, theirs) in made.items():
+            close(known[name], theirs[rank])
+            # The shards' gradients do not depend on what f does on its way back.
+            wrong = [name != parts.OWN_TERM] * 2 + [True]
+            assert [apart(*both) for both in zip(known[name], right[rank])] == wrong
+    late = parts.gelus_before_the_sum(*model.weights, model.x, n)
+    close([late] * n, pair_on_ranks(model, n, late_sum=True)[0])
+    assert apart(late, model.y)
+
+
+# ——— pipeline parallelism
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_stages_are_as_even_as_can_be(layers, count):
+    if count <= layers:
+        expected = [part.tolist() for part in np.array_split(np.arange(layers), count)]
+        assert [list(stage) for stage in parts.stages(layers, count)] == expected
+
+
+def test_stages_are_those_of_the_handout():
+    assert parts.stages(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
+
+
+CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-batches
+
+
+@pytest.mark.parametrize("layers, count, m", [*CUTS, (2, 1, 3), (2, 2, 1)])
+def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
+    model = Model(layers, width=6, rows=12)
+    for stage in parts.stages(layers, count):
+        saved = parts.micro_batches(model.saved, stage, m)
+        whole = [truth.forward(model.weights, part)[1] for part in np.split(model.x, m)]
+        close(saved, [[own[l] for l in stage] for own in whole])
+
+
+def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) -> list:
+    """For each stage its gradients; ``order`` says in which order a stage takes its micro-batches' activations."""
+    totals: list = [[0] * len(layers) for layers in cut]
+    arriving = list(mlp.loss_backward(torch.tensor(model.y)).chunk(m))
+    for stage in reversed(range(len(cut))):
+        own, leaving = [model.torch_weights[l] for l in cut[stage]], []
+        for i, grad in zip(order(stage, m), arriving):
+            x = model.inputs[cut[stage][0]].chunk(m)[i].clone().requires_grad_()
+            grad, *gradients = torch.autograd.grad(mlp.forward(own, x), [x, *own], grad)
+            totals[stage] = [total + gradient for total, gradient in zip(totals[stage], gradients)]
+            leaving.append(grad)
+        arriving = leaving
+    return totals
+
+
+@pytest.mark.parametrize("layers, count, m", CUTS)
+def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count, m):
+    model, cut = Model(layers, width=6, rows=12), parts.stages(layers, count)
+    right = on_stages(model, cut, m)
+    _, gradients = truth.loss_and_gradients(model.weights, model.x)
+    close([[gradients[l] for l in stage] for stage in cut], right)
+    outputs = mlp.forward(model.torch_weights, model.inputs[0]).chunk(m)
+    entries = model.y.size
+
+    def of(loss: torch.Tensor) -> list:
+        found = torch.autograd.grad(loss, model.torch_weights, retain_graph=True)
+        return [[found[l] for l in stage] for stage in cut]
+
+    def backwards(stage: int, m: int) -> range:
+        return range(m) if stage == count - 1 else range(m)[::-1]
+
+    made = {
+        parts.OWN_MEANS: of(sum(mlp.loss(y) for y in outputs)),
+        parts.DIVIDED_TWICE: of(mlp.loss(torch.cat(outputs)) / m),
+        parts.LAST_ONLY: of(outputs[-1].square().sum() / entries),
+        parts.LAST_ONLY + ", and of a mean over its own rows": of(mlp.loss(outputs[-1])),
+        parts.FIRST_ONLY: of(outputs[0].square().sum() / entries),
+        parts.CROSSED: on_stages(model, cut, m, backwards),
+    }
+    mistakes = parts.pipeline_mistakes(model.weights, model.saved, model.y, cut, m)
+    assert len(mistakes) == count
+    for stage, known in enumerate(mistakes):
+        assert known.keys() == made.keys()
+        for name, theirs in made.items():
+            close(known[name], theirs[stage])
+            # The last stage has gradients and activations in one order: only those before it cross them.
+            wrong = not (name == parts.CROSSED and stage == count - 1)
+            assert all(apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage]))
