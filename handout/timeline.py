@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
+
 
 class Span(NamedTuple):
     """One piece of work of a stage; times in seconds, of one clock for all stages of a machine."""
@@ -33,9 +35,14 @@ class Timeline:
     @contextmanager
     def span(self, kind: str, micro_batch: int) -> Iterator[None]:
         """Record how long the work inside the ``with`` takes."""
-        start = self.clock()
+        start = self._now()
         yield
-        self.spans.append(Span(kind, micro_batch, start, self.clock()))
+        self.spans.append(Span(kind, micro_batch, start, self._now()))
+
+    def _now(self) -> float:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # a GPU is only told what to do, and does it later
+        return self.clock()
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:

@@ -2,7 +2,7 @@
 
 Medians of whole worlds, from the request to the last process gone, alternating with ``torch.multiprocessing.spawn`` doing the
 same (start, one all-reduce, result back, gone) in the same run; the time from a deadlock to its verdict; wall time and peak
-memory of grading the solutions.
+memory of grading the solutions; and a step of the reference beside torch's own.
 """
 
 import os
@@ -20,6 +20,7 @@ import numpy as np
 
 from grader.face import call
 from grader.intake.stage import stage
+from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
 from grader.worlds.server_process import Server
 from grader.worlds.world import Limits, World
@@ -196,6 +197,7 @@ def main() -> None:
         print()
         for submission in ("solutions", "handout"):
             bench_grading(submission)
+    bench_steps()
 
 
 if __name__ == "__main__":

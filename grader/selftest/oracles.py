@@ -224,7 +224,7 @@ def difference(actual: Tensor, expected: Tensor) -> float:
 
 def compare_all(folder: Path) -> None:
     """On every rank: all comparisons, into a file of its own: how far the reference and this rank alone are from torch's."""
-    faulthandler.dump_traceback_later(60, exit=True)  # a deadlock: say where, instead of waiting for gloo's half hour
+    faulthandler.dump_traceback_later(240, exit=True)  # a deadlock: say where, instead of waiting for gloo's half hour
     torch.set_num_threads(1)
     weights = mlp.init_weights(LAYERS, WIDTH, dtype=torch.float64)
     x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
