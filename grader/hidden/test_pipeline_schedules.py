@@ -285,7 +285,7 @@ def test_bubble_in_theory(world, rng):
         within=CLOSE,
         part=lambda r: [np.array(float(value)) for value in r],
         named="the list of fractions",
-        lookalikes=[{"idle time over the *ideal* time; asked for is the part of the whole time": of_ideal}],
+        lookalikes=[{"idle time over the ideal time; asked for is the part of the whole time": of_ideal}],
     )
     for case, (_, _, number_) in zip(misused, bad):
         case.raises_value_error(number_)

@@ -8,7 +8,7 @@ import numpy as np
 from grader.judging.truth import backward, gelu, gelu_derivative
 
 SPLIT = (
-    "between two layers every rank took its columns of its *own* term of the gradient: the terms of all ranks have to be"
+    "between two layers every rank took its columns of its own term of the gradient: the terms of all ranks have to be"
     " added up first (reduce-scatter, not split)"
 )
 OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never added"

@@ -113,10 +113,10 @@ def test_a_single_rank_pays_for_nothing_but_what_it_sends(size, itemsize):
         ("dist.barrier()", [0] * 3),
         ("rank or dist.send(x, 2); rank == 2 and dist.recv(x, 0)", [24, 0, 0]),
         ("dist.all_reduce(x, group=dist.new_group([0, 2])) if rank != 1 else dist.new_group([0, 2])", [24, 0, 24]),
-        ('torch.ops._c10d_functional.all_gather_into_tensor(x, 3, dist.group.WORLD.group_name)', [48] * 3),
+        ("torch.ops._c10d_functional.all_gather_into_tensor(x, 3, dist.group.WORLD.group_name)", [48] * 3),
     ],
     ids=lambda value: value.partition("(")[0] if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_the_traffic_of_real_ranks(submit, line, expected):
     body = textwrap.indent(f"rank = dist.get_rank()\n{line}", "    ")
     (run,) = submit(f"def talk(x):\n{body}\n")(3, call("collectives.talk", np.ones(6, np.float32)))

@@ -241,7 +241,7 @@ MUTANTS = [
         "return (num_stages - 1) / (num_micro_batches + num_stages - 1)",
         "return (num_stages - 1) / num_micro_batches",
         {"public bubble", "hidden bubble_in_theory"},
-        "idle time over the *ideal* time",
+        "idle time over the ideal time",
     ),
     Mutant(
         "a stage's waiting ends with its own last span",

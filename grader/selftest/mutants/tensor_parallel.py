@@ -77,7 +77,7 @@ MUTANTS = [
         "            own_columns = _reduce_scatter_columns(partial)",
         "            own_columns = partial.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]",
         BACKWARD,
-        "every rank took its columns of its *own* term of the gradient",
+        "every rank took its columns of its own term of the gradient",
     ),
     Mutant(
         "the input's gradient is one term",

@@ -1,0 +1,302 @@
+"""The programs around a student's function: called directly where no other rank is needed, and in worlds."""
+
+import numpy as np
+import pytest
+import torch
+
+from grader.evidence import hangs
+from grader.evidence.hangs import Place, waits_for_nothing
+from grader.face import CheckFailed, Leaf, call
+from grader.worlds import drivers
+from handout.timeline import Span, Timeline, chart
+
+X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+
+
+class Marks(list):
+    """What a driver marks."""
+
+    def __call__(self, name: str) -> None:
+        self.append(name)
+
+
+def drive(name: str, function, *args, marks=None, **kwargs):
+    return drivers.DRIVERS[name](function, list(args), kwargs, Marks() if marks is None else marks)
+
+
+def leaf(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, requires_grad=True)
+
+
+# ——— stored
+
+
+def test_the_memory_that_a_result_keeps_alive_is_told():
+    x = torch.zeros(10, 10)
+    of_view, of_copy = (drive("stored", f, x) for f in (lambda x: x[0], lambda x: x[0].clone()))
+    assert of_view["storage"] == 400 and of_copy["storage"] == 40
+    assert of_view["value"].shape == of_copy["value"].shape == (10,)
+
+
+@pytest.mark.parametrize("result", [None, 3, [torch.zeros(2)]], ids=repr)
+def test_what_is_no_tensor_has_no_storage(result):
+    assert drive("stored", lambda x: result, 1) == {"value": result, "storage": None}
+
+
+# ——— differentiate
+
+
+class Doubled(torch.autograd.Function):
+    """Twice x; backward 5 times, so that one sees whose derivative was used."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        return 5 * grad_y
+
+
+def test_functions_of_both_kinds_are_differentiated():
+    upstream = torch.tensor([10.0, 100.0])
+    marks = Marks()
+    found = drive("differentiate", lambda x, y: x * y, leaf(1, 2), leaf(3, 4), upstream, marks=marks)
+    assert found["value"].tolist() == [3, 8] and found["upstream"] is upstream
+    assert [gradient.tolist() for gradient in found["gradients"]] == [[30, 400], [10, 200]]
+    assert marks == ["backward began", "backward ended"]
+    found = drive("differentiate", Doubled, leaf(1, 2), upstream)
+    assert found["value"].tolist() == [2, 4] and found["gradients"][0].tolist() == [50, 500]
+
+
+def test_without_a_gradient_the_sum_is_differentiated():
+    """Whose gradient is one number that is seen many times."""
+    marks = Marks()
+
+    class Seeing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            marks("forward")
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad_y):
+            marks(f"backward, strides {grad_y.stride()}")
+            return 5 * grad_y
+
+    found = drive("differentiate", Seeing, leaf(1, 2), None, marks=marks)
+    assert found["gradients"][0].tolist() == [5, 5] and found["upstream"] is None
+    assert marks == ["forward", "backward began", "backward, strides (0,)", "backward ended"]
+
+
+def test_a_value_that_requires_no_gradient_leaves_none():
+    marks, x = Marks(), leaf(1, 2)
+    found = drive("differentiate", lambda x: x.detach() + 1, x, torch.ones(2), marks=marks)
+    assert found["value"].tolist() == [2, 3] and found["gradients"] == [None]
+    assert marks == ["backward began", "backward ended"]
+    of_one = drive("differentiate", lambda x, y: x * 2, leaf(1), leaf(2), None)
+    assert of_one["gradients"][0].tolist() == [2] and of_one["gradients"][1] is None
+
+
+def a_pair(column, row, x):
+    return (x @ column) @ row
+
+
+def test_pairs_follow_each_other():
+    pairs = [(torch.eye(2, requires_grad=True), (f * torch.eye(2)).requires_grad_()) for f in (3, 5)]
+    x, upstream = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[1.0, 10.0]])
+    found = drive("stack_of_pairs", a_pair, pairs, x, upstream)
+    assert found["value"].tolist() == [[15, 30]]
+    of_x, *of_pairs = found["gradients"]
+    assert of_x.tolist() == [[15, 150]] and len(of_pairs) == 4
+    first_row = torch.tensor([[1.0, 2.0]]).T @ (5 * upstream)
+    assert torch.equal(of_pairs[1], first_row) and torch.equal(of_pairs[0], 3 * first_row)
+    assert torch.equal(of_pairs[3], 3 * first_row / 5) and torch.equal(of_pairs[2], 3 * first_row)
+
+
+def test_pairs_without_gradients_leave_none():
+    pairs = [(torch.eye(2, requires_grad=True), torch.eye(2, requires_grad=True))]
+    x = torch.ones(1, 2, requires_grad=True)
+    found = drive("stack_of_pairs", lambda c, r, x: a_pair(c, r, x).detach(), pairs, x, torch.ones(1, 2))
+    assert found["value"].tolist() == [[1, 1]] and found["gradients"] == [None] * 3
+
+
+@pytest.mark.parametrize("driver, args", [("differentiate", [Leaf(X), X]), ("stack_of_pairs", [[(X, X)], Leaf(X), X])])
+def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(submit, driver, args):
+    (run,) = submit("def broken(*args): pass")(1, call("collectives.broken", *args, driver=driver))
+    with pytest.raises(CheckFailed, match="'NoneType' object has no attribute 'requires_grad'"):
+        run.values()
+
+
+# ——— metered, and with a timeline
+
+
+def test_inputs_wherever_they_are_do_not_count_as_alive():
+    """In lists, tuples and dicts, by position or by name; what the function makes does."""
+    tensors = [torch.ones(2, 2) for _ in range(5)]
+    a, b, c, d, e = tensors
+
+    def function(first, nested, named):
+        views = [tensor.view(4) for tensor in tensors]
+        return [first @ nested[1][0], *views]
+
+    found = drive("metered", function, a, [b, (c, 1, None)], named={"d": d, "more": [e]})
+    assert found["ledger"] == [["product", 16, 16]] and len(found["value"]) == 6
+    found = drive("metered", function, a, [b, (c,)], named={"d": d})  # e was not handed over
+    assert found["ledger"] == [["product", 16, 16 + 16]]
+    assert drive("metered", lambda: None) == {"value": None, "ledger": []}
+
+
+def test_spans_tell_how_many_products_they_hold():
+    def function(x, timeline):
+        x @ x
+        with timeline.span("forward", 3):
+            x @ x @ x
+        with timeline.span("backward", 3):
+            pass
+        x @ x
+        with timeline.span("backward", 4):
+            x @ x
+        return "done"
+
+    found = drive("with_timeline", function, torch.ones(2, 2))
+    assert found["value"] == "done" and len(found["ledger"]) == 5
+    assert [span[:2] for span in found["spans"]] == [("forward", 3), ("backward", 3), ("backward", 4)]
+    assert found["work"] == [2, 0, 1]
+    times = [time for _, _, start, end in found["spans"] for time in (start, end)]
+    assert times == sorted(times) and all(type(span) is tuple for span in found["spans"])
+
+
+def test_spans_are_handed_over_as_such():
+    seen = []
+
+    def function(timelines):
+        seen.extend(timelines)
+        return sum(span.end - span.start for of_stage in timelines for span in of_stage)
+
+    one, two = ("forward", 0, 1.0, 3.0), ("backward", 0, 5.0, 6.0)
+    assert drive("of_spans", function, [[one], [two]], [[], [one]], []) == [3, 2, 0]
+    assert seen == [[Span(*one)], [Span(*two)], [], [Span(*one)]] and type(seen[0][0]) is Span
+
+
+# ——— the handout's timeline
+
+
+def test_a_timeline_records_spans_in_the_order_in_which_they_end():
+    timeline = Timeline(iter([1.0, 2.0, 4.0, 8.0]).__next__)
+    with timeline.span("forward", 5):
+        pass
+    with timeline.span("backward", micro_batch=5):
+        assert timeline.spans == [Span("forward", 5, 1.0, 2.0)]
+    assert timeline.spans[1:] == [Span("backward", 5, 4.0, 8.0)]
+
+
+def test_a_chart_of_nothing_is_empty():
+    assert chart([]) == chart([[], []]) == ""
+
+
+def test_a_chart_of_one_span_is_full_of_it():
+    frame, cells, end = chart([[Span("forward", 3, 100.0, 100.5)]], width=20).split("|")
+    assert (frame, end) == ("stage 0 ", "") and len(cells) == 20
+    assert cells.rstrip("·") == "3" * len(cells.rstrip("·")) and len(cells.rstrip("·")) >= 19
+    assert chart([[Span("backward", 27, 7.0, 7.0)]], width=5) == "stage 0 |b····|"  # no time at all
+
+
+def test_a_chart_of_two_stages_has_waiting_and_work_below_each_other():
+    stages = [
+        [Span("forward", 0, 10, 11), Span("forward", 11, 11, 12), Span("backward", 0, 13, 14)],
+        [Span("forward", 0, 11, 12), Span("backward", 0, 12, 13)],
+        [],
+    ]
+    lines = chart(stages, width=9).splitlines()
+    assert lines == ["stage 0 |0011··aa·|", "stage 1 |··00aa···|", "stage 2 |·········|"]
+
+
+# ——— waits without end
+
+
+def test_a_work_that_is_waited_for_twice_is_told(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                work = dist.isend(x, 1)
+                work.wait()
+                work.wait()
+            else:
+                dist.recv(x, 0)
+        """)
+    (run,) = world(2, call("collectives.broken", X))
+    with pytest.raises(CheckFailed) as caught:
+        run.values()
+    assert run.report.ending == "stuck"
+    message = str(caught.value)
+    assert "Deadlock: no rank can go on." in message and "rank 0 waits at collectives.py:11:  work.wait()" in message
+    assert "Likely: rank 0 waited for something that was waited for before:" in message
+
+
+@pytest.mark.parametrize(
+    "line, doubts",
+    [
+        ("Pause().wait(3)", 1),  # sleeps in another line: not a moment's doubt
+        ("Pause().wait(time.sleep(0.9) or 0)", hangs.DOUBTS),  # in a line that waits: it seems to be stuck once
+    ],
+)
+def test_a_wait_of_the_students_own_that_ends_is_none(submit, monkeypatch, line, doubts):
+    monkeypatch.setattr(hangs, "DOUBTS", doubts)
+    world = submit(f"""
+        class Pause:
+            def wait(self, seconds):
+                time.sleep(seconds)
+        def broken(x):
+            if dist.get_rank() == 0:
+                {line}
+            return x
+        """)
+    (run,) = world(2, call("collectives.broken", X))
+    run.returns(X, X)
+
+
+@pytest.mark.parametrize("number, expected", [(1, True), (2, False), (3, False), (9, False)])
+def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, number, expected):
+    stage, library = tmp_path / "collectives.py", tmp_path / "threading.py"
+    for file in (stage, library):
+        file.write_text("work.wait()\ntime.sleep(3)\ndef wait(self): lock.acquire()\n")
+    stack = [Place(str(stage), number, "wait"), Place(str(stage), 1, "broken")]
+    assert waits_for_nothing(stack, stage) is expected
+    assert not waits_for_nothing([Place(str(library), number, "wait"), *stack], stage)
+
+
+# ——— results and inputs
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("pass", None),
+        ("x.set_(x.clone())", None),  # as it was, elsewhere
+        ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 changed its input"),
+        ("x.set_(torch.zeros(1).expand(4))", "rank 0 changed its input"),
+        ("x.resize_((1 << 24) + 1)", "rank 0 changed its input"),  # more than can be sent; never touched
+        ("x.set_(torch.zeros(4))", "rank 0 changed its input"),
+        ("x.resize_(2)", "rank 0 changed its input"),
+        ("x.data = x.bfloat16()", "rank 0 changed its input"),
+        ("y.set_(torch.zeros(1).expand(4))", "rank 0 changed its input"),
+        ("y.add_(1)", "rank 0 changed its input"),
+    ],
+)
+def test_an_input_that_cannot_be_sent_any_more_was_changed(submit, line, words):
+    (run,) = submit(f"def broken(x, others):\n    (y,) = others\n    {line}\n")(1, call("collectives.broken", X, [X]))
+    assert run.values() == [None]
+    if words is None:
+        run.keeps_inputs()
+    else:
+        with pytest.raises(CheckFailed, match=words):
+            run.keeps_inputs()
+
+
+def test_ranges_arrive_as_lists_of_numbers(submit):
+    world = submit("def cut(): return [range(0, 2), range(2, 2)], range(9, 3, -3), range(10**9)")
+    (run,) = world(1, call("collectives.cut"))
+    lists, backwards, endless = run.values()[0]
+    assert lists == [[0, 1], []] and backwards == [9, 6]
+    assert endless.description == "an object of type range"
