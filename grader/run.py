@@ -57,6 +57,7 @@ class Entry:
     kind: str
     amount: int
     alive: int
+    at: float  # seconds of a clock that all ranks of a machine share
 
 
 @dataclass
@@ -156,7 +157,7 @@ class Run:
         """What the driver's meter saw on a rank: products and sends, in the order of the program."""
         value = self.values()[rank]
         entries = value.get("ledger") if isinstance(value, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(e, list) and len(e) == 3 for e in entries):
+        if not isinstance(entries, list) or not all(isinstance(e, list) and len(e) == 4 for e in entries):
             self._fail(f"rank {rank}: what was computed and sent cannot be told from what came back.")
         return [Entry(*entry) for entry in entries]
 

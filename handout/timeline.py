@@ -55,13 +55,14 @@ def chart(timelines: list[list[Span]], width: int = 72) -> str:
     if not spans:
         return ""
     began, ended = min(span.start for span in spans), max(span.end for span in spans)
-    scale = (width - 1) / max(ended - began, 1e-9)
+    scale = width / max(ended - began, 1e-9)
     lines = []
     for stage, of_stage in enumerate(timelines):
         cells = ["·"] * width
         for span in of_stage:
             sign = str(span.micro_batch % 10) if span.kind == "forward" else chr(ord("a") + span.micro_batch % 26)
-            first, last = round((span.start - began) * scale), round((span.end - began) * scale)
-            cells[first : max(last, first + 1)] = sign * max(last - first, 1)
-        lines.append(f"stage {stage} |{''.join(cells[:width])}|")
+            first = min(round((span.start - began) * scale), width - 1)
+            last = max(round((span.end - began) * scale), first + 1)
+            cells[first:last] = sign * (last - first)
+        lines.append(f"stage {stage} |{''.join(cells)}|")
     return "\n".join(lines)

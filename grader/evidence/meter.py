@@ -4,22 +4,24 @@ Below the Python API, as the recorder, so that it does not matter whether a stud
 The program order on one rank is the same in every run: what is judged by it cannot flicker.
 """
 
+import time
 import weakref
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Products of matrices, whichever way they are written; of each the position of the left factor.
-PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1, "linear": 0}
+# Products of matrices, whichever way they are written; of each the position of the left factor. The right one follows.
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1}
 MOST = 20_000  # entries of the ledger
 
 
 class Meter(TorchDispatchMode):
-    """``ledger``: ``[kind, amount, alive]`` of every product (floating-point operations) and send (bytes), in order.
+    """``ledger``: ``[kind, amount, alive, at]`` of every product (floating-point operations) and send (bytes), in order.
 
     ``alive`` are the bytes of the tensors that were made since the meter was entered and still exist, just after the product
-    or before the send. Tensors that existed before, and views of them, do not count.
+    or before the send; ``at`` are the seconds of the monotonic clock. Tensors that existed before, and views of them, do not
+    count.
     """
 
     def __init__(self, existing: list[torch.Tensor]) -> None:
@@ -31,13 +33,13 @@ class Meter(TorchDispatchMode):
         self.kept = existing  # so that no address is used again
 
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        name = operator._schema.name.split("::")[1]
+        name = operator._schema.name.split("::")[1].removesuffix("_")
         for tensor in result if isinstance(result, (list, tuple)) else [result]:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._born(tensor.untyped_storage())
-        if name in PRODUCTS and isinstance(result, torch.Tensor):
-            inner = args[PRODUCTS[name]].shape[-1]
-            self._enter("product", 2 * inner * result.numel())
+        if name in PRODUCTS:
+            left, right = args[PRODUCTS[name] :][:2]
+            self._enter("product", 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1))
 
     def sends(self, args: tuple) -> None:
         tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
@@ -45,7 +47,7 @@ class Meter(TorchDispatchMode):
 
     def _enter(self, kind: str, amount: int) -> None:
         if len(self.ledger) < MOST:
-            self.ledger.append([kind, amount, self.alive])
+            self.ledger.append([kind, amount, self.alive, time.monotonic()])
 
     def _born(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
@@ -60,8 +62,13 @@ class Meter(TorchDispatchMode):
 
 def _dispatch(self: Meter, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
     kwargs = kwargs or {}
-    if operator.namespace == "c10d" and operator._schema.name == "c10d::send":
+    if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
+    if torch.is_inference_mode_enabled():  # then operators made of others arrive whole
+        with self:
+            result = operator.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
     result = operator(*args, **kwargs)
     self.note(operator, args, kwargs, result)
     return result

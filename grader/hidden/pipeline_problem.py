@@ -79,7 +79,10 @@ def demand_messages(run, problem, counts, what):
 
 
 def demand_flow(run, ranks, m, did, where):
-    """Before the i-th send no rank has done more than its i-th part of all the multiplying that it does."""
+    """Before the i-th send no rank has done more than its i-th part of all the multiplying that it does.
+
+    Whoever multiplies in a way that the meter does not know, entry by entry perhaps, is believed.
+    """
     for rank in ranks:
         ledger = run.ledger(rank)
         total = sum(entry.amount for entry in ledger if entry.kind == "product")
@@ -89,7 +92,6 @@ def demand_flow(run, ranks, m, did, where):
                 done += entry.amount
                 continue
             sent += 1
-            sentence = f"rank {rank} {did} {sent - 1} only after {done / total * m:.1f} of {m} micro-batches had been computed:"
-            run.demand(
-                done <= total * sent / m * 1.001, f"{sentence} it is ready earlier, and it should go {where} at once."
-            )
+            part = done / max(total, 1)
+            text = f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had been computed:"
+            run.demand(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")

@@ -88,7 +88,7 @@ def test_forward_flows(world, rng):
         run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
         demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
-            most = max(entry.amount for entry in run.ledger(rank) if entry.kind == "product")
+            most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
             rows = most * p.rows // p.product
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
             run.demand(most <= p.product, text)

@@ -186,7 +186,7 @@ def growth(world, rng, schedule):
     for run, p in zip(runs, made):
         run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named="the gradients")
     for rank in range(n):
-        alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] for run in runs]
+        alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run in runs]
         first, second = (max(a) if schedule is one_forward_one_backward else a[-1] for a in alive)
         when = "1F1B: at most" if schedule is one_forward_one_backward else "GPipe: in the last backward pass"
         text = f"rank {rank}, {when} {first} bytes were alive with {few} micro-batches, {second} with {many}."
@@ -231,10 +231,12 @@ def test_own_timeline(world, rng):
     for stage in range(n):
         recorded = [tuple(span[:2]) for span in spans[stage]]
         run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
-        idle = [span[:2] for span, work in zip(spans[stage], run.values()[stage]["work"]) if not work]
-        run.demand(
-            not idle, f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
-        )
+        products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
+        for kind, i, start, end in spans[stage] if products else ():
+            worked = any(start <= at <= end for at in products)
+            run.demand(
+                worked, f"stage {stage}: nothing was multiplied during the span of {(kind, i)}: what does it record?"
+            )
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
             sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]

@@ -16,7 +16,7 @@ def as_actions(value: Any) -> list[Action] | None:
         if not isinstance(action, (list, tuple)) or len(action) != 2:
             return None
         kind, i = action
-        if kind not in ("forward", "backward") or type(i) is not int:
+        if type(kind) is not str or kind not in ("forward", "backward") or type(i) is not int:
             return None
         actions.append((kind, i))
     return actions

@@ -124,8 +124,8 @@ def test_pairs_without_gradients_leave_none():
 @pytest.mark.parametrize("driver, args", [("differentiate", [Leaf(X), X]), ("stack_of_pairs", [[(X, X)], Leaf(X), X])])
 def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(submit, driver, args):
     (run,) = submit("def broken(*args): pass")(1, call("collectives.broken", *args, driver=driver))
-    with pytest.raises(CheckFailed, match="'NoneType' object has no attribute 'requires_grad'"):
-        run.values()
+    with pytest.raises(CheckFailed, match="expected a tensor of shape .*, got None"):
+        run.returns(X, part=lambda r: r["value"])
 
 
 # ——— metered, and with a timeline
@@ -141,9 +141,9 @@ def test_inputs_wherever_they_are_do_not_count_as_alive():
         return [first @ nested[1][0], *views]
 
     found = drive("metered", function, a, [b, (c, 1, None)], named={"d": d, "more": [e]})
-    assert found["ledger"] == [["product", 16, 16]] and len(found["value"]) == 6
+    assert [entry[:3] for entry in found["ledger"]] == [["product", 16, 16]] and len(found["value"]) == 6
     found = drive("metered", function, a, [b, (c,)], named={"d": d})  # e was not handed over
-    assert found["ledger"] == [["product", 16, 16 + 16]]
+    assert [entry[:3] for entry in found["ledger"]] == [["product", 16, 16 + 16]]
     assert drive("metered", lambda: None) == {"value": None, "ledger": []}
 
 
@@ -162,7 +162,8 @@ def test_spans_tell_how_many_products_they_hold():
     found = drive("with_timeline", function, torch.ones(2, 2))
     assert found["value"] == "done" and len(found["ledger"]) == 5
     assert [span[:2] for span in found["spans"]] == [("forward", 3), ("backward", 3), ("backward", 4)]
-    assert found["work"] == [2, 0, 1]
+    within = [sum(start <= at <= end for *_, at in found["ledger"]) for _, _, start, end in found["spans"]]
+    assert within == [2, 0, 1]
     times = [time for _, _, start, end in found["spans"] for time in (start, end)]
     assert times == sorted(times) and all(type(span) is tuple for span in found["spans"])
 
@@ -198,7 +199,7 @@ def test_a_chart_of_nothing_is_empty():
 def test_a_chart_of_one_span_is_full_of_it():
     frame, cells, end = chart([[Span("forward", 3, 100.0, 100.5)]], width=20).split("|")
     assert (frame, end) == ("stage 0 ", "") and len(cells) == 20
-    assert cells.rstrip("·") == "3" * len(cells.rstrip("·")) and len(cells.rstrip("·")) >= 19
+    assert cells == "3" * 20
     assert chart([[Span("backward", 27, 7.0, 7.0)]], width=5) == "stage 0 |b····|"  # no time at all
 
 
@@ -208,8 +209,8 @@ def test_a_chart_of_two_stages_has_waiting_and_work_below_each_other():
         [Span("forward", 0, 11, 12), Span("backward", 0, 12, 13)],
         [],
     ]
-    lines = chart(stages, width=9).splitlines()
-    assert lines == ["stage 0 |0011··aa·|", "stage 1 |··00aa···|", "stage 2 |·········|"]
+    lines = chart(stages, width=8).splitlines()
+    assert lines == ["stage 0 |0011··aa|", "stage 1 |··00aa··|", "stage 2 |········|"]
 
 
 # ——— waits without end
@@ -275,13 +276,10 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
         ("pass", None),
         ("x.set_(x.clone())", None),  # as it was, elsewhere
         ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 changed its input"),
-        ("x.set_(torch.zeros(1).expand(4))", "rank 0 changed its input"),
         ("x.resize_((1 << 24) + 1)", "rank 0 changed its input"),  # more than can be sent; never touched
         ("x.set_(torch.zeros(4))", "rank 0 changed its input"),
-        ("x.resize_(2)", "rank 0 changed its input"),
         ("x.data = x.bfloat16()", "rank 0 changed its input"),
         ("y.set_(torch.zeros(1).expand(4))", "rank 0 changed its input"),
-        ("y.add_(1)", "rank 0 changed its input"),
     ],
 )
 def test_an_input_that_cannot_be_sent_any_more_was_changed(submit, line, words):

@@ -1,4 +1,4 @@
-"""The truth of models in parts, and what mistakes leave: held against torch's autograd on ranks that are simulated in one process.
+"""The truth of models in parts, and what mistakes leave: held against torch's autograd on simulated ranks.
 
 Each mistake is made here, in torch, where a student makes it: in what the ranks exchange. The ranks' tensors are lists.
 """

@@ -89,7 +89,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     *args, upstream = args
     value = getattr(function, "apply", function)(*args)
     mark("backward began")
-    if value.requires_grad:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
         value.sum().backward() if upstream is None else value.backward(upstream)
     mark("backward ended")
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
@@ -101,7 +101,7 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     value = x
     for column, row in pairs:
         value = function(column, row, value)
-    if value.requires_grad:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
         value.backward(upstream)
     return {"value": value, "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair]}
 
@@ -114,24 +114,12 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded.
-
-    ``work`` says for each span how many products were computed in it.
-    """
+    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded."""
     from handout.timeline import Timeline  # the stage's own copy
 
-    with Meter(_tensors([args, kwargs])) as meter:
-        products: list[int] = []  # how many there were at each look at the clock: a span's start and end
-
-        def clock() -> float:
-            products.append(sum(kind == "product" for kind, _, _ in meter.ledger))
-            return time.monotonic()
-
-        timeline = Timeline(clock)
-        value = function(*args, timeline)
-    work = [end - start for start, end in zip(products[::2], products[1::2])]
-    spans = [tuple(span) for span in timeline.spans]
-    return {"value": value, "ledger": meter.ledger, "spans": spans, "work": work}
+    timeline = Timeline()
+    result = metered(lambda *args: function(*args, timeline), args, kwargs, mark)
+    return result | {"spans": [tuple(span) for span in timeline.spans]}
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
