@@ -9,7 +9,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.face import call, each, rounding
 from grader.judging import parallel_truth, schedules, truth
 
-BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns: two micro-batches of 2
+BATCH = np.arange(18, dtype=np.float64).reshape(9, 2) / 20  # 9 rows of 2 columns: 3 micro-batches of 3 rows
+M = 3
 WEIGHTS = [
     np.array([[1.0, -0.5], [0.5, 1.0]]),
     np.array([[0.5, 1.0], [-1.0, 2.0]]),
@@ -24,36 +25,39 @@ F, B = "forward", "backward"
 @number("5.1")
 @weight(0.5)
 def test_split_layers(world):
-    """Five layers on three stages: 2, 2 and 1"""
-    (run,) = world(1, call("pipeline_parallel.split_layers", 5, 3))
-    got = [list(layers) if isinstance(layers, (list, tuple)) else layers for layers in run.values()[0] or ()]
-    run.demand(got == [[0, 1], [2, 3], [4]], f"expected the layers [0, 1], [2, 3] and [4], got {got}")
+    """Five layers on three stages: 2, 2 and 1; four on three: 2, 1 and 1"""
+    (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
+    for got, expected in zip(run.values()[0], ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
+        got = [list(layers) if isinstance(layers, (list, tuple)) else layers for layers in got or ()]
+        run.demand(got == expected, f"expected the layers {expected}, got {got}")
 
 
 @number("5.2")
 @weight(1.0)
 def test_forward(world):
-    """Two micro-batches through two stages come out as from a single device, and each stage saves its own"""
-    (run,) = world(2, call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 4, 2))
+    """Three micro-batches through two stages come out as from a single device, and each stage saves its own"""
+    (run,) = world(2, call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M))
     y, saved = truth.forward(WEIGHTS, BATCH)
-    known = [{}, {parallel_truth.REVERSED: np.concatenate([y[2:], y[:2]])}]
+    known = [{}, {parallel_truth.REVERSED: np.concatenate([y[6:], y[3:6], y[:3]])}]
     run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
-    expected = [parallel_truth.micro_batches(saved, layers, 2) for layers in CUT]
-    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named="saved, [micro-batch][layer][x or z],")
+    expected = [parallel_truth.micro_batches(saved, layers, M) for layers in CUT]
+    late = [{parallel_truth.LATE_Z: [[(x, truth.gelu(z)) for x, z in own] for own in part]} for part in expected]
+    named = "saved, [micro-batch][layer][x or z],"
+    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=late)
 
 
 @number("5.3")
 @weight(1.5)
 def test_backward(world):
-    """Two micro-batches back through two stages leave the gradients of a single device"""
+    """Three micro-batches back through two stages leave the gradients of a single device"""
     y, saved = truth.forward(WEIGHTS, BATCH)
-    own = each(*(parallel_truth.micro_batches(saved, layers, 2) for layers in CUT))
+    own = each(*(parallel_truth.micro_batches(saved, layers, M) for layers in CUT))
     (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y)))
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     run.returns(
         *([gradients[layer] for layer in layers] for layers in CUT),
         within=CLOSE,
-        lookalikes=parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, 2),
+        lookalikes=parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
         named="the list of the weights' gradients",
     )
 
@@ -89,17 +93,17 @@ def test_schedules(world):
 @weight(1.0)
 def test_run_schedule(world):
     """Two stages carry out GPipe, then 1F1B: loss and gradients are those of a single device"""
-    gpipe = [(F, 0), (F, 1), (B, 0), (B, 1)]
-    alternating = [(F, 0), (B, 0), (F, 1), (B, 1)]  # 1F1B on the last stage
+    gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
+    first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)]
     loss, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = truth.forward(WEIGHTS, BATCH)
-    mistakes = parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, 2)
-    inputs = (STAGES, each(BATCH, None), 4, 2)
+    mistakes = parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
+    inputs = (STAGES, each(BATCH, None), 9, M)
     for run in world(
         2,
         *(
             call("pipeline_parallel.run_schedule", each(*stages), *inputs, driver="with_timeline")
-            for stages in ([gpipe, gpipe], [[(F, 0), (F, 1), (B, 0), (B, 1)], alternating])
+            for stages in ([gpipe, gpipe], [first, last])
         ),
     ):
         run.returns(
@@ -109,7 +113,18 @@ def test_run_schedule(world):
             lookalikes=mistakes,
             named="the list of the weights' gradients",
         )
-        run.returns(None, np.array(loss), within=CLOSE, part=lambda r: r["value"][0], named="the loss")
+        known = {
+            "the sum of the micro-batches' losses: the loss of the whole batch is their mean": np.array(M * loss),
+            "the loss of the last micro-batch alone": np.mean(y[6:] ** 2),
+        }
+        run.returns(
+            None,
+            np.array(loss),
+            within=CLOSE,
+            part=lambda r: r["value"][0],
+            named="the loss",
+            lookalikes=[{}, {name: np.asarray(value) for name, value in known.items()}],
+        )
 
 
 @number("5.6")

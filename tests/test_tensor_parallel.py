@@ -33,10 +33,10 @@ def test_forward(world):
     """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", each(*SHARDS), BATCH))
     y, saved = truth.forward(WEIGHTS, BATCH)
-    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output")
+    crossed = {parallel_truth.REVERSED_COLUMNS: parallel_truth.gathered_in_reverse(WEIGHTS, BATCH, 2)}
+    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=[crossed] * 2)
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    late = "(x, gelu(x @ W)): z is what comes before gelu"
-    known = [{late: [(x, truth.gelu(z)) for x, z in own]} for own in parts]
+    known = [{parallel_truth.LATE_Z: [(x, truth.gelu(z)) for x, z in own]} for own in parts]
     run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
 
 
@@ -75,8 +75,8 @@ def test_megatron_pair(world):
             driver="differentiate",
         ),
     )
-    early = {parallel_truth.EARLY_GELU: parallel_truth.gelus_before_the_sum(a, b, BATCH, 2)}
-    run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=[early, early])
+    known = parallel_truth.pair_outputs(a, b, BATCH, 2)
+    run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=known)
     grad_x, (grad_a, grad_b) = truth.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
     run.returns(

@@ -206,6 +206,10 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
         return ["Likely: a rank sends to itself, or receives from itself."]
+    if unsent := _never_went_out(report, waiting, call):
+        return unsent
+    if polls := _polls(report):
+        return polls
     if again := _waits_again(report, waiting):
         return [
             f"Likely: {these(again)} waited for something that was waited for before: of a send or receive, wait() comes back once."
@@ -218,7 +222,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
         return [f"Likely: {these(missed)} returned without {part}."]
-    if kinds == {"send"}:
+    if kinds == {"send"} and not returned:
         return [
             "Likely: every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
             "        start it with isend, or let some ranks receive first.",
@@ -234,6 +238,52 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     return []
 
 
+def _polls(report: WorldReport) -> list[str]:
+    """Ranks that ask again and again whether a message has arrived."""
+    ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
+    return (
+        [f"Likely: {these(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone."]
+        if ranks
+        else []
+    )
+
+
+def _line(rank: RankReport, report: WorldReport) -> str:
+    """The student's line that a rank stands in."""
+    place = hangs.own_place(rank.stacks, report.stage)
+    return hangs.source(place) if place else ""
+
+
+def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
+    """Ranks that wait in a receive although its send was issued: what was started and not waited for may never be sent."""
+    open_on = {w.operation.rank for w in waiting}
+    for rank in report.ranks:
+        done = operations(rank.trail, call)
+        receives = [o for o in done if o.kind == "recv" and o.peer is not None]
+        if (
+            rank.rank in open_on
+            or not rank.stacks
+            or rank.held is not None
+            or not receives
+            or done[-1] is not receives[-1]
+        ):
+            continue
+        last = receives[-1]
+        place = hangs.own_place(rank.stacks, report.stage)
+        if place is None or place.line != last.line:
+            continue
+        of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
+        sends = [o for o in operations(report.ranks[last.peer].trail, call) if o.kind == "send" and o.peer == rank.rank]
+        sends = [o for o in sends if o.tag == last.tag]
+        if len(sends) >= len(of_lane):
+            send = sends[len(of_lane) - 1]
+            return [
+                f"Likely: rank {send.rank} started the {send}, but it never went out: nobody waits for it.",
+                "        Keep what isend returns, and call its wait(), before you return at the latest.",
+            ]
+    return []
+
+
 def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
     """Ranks that stand in a line that waits, though everything that they have started has met its partner."""
     open_on = {w.operation.rank for w in waiting}
@@ -244,6 +294,8 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
     busy = [rank for rank in report.ranks if rank.busy]
+    if unsent := _never_went_out(report, waiting, call):
+        return Trouble("Deadlock: no rank can go on.", _standing(report, waiting, call) + unsent)
     if not busy:  # nobody computes: they wait, in a way of their own
         lines = _standing(report, waiting, call) + (_likely_cause(report, waiting, call) if waiting else [])
         return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
@@ -256,4 +308,4 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
             lines.append(f"    rank {rank.rank} stands outside your files, in {rank.stacks[-1][0].function}")
     if waited:
         lines.append(f"({these(waited)} only waited: not the cause.)")
-    return Trouble(f"Stopped after {report.limit} in one call: an endless loop?", lines)
+    return Trouble(f"Stopped after {report.limit} in one call: an endless loop?", lines + _polls(report))

@@ -6,6 +6,7 @@ The program order on one rank is the same in every run: what is judged by it can
 
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ class Meter(TorchDispatchMode):
     count.
     """
 
-    def __init__(self, existing: list[torch.Tensor]) -> None:
+    def __init__(self, existing: list[torch.Tensor], before_a_send: Callable[[], None] = lambda: None) -> None:
         super().__init__()
+        self.before_a_send = before_a_send
         self.ledger: list[list] = []
         self.alive = 0
         # By the address of the storage's C++ object: a storage that is known, with its number of bytes.
@@ -42,6 +44,7 @@ class Meter(TorchDispatchMode):
             self._enter("product", 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1))
 
     def sends(self, args: tuple) -> None:
+        self.before_a_send()
         tensors = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
         self._enter("send", sum(tensor.nbytes for tensor in tensors))
 

@@ -10,7 +10,7 @@ from grader.judging import truth
 class PipelineProblem:
     """``n`` stages with unequal numbers of layers, ``m`` micro-batches of ``rows`` rows."""
 
-    def __init__(self, rng, n, m, rows=2, width=6, layers=None, dtype=np.float64):
+    def __init__(self, rng, n, m, rows=3, width=6, layers=None, dtype=np.float64):
         self.n, self.m, self.rows, self.dtype = n, m, rows, dtype
         self.batch_size = rows * m
         self.product = 2 * rows * width * width  # floating-point operations of one micro-batch in one layer
@@ -42,6 +42,11 @@ class PipelineProblem:
         m = self.m if num_micro_batches is None else num_micro_batches
         return self.weights_of_stages(wrap), each(wrap(self.x), *[None] * (self.n - 1)), self.batch_size, m
 
+    def arguments(self, stage):
+        """The same, for one stage."""
+        own = [self.weights[l] for l in self.cut[stage]]
+        return own, self.x if stage == 0 else None, self.batch_size, self.m
+
     def forward(self, wrap=np.array, **options):
         return call("pipeline_parallel.pipeline_forward", *self.inputs(wrap), **options)
 
@@ -50,10 +55,11 @@ class PipelineProblem:
         y = each(*[None] * (self.n - 1), wrap(self.cast(self.y)))
         return call("pipeline_parallel.pipeline_backward", self.weights_of_stages(wrap), saved, y, **options)
 
-    def run(self, schedules, **options):
+    def run(self, schedules, wrap=np.array, num_micro_batches=None, **options):
         """A call of ``run_schedule`` with these stages' schedules."""
         made = each(*(list(schedule) for schedule in schedules))
-        return call("pipeline_parallel.run_schedule", made, *self.inputs(), driver="with_timeline", **options)
+        inputs = self.inputs(wrap, num_micro_batches)
+        return call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options)
 
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
@@ -88,10 +94,18 @@ def demand_flow(run, ranks, m, did, where):
         total = sum(entry.amount for entry in ledger if entry.kind == "product")
         done = sent = 0
         for entry in ledger:
-            if entry.kind == "product":
-                done += entry.amount
+            done += entry.amount if entry.kind == "product" else 0
+            if entry.kind != "send":
                 continue
             sent += 1
             part = done / max(total, 1)
             text = f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had been computed:"
             run.demand(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")
+
+
+def demand_in_step(run, towards):
+    """Every message was sent on by the next rank before the one after it was sent."""
+    for rank in range(run.report.size):
+        if late := [entry.amount for entry in run.ledger(rank) if entry.kind == "not sent on"]:
+            text = f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while rank {rank} waited with the"
+            run.demand(False, f"{text} next one: does it receive more than it needs before it goes on?")

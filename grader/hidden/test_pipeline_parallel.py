@@ -6,9 +6,10 @@ from gradescope_utils.autograder_utils.decorators import number, visibility, wei
 from grader.face import Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import truth
-from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_messages
+from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_in_step, demand_messages
 
 SIZES = (1, 2, 3, 4)
+GRADIENTS = "the list of the weights' gradients"
 
 
 @number("5.1")
@@ -70,10 +71,18 @@ def micro_batch_counts(n):
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
     for n in (1, 2, 3):
-        p = PipelineProblem(rng, n, 3)
-        (run,) = world(n, p.forward())
+        # Two batches, one after the other, judged at the end: what the first call returned must be its own.
+        both = [PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)]
+        inputs = (each(*(p.arguments(stage) for stage in range(n))) for p in both)
+        (run,) = world(n, call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn"))
+        expected = [[p.saved_by_stage[stage] for p in both] for stage in range(n)]
+        late = [{parts.LATE_Z: [[[(x, truth.gelu(z)) for x, z in own] for own in s] for s in e]} for e in expected]
         run.returns(
-            *p.saved_by_stage, within=p.within, part=lambda r: r[1], named="saved, [micro-batch][layer][x or z],"
+            *expected,
+            within=rounding(np.float64),
+            part=lambda r: [saved for _, saved in r],
+            named="saved, [call][micro-batch][layer][x or z],",
+            lookalikes=late,
         )
 
 
@@ -84,7 +93,7 @@ def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5)
-        (run,) = world(n, p.forward(driver="metered"))
+        (run,) = world(n, p.forward(driver="in_step", towards=1))
         run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
         demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
@@ -93,6 +102,7 @@ def test_forward_flows(world, rng):
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
             run.demand(most <= p.product, text)
         demand_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
+        demand_in_step(run, 1)
 
 
 @number("5.2")
@@ -102,7 +112,7 @@ def test_forward_misuse(world, rng):
     """A batch that does not divide into micro-batches is a ValueError with both numbers, on every stage"""
     for n in (2, 3):
         p = PipelineProblem(rng, n, 2)
-        cases = (3, 0, -2, 100)
+        cases = (4, 0, -2, 100)
         requests = (
             call("pipeline_parallel.pipeline_forward", *p.inputs(num_micro_batches=m), may_raise=True) for m in cases
         )
@@ -122,7 +132,7 @@ def test_backward(world, rng):
             run.returns(
                 *p.gradients_of_stages,
                 within=p.within,
-                named="the list of the weights' gradients",
+                named=GRADIENTS,
                 lookalikes=p.mistakes(),
             )
             run.keeps_inputs()
@@ -135,10 +145,13 @@ def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5)
-        (run,) = world(n, p.backward(driver="metered"))
-        run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"], lookalikes=p.mistakes())
+        (run,) = world(n, p.backward(driver="in_step", towards=-1))
+        run.returns(
+            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes()
+        )
         demand_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
         demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
+        demand_in_step(run, -1)
 
 
 @number("5.3")
@@ -151,4 +164,4 @@ def test_backward_twice(world, rng):
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]} for own in p.gradients_of_stages
     ]
-    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], lookalikes=doubled)
+    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], named=GRADIENTS, lookalikes=doubled)

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.face import Hold, call, rounding
+from grader.face import Hold, Strided, call, rounding
 from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
 from grader.judging import schedules
 from grader.judging.schedules import gpipe, one_forward_one_backward
@@ -71,9 +71,7 @@ def test_1f1b_alive(world, rng):
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
             most, after = schedules.most_alive(actions)
-            text = (
-                f"stage {stage} of {p}, {m} micro-batches: {most} are alive after {after}, at most {p - stage} may be:"
-            )
+            text = f"stage {stage} of {p}, {m} micro-batches: {most} alive after {after}, at most {p - stage} may be:"
             run.demand(most <= p - stage, f"{text} {actions}")
 
 
@@ -107,7 +105,8 @@ def test_schedules_misuse(world, rng):
 
 
 def demand_step(run, problem):
-    """Loss and gradients of the single device, and nothing sent but one message for each micro-batch each way."""
+    """Loss and gradients of the single device, nothing sent but one message for each micro-batch each way, in the order of the
+    schedule, and the inputs as they were."""
     run.returns(
         *problem.gradients_of_stages,
         within=problem.within,
@@ -121,6 +120,7 @@ def demand_step(run, problem):
             m * problem.loss
         ),
         "divided by the number of micro-batches twice": problem.cast(problem.loss / m),
+        "the loss of the last micro-batch alone": problem.cast(np.mean(problem.y[-problem.rows :] ** 2)),
     }
     run.returns(
         *[None] * (problem.n - 1),
@@ -133,10 +133,22 @@ def demand_step(run, problem):
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     demand_messages(run, problem, counts, "activations and gradients")
+    run.keeps_inputs()
+    for rank, value in enumerate(run.values()):
+        schedule = run.report.calls[run.index].arguments[rank][0][0]
+        after = schedules.as_actions(value["schedule"])
+        run.demand(after == schedule, f"rank {rank} changed the schedule that it was given: {value['schedule']!r:.200}")
+        recorded = [tuple(span[:2]) for span in value["spans"]]  # whoever records nothing loses another check
+        run.demand(
+            not recorded or recorded == schedule, f"rank {rank} recorded {recorded}; its schedule is {schedule}."
+        )
+        most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
+        text = f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a micro-batch has"
+        run.demand(most <= problem.product, f"{text} {problem.rows}.")
 
 
 @number("5.5")
-@weight(1.0)
+@weight(0.75)
 @visibility("after_published")
 def test_run_schedule(world, rng):
     """GPipe and 1F1B, 1 to 4 stages, one to many micro-batches: loss and gradients are the single device's"""
@@ -150,9 +162,29 @@ def test_run_schedule(world, rng):
                 (n + 1, np.float64, gpipe),
             )
         ]
-        runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p, schedule in made))
+        wraps = [Strided] + [np.array] * len(made)
+        runs = world(
+            n, *(p.run([schedule(s, n, p.m) for s in range(n)], wrap) for (p, schedule), wrap in zip(made, wraps))
+        )
         for run, (p, _) in zip(runs, made):
             demand_step(run, p)
+
+
+@number("5.5")
+@weight(0.25)
+@visibility("after_published")
+def test_run_schedule_twice(world, rng):
+    """A second step with the same tensors gives the same gradients, not twice as much"""
+    p = PipelineProblem(rng, 2, 3)
+    (run,) = world(2, p.run([one_forward_one_backward(s, 2, 3) for s in range(2)], times=2))
+    second = "the second step's gradients were added to the first's"
+    run.returns(
+        *p.gradients_of_stages,
+        within=p.within,
+        part=lambda r: r["value"][1],
+        named="the list of the weights' gradients of a second step",
+        lookalikes=[{second: [2 * g for g in own]} for own in p.gradients_of_stages],
+    )
 
 
 @number("5.5")
@@ -184,7 +216,9 @@ def growth(world, rng, schedule):
     made = [PipelineProblem(rng, n, m, rows=32, width=8, layers=layers) for m in (few, many)]
     runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p in made))
     for run, p in zip(runs, made):
-        run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named="the gradients")
+        run.returns(
+            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named="the list of the gradients"
+        )
     for rank in range(n):
         alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run in runs]
         first, second = (max(a) if schedule is one_forward_one_backward else a[-1] for a in alive)
@@ -212,8 +246,9 @@ def test_run_schedule_frees(world, rng):
 @visibility("after_published")
 def test_run_schedule_frees_what_was_sent(world, rng):
     """What was sent, or received, is gone as well: with 1F1B nothing at all is kept for every micro-batch"""
-    # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone.
-    for run, grown, message, _, text in growth(world, rng, one_forward_one_backward):
+    # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone. And stage 0
+    # may have copied its batch.
+    for run, grown, message, _, text in list(growth(world, rng, one_forward_one_backward))[1:]:
         text += f" A message has {message} bytes: is every isend waited for, soon after it has arrived?"
         run.demand(grown <= 0.7 * message, text)
 
@@ -232,6 +267,9 @@ def test_own_timeline(world, rng):
         recorded = [tuple(span[:2]) for span in spans[stage]]
         run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
         products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
+        outside = [at for at in products if not any(start <= at <= end for *_, start, end in spans[stage])]
+        text = f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of all spans: they are work, too."
+        run.demand(not outside, text)
         for kind, i, start, end in spans[stage] if products else ():
             worked = any(start <= at <= end for at in products)
             run.demand(
@@ -254,17 +292,19 @@ def test_run_schedule_misuse(world, rng):
     for n in (2, 3):
         p = PipelineProblem(rng, n, 4)
         schedule = gpipe(0, n, 4)
-        broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, n, 3)]
-        requests = [p.run([own] * n, may_raise=True) for own in broken]
-        weights, x, batch_size, _ = p.inputs()
-        three = gpipe(0, n, 3)
-        odd = call(
-            "pipeline_parallel.run_schedule", three, weights, x, batch_size, 3, driver="with_timeline", may_raise=True
+        twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
+        beyond = [(kind, 4 if i == 3 else i) for kind, i in schedule]
+        broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, n, 3), twice, beyond]
+        counts = (5, 0, -4)
+        runs = world(
+            n,
+            *(p.run([own] * n, may_raise=True) for own in broken),
+            *(p.run([gpipe(0, n, m)] * n, num_micro_batches=m, may_raise=True) for m in counts),
         )
-        *runs, indivisible = world(n, *requests, odd)
-        for run, own in zip(runs, broken):
+        for run in runs[: len(broken)]:
             run.raises_value_error("4")
-        indivisible.raises_value_error(str(batch_size), "3")
+        for run, m in zip(runs[len(broken) :], counts):
+            run.raises_value_error(str(p.batch_size), str(m))
 
 
 # ——— 5.6: the bubble
@@ -313,8 +353,8 @@ def test_bubble_measured(world, rng):
         timelines.append(made)
         expected.append(np.array(1 - sum(end - start for _, _, start, end in flat) / (p * total)))
     # A stage that records nothing waited all the time.
-    timelines.append([[("forward", 0, 1.0, 3.0)], []])
-    expected.append(np.array(0.5))
+    timelines += [[[("forward", 0, 1.0, 3.0)], []], [[], [("forward", 0, 1.0, 3.0)]]]
+    expected += [np.array(0.5)] * 2
     name = "pipeline_parallel.measured_bubble"
     run, empty = world(
         1, call(name, *timelines, driver="of_spans"), call(name, [[], []], driver="of_spans", may_raise=True)

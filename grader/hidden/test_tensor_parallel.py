@@ -51,18 +51,17 @@ class Problem:
         return rounding(self.dtype)
 
 
-def demand_traffic(run, most, sentence, phase=lambda operation: True):
-    """No rank sends more bytes than ``most``, by the best algorithms of what it called."""
+def demand_traffic(run, most, sentence, when="", phase=lambda operation: True):
+    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each takes part."""
     run.values()
     size = run.report.size
     for rank in range(size):
         done = [o for o in run.operations(rank) if phase(o)]
         sent = sum(o.traffic for o in done)
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (", …" if len(done) > 6 else "")
-        run.demand(bool(done) or size == 1, f"rank {rank} communicated nothing.")
-        run.demand(
-            sent <= most + 0.5, f"rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence} ({listed})"
-        )
+        run.demand(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
+        text = f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence} ({listed})"
+        run.demand(sent <= most + 0.5, text)
 
 
 @number("4.1")
@@ -91,8 +90,8 @@ def test_shards(world, rng):
 @weight(0.5)
 @visibility("after_published")
 def test_shards_own_their_memory(world, rng):
-    """A shard keeps 1/n of the weight's memory alive, not the whole weight"""
-    for n in (2, 4):
+    """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
+    for n in (1, 2, 4):
         whole = rng.standard_normal((8, 8))
         for run in world(
             n, *(call(f"tensor_parallel.shard_{axis}", whole, driver="stored") for axis in ("columns", "rows"))
@@ -102,6 +101,10 @@ def test_shards_own_their_memory(world, rng):
                 kept, most = value["storage"], whole.nbytes // n
                 text = f"rank {rank}'s shard keeps {kept} bytes alive, of which it needs {most}: a view of the whole weight?"
                 run.demand(isinstance(kept, int) and kept <= most, text)
+                run.demand(value["contiguous"] is True, f"rank {rank}'s shard is not contiguous.")
+                run.demand(
+                    value["own"] is True, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy."
+                )
 
 
 @number("4.1")
@@ -127,7 +130,14 @@ def test_forward(world, rng):
         made = [Problem(rng, n), Problem(rng, n, layers=1, dtype=np.float32), Problem(rng, n, rows=1, layers=2)]
         wraps = (Strided, np.array, np.array)
         for run, p in zip(world(n, *(p.forward(wrap) for p, wrap in zip(made, wraps))), made):
-            run.returns(*p.on_all(p.y), within=p.within, part=lambda r: r[0], named="the output")
+            crossed = {parts.REVERSED_COLUMNS: parts.gathered_in_reverse(p.weights, p.x, n)} if n > 1 else {}
+            run.returns(
+                *p.on_all(p.y),
+                within=p.within,
+                part=lambda r: r[0],
+                named="the output",
+                lookalikes=[crossed] * n,
+            )
             run.keeps_inputs()
 
 
@@ -137,10 +147,21 @@ def test_forward(world, rng):
 def test_forward_saves(world, rng):
     """Each rank saves the whole input of every layer, and its own columns of x @ W"""
     for n in (1, 2, 3):
-        p = Problem(rng, n)
-        (run,) = world(n, p.forward())
-        expected = [p.saved_by(rank) for rank in range(n)]
-        run.returns(*expected, within=p.within, part=lambda r: r[1], named="saved, [layer][x or z],")
+        # Two batches, one after the other, judged at the end: what the first call returned must be its own.
+        first, second = Problem(rng, n), Problem(rng, n)
+        both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
+        (run,) = world(n, call("tensor_parallel.tensor_parallel_forward", *(each(*b) for b in both), driver="in_turn"))
+        expected = [[p.saved_by(rank) for p in (first, second)] for rank in range(n)]
+        late = [{parts.LATE_Z: [[(x, truth.gelu(z)) for x, z in saved] for saved in own]} for own in expected]
+        run.returns(
+            *expected,
+            within=CLOSE,
+            part=lambda r: [saved for _, saved in r],
+            named="saved, [call][layer][x or z],",
+            lookalikes=late,
+        )
+        ys = [[p.y for p in (first, second)]] * n
+        run.returns(*ys, within=CLOSE, part=lambda r: [y for y, _ in r], named="the output, [call],")
 
 
 @number("4.2")
@@ -163,7 +184,7 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        narrow = each(*([shard[:, :-1] for shard in own] for own in p.shards))
+        narrow = each(*([*own[:-1], own[-1][:, :-1]] for own in p.shards))  # the last one: none may have been used
         cases = world(
             n,
             call("tensor_parallel.tensor_parallel_forward", each(*p.shards), p.x[:, :7], may_raise=True),
@@ -211,7 +232,13 @@ def test_backward_input(world, rng):
 @weight(0.5)
 @visibility("after_published")
 def test_backward_twice(world, rng):
-    """A second backward pass with the same tensors gives the same gradients, not twice as much"""
+    """A second backward pass gives the right gradients, with the same tensors or with others, and leaves the first's alone"""
+    first, second = Problem(rng, 2), Problem(rng, 2)
+    both = (each(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2))) for p in (first, second))
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", *both, driver="in_turn"))
+    expected = [[[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)]
+    named = "the list of the gradients of x and of the shards, [call],"
+    run.returns(*expected, within=CLOSE, part=lambda r: [[grad_x, *own] for grad_x, own in r], named=named)
     p = Problem(rng, 2)
     (run,) = world(2, p.backward(driver="twice"))
     doubled = [
@@ -226,7 +253,8 @@ def backward_traffic(world, rng, budget, sentence):
     for n in (2, 3, 4):
         p = Problem(rng, n, layers=5)
         (run,) = world(n, p.backward())
-        run.returns(*p.of_ranks(p.gradients), within=p.within, part=lambda r: r[1], named="the shards' gradients")
+        named = "the list of the shards' gradients"
+        run.returns(*p.of_ranks(p.gradients), within=p.within, part=lambda r: r[1], named=named)
         demand_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence)
 
 
@@ -256,7 +284,7 @@ def test_backward_misuse(world, rng):
         p = Problem(rng, n)
         own = each(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
-        narrow = each(*([shard[:, :-1] for shard in shards] for shards in p.shards))
+        narrow = each(*([shards[0][:, :-1], *shards[1:]] for shards in p.shards))  # the first one, which is used last
         cases = world(
             n,
             call(name, each(*p.shards), own, p.grad_y[:, :7], may_raise=True),
@@ -301,11 +329,13 @@ def test_sum_over_ranks(world, rng):
     """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
     for n in SIZES:
         terms, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
-        run, flat = world(
+        leaves = [each(*(Leaf(t, strided=s) for t in terms)) for s in (False, True)]
+        run, strided, flat = world(
             n,
-            call("tensor_parallel.SumOverRanks", each(*map(Leaf, terms)), upstream, driver="differentiate"),
+            *(call("tensor_parallel.SumOverRanks", own, upstream, driver="differentiate") for own in leaves),
             call("tensor_parallel.SumOverRanks", each(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
         )
+        strided.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x) of a non-contiguous x")
         run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
         again = {"added up again on its way back: every rank already holds the whole gradient": [n * upstream]}
         run.returns(
@@ -334,9 +364,9 @@ class Pair:
         return [[parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)]
 
 
-def pair_call(pair, x, upstream):
-    columns, rows = each(*map(Leaf, pair.columns)), each(*map(Leaf, pair.rows))
-    return call("tensor_parallel.megatron_pair", columns, rows, Leaf(x), upstream, driver="differentiate")
+def pair_call(pair, x, upstream, strided=False):
+    columns, rows = (each(*(Leaf(s, strided) for s in shards)) for shards in (pair.columns, pair.rows))
+    return call("tensor_parallel.megatron_pair", columns, rows, Leaf(x, strided), upstream, driver="differentiate")
 
 
 @number("4.4")
@@ -347,16 +377,15 @@ def test_megatron_pair(world, rng):
     for n in SIZES:
         made = [(Pair(rng, n), np.float64), (Pair(rng, n, hidden=3, dtype=np.float32), np.float32)]
         inputs = [tuple(rng.standard_normal((5, 6)).astype(dtype) for _ in range(2)) for _, dtype in made]
-        runs = world(n, *(pair_call(pair, *values) for (pair, _), values in zip(made, inputs)))
+        runs = world(n, *(pair_call(pair, *values, dtype == np.float32) for (pair, dtype), values in zip(made, inputs)))
         for run, (pair, dtype), (x, upstream) in zip(runs, made, inputs):
             y, saved = truth.forward([pair.a, pair.b], x)
-            late = {parts.EARLY_GELU: parts.gelus_before_the_sum(pair.a, pair.b, x, n)} if n > 1 else {}
             run.returns(
                 *[y.astype(dtype)] * n,
                 within=rounding(dtype),
                 part=lambda r: r["value"],
                 named="the output",
-                lookalikes=[late] * n,
+                lookalikes=parts.pair_outputs(pair.a, pair.b, x, n),
             )
             grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
             expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
@@ -406,8 +435,8 @@ def test_megatron_pair_traffic(world, rng):
         turns = [run.marks(rank, "backward began")[0].at for rank in range(n)]
         one = 2 * x.nbytes * (n - 1) / n
         sentence = "The hidden activations and the weights stay where they are; one sum of the size of x is all."
-        demand_traffic(run, one, f"Forward: {sentence}", lambda o: o.at < turns[o.rank])
-        demand_traffic(run, one, f"Backward: {sentence}", lambda o: o.at > turns[o.rank])
+        demand_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
+        demand_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
 
 
 @number("4.4")
@@ -416,10 +445,11 @@ def test_megatron_pair_traffic(world, rng):
 def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     column, row, x = rng.standard_normal((6, 4)), rng.standard_normal((4, 6)), rng.standard_normal((3, 6))
-    wide, short = world(
-        2,
-        call("tensor_parallel.megatron_pair", column, row, x[:, :5], may_raise=True),
-        call("tensor_parallel.megatron_pair", column, row[:3], x, may_raise=True),
-    )
-    wide.raises_value_error("5", "6")
-    short.raises_value_error("4", "3")
+    for n in (2, 3):
+        wide, short = world(
+            n,
+            call("tensor_parallel.megatron_pair", column, row, x[:, :5], may_raise=True),
+            call("tensor_parallel.megatron_pair", column, row[:3], x, may_raise=True),
+        )
+        wide.raises_value_error("5", "6")
+        short.raises_value_error("4", "3")

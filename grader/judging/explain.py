@@ -50,10 +50,21 @@ def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return "right up to the last digits: rounded more often than necessary (divided before the sum?), or in a smaller dtype"
     if same(got, expected):
         return None
+    if _is_garbage(got):
+        return "this looks like memory that was never filled: irecv and asynchronous calls return at once; wait() before the tensor is used"
     for explain in (_factor, _another_rank, _untouched, _stale, _shape, _rearranged, _partly):
         if sentence := explain(got, expected, context):
             return sentence
     return None
+
+
+def _is_garbage(got: np.ndarray) -> bool:
+    """Whether there are numbers in it that no computation of ours gives, and that old memory often does."""
+    if not np.issubdtype(got.dtype, np.floating):
+        return False
+    size = np.abs(got[(got != 0) & np.isfinite(got)].astype(np.float64))
+    tiny, huge = (1e-150, 1e150) if got.dtype == np.float64 else (1e-37, 1e30)
+    return bool(((size < tiny) | (size > huge)).any())
 
 
 def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

@@ -15,6 +15,14 @@ OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never a
 ADDED_WHOLE = "grad_y was added up over the ranks, but every rank already holds the whole of it"
 AVERAGED_TERMS = "averaged over the ranks where terms add up: nothing is divided in tensor parallelism"
 AGAIN = "the gradient was added up on its way back through g, though every rank already holds the whole of it"
+OF_ALL_SHARDS = (
+    "the gradients of all ranks' shards were added up, as in data parallelism: each belongs to columns of its own, and stays"
+    " where it is"
+)
+SWAPPED = "f and g have changed places: f goes before the column shard, g after the row shard"
+NO_SUM = "gelu of this rank's own term: the terms of all ranks were never added"
+LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
+REVERSED_COLUMNS = "the ranks' columns were put together in the wrong order"
 EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
 
 OWN_MEANS = (
@@ -60,6 +68,7 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     of_shards = [
         {
             SPLIT: split[rank][1],
+            OF_ALL_SHARDS: [sum(gradients) for gradients in zip(*right)],
             ADDED_WHOLE: [n * g for g in right[rank]],
             AVERAGED_TERMS: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
         }
@@ -85,9 +94,27 @@ def _split_backward(weights: list, saved: list, grad_y: np.ndarray, n: int, rank
     return partial, gradients
 
 
-def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> np.ndarray:
-    """y of a Megatron pair that sums too late."""
-    return sum(gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n)))
+def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:
+    """For each rank, by the sentence that names it: y of a mistaken Megatron pair."""
+    if n == 1:
+        return [{}]
+    late = sum(gelus_before_the_sum(a, b, x, n))
+    swapped = gelus_before_the_sum(a, b, n * x, n)
+    return [
+        {EARLY_GELU: late, SWAPPED: swapped[rank], NO_SUM: gelus_before_the_sum(a, b, x, n)[rank]} for rank in range(n)
+    ]
+
+
+def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
+    """For each rank gelu of its own term."""
+    return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
+
+
+def gathered_in_reverse(weights: list, x: np.ndarray, n: int) -> np.ndarray:
+    """y where each layer's columns are put together from the last rank's to the first's."""
+    for weight in weights:
+        x = np.concatenate(columns(gelu(x @ weight), n)[::-1], axis=1)
+    return x
 
 
 def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int) -> list[dict[str, list]]:

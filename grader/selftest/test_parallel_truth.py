@@ -210,7 +210,7 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
             # The shards' gradients do not depend on what f does on its way back.
             wrong = [name != parts.OWN_TERM] * 2 + [True]
             assert [apart(*both) for both in zip(known[name], right[rank])] == wrong
-    late = parts.gelus_before_the_sum(*model.weights, model.x, n)
+    late = sum(parts.gelus_before_the_sum(*model.weights, model.x, n))
     close([late] * n, pair_on_ranks(model, n, late_sum=True)[0])
     assert apart(late, model.y)
 

@@ -24,9 +24,10 @@ class Strided:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument that requires gradients, as a model's parameters do."""
+    """An argument that requires gradients, as a model's parameters do; perhaps in non-contiguous memory."""
 
     array: np.ndarray
+    strided: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def encode(value: Any) -> tuple[Any, bytes]:
             raise TypeError(f"a check cannot send {type(array).__name__}")
         key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(array).reshape(array.shape)
-        return {"tensor": key, "strided": isinstance(value, Strided), "leaf": isinstance(value, Leaf)}
+        strided = isinstance(value, Strided) or isinstance(value, Leaf) and value.strided
+        return {"tensor": key, "strided": strided, "leaf": isinstance(value, Leaf)}
 
     encoded = tree(value)
     return encoded, save(arrays) if arrays else b""

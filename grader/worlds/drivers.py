@@ -6,9 +6,11 @@ trail, and returns what is to be judged. It is not secret.
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from grader.evidence.meter import Meter
 
@@ -75,10 +77,13 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, and the bytes of the memory that it keeps alive."""
+    """The result, the bytes of the memory that it keeps alive, and whether that is contiguous and its own."""
     result = function(*args, **kwargs)
-    kept = result.untyped_storage().nbytes() if isinstance(result, torch.Tensor) else None
-    return {"value": result, "storage": kept}
+    if not isinstance(result, torch.Tensor):
+        return {"value": result}
+    memory = result.untyped_storage()
+    own = memory.data_ptr() not in [tensor.untyped_storage().data_ptr() for tensor in _tensors([args, kwargs])]
+    return {"value": result, "storage": memory.nbytes(), "contiguous": result.is_contiguous(), "own": own}
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -113,13 +118,55 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "ledger": meter.ledger}
 
 
+def in_step(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The same, but a rank sends a message only when the one before it has been sent on.
+
+    ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the neighbour does not send on in
+    time, the ledger says so, and nobody waits any more.
+    """
+    step = Step(kwargs.pop("towards"))
+    with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
+        step.ledger = meter.ledger
+        value = function(*args, **kwargs)
+    return {"value": value, "ledger": meter.ledger}
+
+
+class Step:
+    """Ranks that tell each other, by files in the world's folder, how many messages they have sent."""
+
+    PATIENCE = 8.0  # seconds, for what takes milliseconds
+
+    def __init__(self, towards: int) -> None:
+        self.rank = dist.get_rank()
+        self.neighbour = self.rank + towards
+        self.sends_on = 0 <= self.neighbour + towards < dist.get_world_size()
+        self.sent = 0
+        self.ledger: list = []
+
+    def before_a_send(self) -> None:
+        if self.sends_on and self.sent:
+            awaited, deadline = Path(f"sent-{self.neighbour}-{self.sent - 1}"), time.monotonic() + self.PATIENCE
+            while not awaited.exists():
+                if time.monotonic() > deadline:
+                    self.ledger.append(["not sent on", self.sent - 1, 0, time.monotonic()])
+                    self.sends_on = False
+                    break
+                time.sleep(0.002)
+        Path(f"sent-{self.rank}-{self.sent}").touch()
+        self.sent += 1
+
+
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A call that gets a timeline as its last argument: the result, the ledger, and the spans that it recorded."""
+    """Calls that get a timeline as their last argument: the last one's result, ledger, and spans, and the first argument after it.
+
+    ``times`` says how many calls there are, with the same tensors.
+    """
     from handout.timeline import Timeline  # the stage's own copy
 
-    timeline = Timeline()
-    result = metered(lambda *args: function(*args, timeline), args, kwargs, mark)
-    return result | {"spans": [tuple(span) for span in timeline.spans]}
+    for _ in range(kwargs.get("times", 1)):
+        timeline = Timeline()
+        result = metered(lambda *args: function(*args, timeline), args, {}, mark)
+    return result | {"spans": [tuple(span) for span in timeline.spans], "schedule": args[0]}
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -147,6 +194,7 @@ DRIVERS = {
     "differentiate": differentiate,
     "stack_of_pairs": stack_of_pairs,
     "metered": metered,
+    "in_step": in_step,
     "with_timeline": with_timeline,
     "of_spans": of_spans,
 }

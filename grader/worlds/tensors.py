@@ -38,7 +38,8 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
         if "probe" in node:
             return make_probe(node, build(node["returns"]))
         tensor = tensors[node["tensor"]].to(device, copy=True)
-        return _strided(tensor) if node["strided"] else tensor.requires_grad_(node["leaf"])
+        tensor = _strided(tensor) if node["strided"] else tensor
+        return tensor.requires_grad_(node["leaf"])
 
     return build(tree)
 

@@ -19,7 +19,7 @@ MUTANTS = [
         "bounds = [stage * each + min(stage, remainder) for stage in range(num_stages + 1)]",
         "bounds = [stage * each for stage in range(num_stages)] + [num_layers]",
         {"public split_layers", "hidden split_layers"},
-        "expected the layers [0, 1], [2, 3] and [4], got [[0], [1], [2, 3, 4]]",
+        "expected the layers [[0, 1], [2, 3], [4]], got [[0], [1], [2, 3, 4]]",
     ),
     Mutant(
         "all micro-batches are received before one is sent on",
@@ -117,7 +117,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_micro_batches",
         {"public schedules", "hidden 1f1b_alive"},
-        "3 micro-batches are alive after ('forward', 2); it should be 2",
+        "3 alive micro-batches at most, first after ('forward', 2); it should be 2",
     ),
     Mutant(
         "1F1B warms up by one too many",
