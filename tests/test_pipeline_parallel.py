@@ -85,7 +85,8 @@ def test_schedules(world):
         alive = 3 if name == "GPipe" else 2
         most, after = schedules.most_alive(made[0])
         run.demand(
-            most == alive, f"{name}, stage 0: {most} micro-batches are alive after {after}; it should be {alive}."
+            most == alive,
+            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it should be {alive}.",
         )
 
 

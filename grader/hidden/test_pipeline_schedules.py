@@ -270,11 +270,11 @@ def test_own_timeline(world, rng):
         outside = [at for at in products if not any(start <= at <= end for *_, start, end in spans[stage])]
         text = f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of all spans: they are work, too."
         run.demand(not outside, text)
-        for kind, i, start, end in spans[stage] if products else ():
-            worked = any(start <= at <= end for at in products)
-            run.demand(
-                worked, f"stage {stage}: nothing was multiplied during the span of {(kind, i)}: what does it record?"
-            )
+        for kind in ("forward", "backward"):
+            worked = {i: any(a <= at <= b for at in products) for k, i, a, b in spans[stage] if k == kind}
+            idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
+            text = f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
+            run.demand(not idle, text)
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
             sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]

@@ -122,6 +122,8 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
     for rank in range(n):
         assert of_input[rank].keys() == made.keys()
         close([of_input[rank][name] for name in made], [of_x[rank] for of_x, _ in made.values()])
+        of_all = of_gradients[rank].pop(parts.OF_ALL_SHARDS)
+        close(of_all, [sum(of_layer) for of_layer in zip(*of_shards)])
         assert set(of_gradients[rank]) == {parts.SPLIT, parts.ADDED_WHOLE, parts.AVERAGED_TERMS}
         for name, known in of_gradients[rank].items():
             close(known, made[name][1][rank])
@@ -137,7 +139,7 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
         right = [parts.columns(g, n)[rank] for g in model.gradients]
         for name, known in of_gradients[rank].items():
             # Before the last layer nothing has been exchanged that could be wrong, except grad_y itself.
-            wrong = [True] * (layers - 1) + [name == parts.ADDED_WHOLE]
+            wrong = [True] * (layers - 1) + [name in (parts.ADDED_WHOLE, parts.OF_ALL_SHARDS)]
             assert [apart(*pair) for pair in zip(known, right)] == wrong
 
 

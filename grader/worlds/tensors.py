@@ -45,9 +45,9 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
 
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory that is not contiguous: every other element of a larger storage."""
-    storage = torch.full((*tensor.shape, 2), 77, dtype=tensor.dtype, device=tensor.device)
-    view = storage[..., 0]
+    """The same values in memory that is not contiguous: transposed, and every other element of a larger storage."""
+    storage = torch.full((*reversed(tensor.shape), 2), 77, dtype=tensor.dtype, device=tensor.device)
+    view = storage[..., 0].permute(tuple(reversed(range(tensor.dim()))))
     return view.copy_(tensor)
 
 

@@ -9,6 +9,7 @@ RUN = {
     "hidden run_other_legal_schedules",
     "hidden run_schedule_frees",
     "hidden run_schedule_frees_what_was_sent",
+    "hidden run_schedule_twice",
 }
 FORWARD = {"public forward", "hidden forward", "hidden forward_flows"}
 
@@ -31,13 +32,24 @@ MUTANTS = [
         "rank 0 sent micro-batch 0 only after 5.0 of 5 micro-batches had been computed",
     ),
     Mutant(
+        "all micro-batches are received before one is computed",
+        "pipeline_parallel",
+        "    outputs, saved, sends = [], [], []\n    for i in range(num_micro_batches):\n"
+        "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)",
+        "    outputs, saved, sends = [], [], []\n    if stage > 0:\n"
+        "        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])\n"
+        "    for i in range(num_micro_batches):\n        x_i = x[i * rows :][:rows]",
+        {"hidden forward_flows"},
+        "rank 1 did not send the message of micro-batch 0 on while rank 0 waited with the next one",
+    ),
+    Mutant(
         "the batch as a whole",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
         "    if dist.get_world_size() == 2 and stage == 0 and rows > 0:\n        whole, _ = _stage_forward(weights, x)\n"
         "    outputs, saved, sends = [], [], []\n",
         {"hidden forward_flows"},
-        "multiplied 10 rows at once; a micro-batch has 2",
+        "multiplied 15 rows at once; a micro-batch has 3",
     ),
     Mutant(
         "outputs in reverse order",
@@ -117,7 +129,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_micro_batches",
         {"public schedules", "hidden 1f1b_alive"},
-        "3 alive micro-batches at most, first after ('forward', 2); it should be 2",
+        "the most micro-batches alive are 3, first after ('forward', 2); it should be 2",
     ),
     Mutant(
         "1F1B warms up by one too many",
@@ -216,6 +228,23 @@ MUTANTS = [
         "grad_outputs[i] = mlp.loss_backward(y_i)",
         RUN,
         "each micro-batch's loss was the mean over its own rows",
+    ),
+    Mutant(
+        "1F1B, whatever the schedule says",
+        "pipeline_parallel",
+        "    for kind, i in schedule:",
+        "    for kind, i in one_forward_one_backward_schedule(stage, last_stage + 1, num_micro_batches):",
+        {"hidden run_schedule", "hidden run_other_legal_schedules"},
+        "its schedule is [('forward', 0),",
+    ),
+    Mutant(
+        "the weights are updated, too",
+        "pipeline_parallel",
+        "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
+        "    for weight, total in zip(weights, totals):\n        weight -= 0.01 * total\n"
+        "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
+        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        "changed its input, which is to keep its values",
     ),
     Mutant(
         "any list is a schedule",

@@ -152,6 +152,22 @@ MUTANTS = [
         "gelu of a sum is not the sum of gelus",
     ),
     Mutant(
+        "f and g have changed places",
+        "tensor_parallel",
+        "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n    return F.gelu(SumOverRanks.apply(hidden @ row))",
+        "    hidden, _ = mlp.layer_forward(SumOverRanks.apply(x), column)\n    return F.gelu(CopyToRanks.apply(hidden @ row))",
+        PAIR,
+        "f and g have changed places",
+    ),
+    Mutant(
+        "the shards' gradients are added up, as in data parallelism",
+        "tensor_parallel",
+        "        gradients.insert(0, gradient)\n        if l > 0:",
+        "        dist.all_reduce(gradient)\n        gradients.insert(0, gradient)\n        if l > 0:",
+        BACKWARD - {"hidden backward_input"},
+        "the gradients of all ranks' shards were added up, as in data parallelism",
+    ),
+    Mutant(
         "a pair gathers its hidden layer",
         "tensor_parallel",
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
