@@ -91,7 +91,7 @@ def test_shards(world, rng):
 @visibility("after_published")
 def test_shards_own_their_memory(world, rng):
     """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
-    for n in (1, 2, 4):
+    for n in (2, 4, 1):
         whole = rng.standard_normal((8, 8))
         for run in world(
             n, *(call(f"tensor_parallel.shard_{axis}", whole, driver="stored") for axis in ("columns", "rows"))
@@ -335,7 +335,6 @@ def test_sum_over_ranks(world, rng):
             *(call("tensor_parallel.SumOverRanks", own, upstream, driver="differentiate") for own in leaves),
             call("tensor_parallel.SumOverRanks", each(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
         )
-        strided.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x) of a non-contiguous x")
         run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
         again = {"added up again on its way back: every rank already holds the whole gradient": [n * upstream]}
         run.returns(
@@ -346,6 +345,7 @@ def test_sum_over_ranks(world, rng):
             lookalikes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
+        strided.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x) of a non-contiguous x")
         flat.returns(*[[np.ones(4)]] * n, within=CLOSE, part=lambda r: r["gradients"], named="x's gradient")
 
 
