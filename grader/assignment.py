@@ -28,6 +28,16 @@ PARTS = {
             "1.7": "Ring all-reduce",
         },
     ),
+    "benchmarking": Part(
+        2,
+        "Measuring bandwidth",
+        {
+            "2.1": "Algorithm and bus bandwidth",
+            "2.2": "A trustworthy stopwatch",
+            "2.3": "Sweep",
+            "2.4": "Latency–bandwidth model",
+        },
+    ),
     "data_parallel": Part(
         3,
         "Data parallelism",

@@ -78,7 +78,8 @@ class Request:
     def _note(self) -> str:
         """The arguments in short, as rank 0 gets them: what tells one call of a check from another."""
         parts = []
-        named = {name: value for name, value in self.kwargs.items() if name not in ("times", "towards")}  # of drivers
+        of_student = self.options["driver"] in ("plain", "in_turn", "twice", "generator")  # else some are the driver's
+        named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
             value = value.values[0] if isinstance(value, Each) else value
             if isinstance(value, Strided):

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader.reports.plugin import SERVER
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,9 +38,10 @@ def short(check: str) -> str:
     return f"{room} {check.partition('::')[2].removeprefix('test_')}"
 
 
-def grade(submission: Path, results: Path, *options: str) -> Graded:
-    """``python -m grader``, in an environment of its own."""
+def grade(submission: Path, results: Path, *options: str, server: str = "") -> Graded:
+    """``python -m grader``, in an environment of its own; with the fork server at this address, where one is given."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
+    environment |= {SERVER: server} if server else {}
     command = [sys.executable, "-m", "grader", str(submission), "--results", str(results), "--workers", "1", *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     document = json.loads(results.read_text()) if results.exists() else {}

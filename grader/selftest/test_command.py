@@ -10,7 +10,7 @@ import pytest
 
 from grader.selftest.grading import ROOT, grade
 
-POINTS = 85  # of all parts that exist
+POINTS = 100  # of all parts
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 
 

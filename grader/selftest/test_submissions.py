@@ -15,13 +15,13 @@ PARTLY = {("autograd", "tensor_parallel"): {"hidden backward_traffic_of_reduce_s
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, mutant):
+def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mutant):
     shutil.copytree(ROOT / "solutions", tmp_path / "wrong")
     source = tmp_path / "wrong" / f"{mutant.part}.py"
     text = source.read_text()
     assert text.count(mutant.old) == 1, "this mutant no longer applies to the solution"
     source.write_text(text.replace(mutant.old, mutant.new))
-    graded = grade(tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part)
+    graded = grade(tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part, server=server.address)
     assert graded.code == 0, graded.complaint
     assert set(graded.lost()) == mutant.caught
     messages = [test["output"] for test in graded.lost().values()]
@@ -29,7 +29,7 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, mutant):
 
 
 @pytest.mark.parametrize("file", RIGHT, ids=lambda file: f"{file.parent.name} {file.stem}")
-def test_a_right_submission_gets_full_marks(tmp_path, file):
-    graded = grade(file.parent, tmp_path / "results.json", "--part", file.stem)
+def test_a_right_submission_gets_full_marks(tmp_path, server, file):
+    graded = grade(file.parent, tmp_path / "results.json", "--part", file.stem, server=server.address)
     lost = {check: test["output"] for check, test in graded.lost().items()}
     assert set(lost) == PARTLY.get((file.parent.name, file.stem), set()), lost

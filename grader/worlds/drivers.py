@@ -76,6 +76,76 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     return results
 
 
+def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of ours: no real time passes.
+
+    ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the operation returns at once, and a device
+    does it. ``barrier_takes``: how long it takes to meet. ``late``: how much longer a call takes where the ranks have not met
+    before it. ``busy``: how long the device still has to do at the beginning. Each use of the four leaves a mark.
+    """
+    kwargs = dict(kwargs)
+    asked = kwargs.pop("warm_up"), kwargs.pop("iterations")
+    bench = Bench(mark=mark, **kwargs)
+    given = {"clock": bench.clock, "synchronize": bench.synchronize, "barrier": bench.barrier}
+    return function(bench.operation, *asked, **given)
+
+
+TELLING = 0.001  # seconds that it takes to tell a device what to do
+
+
+class Bench:
+    """A rank's host and its device, in a time of their own."""
+
+    def __init__(
+        self, calls: list, asynchronous: bool, barrier_takes: float, late: float, busy: float, mark: Mark
+    ) -> None:
+        self.calls, self.asynchronous, self.mark = calls, asynchronous, mark
+        self.barrier_takes, self.late = barrier_takes, late
+        self.now = 1000.0 * (1 + dist.get_rank())  # every rank's clock has its own beginning
+        self.device_free = self.now + busy
+        self.done, self.met = 0, False
+
+    def clock(self) -> float:
+        self.mark("clock")
+        return self.now
+
+    def operation(self) -> None:
+        self.mark("operation")
+        takes = self.calls[self.done] if self.done < len(self.calls) else 0.0
+        takes += 0.0 if self.met else self.late
+        self.done, self.met = self.done + 1, False
+        if self.asynchronous:
+            self.device_free = max(self.device_free, self.now) + takes
+            self.now += TELLING
+        else:
+            self.now += takes
+
+    def synchronize(self) -> None:
+        self.mark("synchronize")
+        self.now = max(self.now, self.device_free)
+
+    def barrier(self) -> None:
+        self.mark("barrier")
+        self.now += self.barrier_takes
+        self.met = True
+
+
+def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """A sweep whose runs take no time, and what it yields: the last argument holds the answers of the runs, in order."""
+    *args, answers = args
+    answers = iter(answers)
+
+    def run(collective: str, size: int) -> tuple:
+        mark(f"run {collective} {size}")
+        return next(answers)
+
+    rows = []
+    for row in function(*args, run):
+        mark("row")
+        rows.append(tuple(row))
+    return rows
+
+
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """The result, the bytes of the memory that it keeps alive, and whether that is contiguous and its own."""
     result = function(*args, **kwargs)
@@ -190,6 +260,8 @@ DRIVERS = {
     "twice": twice,
     "generator": generator,
     "backward_passes": backward_passes,
+    "timed": timed,
+    "swept": swept,
     "stored": stored,
     "differentiate": differentiate,
     "stack_of_pairs": stack_of_pairs,

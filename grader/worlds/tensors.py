@@ -73,8 +73,8 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return {"other": "too deeply nested"}
         if type(value) is range and len(value) < 1000:
             value = list(value)
-        if type(value) in (list, tuple):
-            return {type(value).__name__: [tree(item, depth + 1) for item in value]}
+        if type(value) is list or isinstance(value, tuple):  # named tuples, too
+            return {"list" if type(value) is list else "tuple": [tree(item, depth + 1) for item in value]}
         if type(value) is dict:
             if not all(isinstance(key, (str, int)) for key in value):
                 return {"other": "a dict with keys that are neither text nor numbers"}

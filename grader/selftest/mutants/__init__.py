@@ -1,5 +1,6 @@
 """Wrong submissions, as students get them wrong: a file for each part."""
 
-from grader.selftest.mutants import collectives, data_parallel, pipeline_parallel, tensor_parallel
+from grader.selftest.mutants import benchmarking, collectives, data_parallel, pipeline_parallel, tensor_parallel
 
-MUTANTS = collectives.MUTANTS + data_parallel.MUTANTS + tensor_parallel.MUTANTS + pipeline_parallel.MUTANTS
+PARTS = (collectives, benchmarking, data_parallel, tensor_parallel, pipeline_parallel)
+MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         "gradients add up from step to step",
         "data_parallel",
-        "    loss, gradients = _loss_and_gradients(weights, shard)\n    for gradient in gradients:\n        dist.all_reduce(gradient)\n"
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n    for gradient, work in zip(gradients, works):\n        work.wait()\n"
         "        gradient /= dist.get_world_size()\n    return loss, gradients",
         "    for weight in weights:\n        weight.requires_grad_(True)\n    loss = mlp.loss(mlp.forward(weights, shard))\n"
         "    loss.backward()\n    for weight in weights:\n        dist.all_reduce(weight.grad)\n"

@@ -1,0 +1,367 @@
+"""Part 2 · Measuring bandwidth: the hidden checks. Clocks, devices and operations are ours, so that nothing depends on speed."""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+from grader.face import Tolerance, call, each, rounding
+from grader.judging import bandwidth_truth as truth
+
+SIZES = (1, 2, 3, 4, 8)
+CLOSE = rounding(np.float64)
+FIT = Tolerance(1e-6, "a linear problem of two unknowns, solved one way or another")
+
+
+def numbers(values):
+    return np.array([float(value) for value in values])
+
+
+def ask(world, function, cases, expected, mistakes=()):
+    """One call for each case, in one world of one rank, and all answers at once; ``mistakes`` are (sentence, answers)."""
+    (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
+    known = {sentence: numbers(values) for sentence, values in mistakes}
+    run.returns(numbers(expected), within=CLOSE, part=numbers, named="the list of answers", lookalikes=[known])
+
+
+def refuses(world, function, *cases):
+    """A ValueError for each case that holds its last entry."""
+    runs = world(1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases))
+    for run, (*_, words) in zip(runs, cases):
+        run.raises_value_error(words)
+
+
+@number("2.1")
+@weight(1.0)
+@visibility("after_published")
+def test_array_bytes(world, rng):
+    """The size is the whole array, for every collective and 1 to 8 ranks"""
+    cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in SIZES]
+    (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
+    for case, got in zip(cases, run.values()[0]):
+        due = truth.array_bytes(*case)
+        got = as_float(got)
+        run.demand(got == due, f"array_bytes{case}: expected {due}, got {got:g}")
+
+
+def as_float(value):
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+@number("2.1")
+@weight(0.75)
+@visibility("after_published")
+def test_algorithm_bandwidth(world, rng):
+    """Bytes by seconds, in decimal gigabytes"""
+    cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)]
+    right = [truth.algorithm_bandwidth(*case) for case in cases]
+    gib = [value * 1e9 / 1024**3 for value in right]
+    ask(world, "algorithm_bandwidth", cases, right, [("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib)])
+
+
+@number("2.1")
+@weight(1.75)
+@visibility("after_published")
+def test_bus_bandwidth(world, rng):
+    """The factor of every collective for 1 to 8 ranks, as nccl-tests documents them"""
+    for collective in truth.COLLECTIVES:
+        cases = [(collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3))) for n in SIZES]
+        right = [truth.bus_bandwidth(*case) for case in cases]
+        algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
+        again = "the size was multiplied by n again: it is that of the whole array"
+        part = "divided by n: the size of one rank's part, not of the whole array"
+        mistakes = [
+            ("the algorithm bandwidth", algorithm),
+            ("exactly twice the expected value", [2 * value for value in right]),
+            ("exactly half the expected value", [value / 2 for value in right]),
+            (again, [value * n for value, n in zip(right, SIZES)]),
+            (part, [value / n for value, n in zip(right, SIZES)]),
+        ]
+        ask(world, "bus_bandwidth", cases, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
+
+
+@number("2.1")
+@weight(0.75)
+@visibility("after_published")
+def test_usual_bandwidth(world, rng):
+    """The lecture's two figures, and others, by the usual convention"""
+    cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
+    cases += [(float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")]
+    right = [r * 1.073741824 * (n if counted == "part" else 1) for r, n, counted in cases]
+    binary = [value / 1.073741824 for value in right]
+    same = [r * 1.073741824 for r, _, _ in cases]
+    mistakes = [
+        ("still in units of 2³⁰ bytes, not of 10⁹", binary),
+        ("the size of a part was never made that of the whole, which has n parts", same),
+    ]
+    ask(world, "usual_bandwidth", cases, right, mistakes)
+
+
+@number("2.1")
+@weight(0.25)
+@visibility("after_published")
+def test_bandwidth_misuse(world, rng):
+    """Unknown collectives, times and world sizes that cannot be: a ValueError that names them"""
+    refuses(world, "array_bytes", (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE), ("reduce", 4, 0, "0"))
+    refuses(world, "algorithm_bandwidth", (4, 0.0, "0"), (4, -1.5, "-1.5"))
+    refuses(
+        world,
+        "bus_bandwidth",
+        (truth.NO_COLLECTIVE, 4, 2, 1.0, truth.NO_COLLECTIVE),
+        ("all_reduce", 4, -3, 1.0, "-3"),
+        ("all_reduce", 4, 2, 0.0, "0"),
+    )
+    refuses(world, "usual_bandwidth", (1.0, 2, "half", "half"), (1.0, 0, "part", "0"))
+
+
+# ——— 2.2: the stopwatch
+
+
+def watch(calls, warm_up, asynchronous=False, barrier_takes=0.0, late=0.0, busy=0.0, may_raise=False, iterations=None):
+    """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on that rank."""
+    iterations = len(calls[0]) - warm_up if iterations is None else iterations
+    options = {"asynchronous": asynchronous, "barrier_takes": barrier_takes, "late": late, "busy": busy}
+    options |= {"calls": each(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
+    return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
+
+
+def demand_samples(run, right, mistakes):
+    """Every rank has these samples, and their median. ``mistakes``, by the sentence that names them, leave others on each rank."""
+    n = run.report.size
+    known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
+    right = np.array(right, float)
+    run.returns(*[right] * n, within=CLOSE, part=lambda r: numbers(r[1]), named="the list of samples", lookalikes=known)
+    medians = [{name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
+    median = np.array(np.median(right))
+    run.returns(*[median] * n, within=CLOSE, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=medians)
+
+
+def events(run, rank):
+    """What a rank used of what it was given, and what it communicated, in order."""
+    trail = run.report.ranks[rank].trail
+    return [
+        getattr(e, "name", "") if not hasattr(e, "kind") else f"comm {e.kind}" for e in trail if e.call == run.index
+    ]
+
+
+@number("2.2")
+@weight(1.0)
+@visibility("after_published")
+def test_warm_up(world, rng):
+    """Calls of warm-up are made and not timed; the operation is called exactly as often as asked"""
+    cases = [(2, 4), (0, 3), (5, 1)]
+    timed = [float(rng.uniform(1, 2))] * 4
+    calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
+    runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
+    for run, own, (warm_up, iterations) in zip(runs, calls, cases):
+        cold = {"the calls of warm-up were timed": [own[:iterations]] * 2} if warm_up else {}
+        demand_samples(run, own[warm_up:], cold)
+        for rank in range(2):
+            made = events(run, rank).count("operation")
+            text = f"rank {rank} called the operation {made} times for {warm_up} of warm-up and {iterations} timed."
+            run.demand(made == warm_up + iterations, text)
+
+
+@number("2.2")
+@weight(1.0)
+@visibility("after_published")
+def test_barrier(world, rng):
+    """All ranks meet before each timed call, and the meeting is not timed"""
+    right = [float(rng.uniform(1, 2))] * 4
+    (run,) = world(2, watch([right] * 2, 0, barrier_takes=100.0, late=1000.0))
+    unmet = [t + 1000 for t in right]
+    mistakes = {
+        "the barrier was timed": [[t + 100 for t in right]] * 2,
+        "no barrier before the call: a rank that comes late is waited for in the operation": [unmet] * 2,
+        "a barrier before the first timed call alone": [[right[0], *unmet[1:]]] * 2,
+    }
+    demand_samples(run, right, mistakes)
+
+
+@number("2.2")
+@weight(1.0)
+@visibility("after_published")
+def test_synchronize(world, rng):
+    """The watch starts when the device has nothing left to do, and stops when the operation is over on it"""
+    right = [float(rng.uniform(1, 2))] * 3
+    (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=70.0))
+    mistakes = {
+        "only telling the device was timed: synchronise before the watch stops": [[0.001] * 3] * 2,
+        "the device was still at earlier work: synchronise before the watch starts": [[right[0] + 70, *right[1:]]] * 2,
+    }
+    demand_samples(run, right, mistakes)
+
+
+@number("2.2")
+@weight(1.0)
+@visibility("after_published")
+def test_slowest_rank(world, rng):
+    """Of each iteration the slowest rank's time counts, on every rank; nothing is exchanged while the watch runs"""
+    for n in (1, 2, 3):
+        # The maxima are 2, 5 and 8 times a number, whose mean is their median.
+        unit = float(rng.uniform(1, 2))
+        of_ranks = [[2, 1, 8], [1, 5, 3], [1, 2, 4]][:n] if n > 1 else [[2, 5, 8]]
+        timed = [[unit * t for t in own] for own in of_ranks]
+        (run,) = world(n, watch(timed, 0))
+        right = np.max(timed, axis=0)
+        mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
+        wrong = {
+            "this rank's own times: the slowest rank's count": timed,
+            "the mean over the ranks: a collective has ended when its slowest rank has": [mean] * n,
+            "the fastest rank's times": [least] * n,
+        }
+        demand_samples(run, right, wrong if n > 1 else {})
+        for rank in range(n):
+            _demand_silence(run, rank)
+
+
+def _demand_silence(run, rank):
+    """Between the last look at the clock before a timed call and the first one after it, nothing is communicated."""
+    seen = events(run, rank)
+    for i in [i for i, event in enumerate(seen) if event == "operation"]:
+        before = next((j for j in range(i, -1, -1) if seen[j] == "clock"), i)
+        after = next((j for j in range(i, len(seen)) if seen[j] == "clock"), i)
+        during = [event for event in seen[before:after] if event.startswith("comm")]
+        run.demand(not during, f"rank {rank} communicates while the watch runs: {during[:1]}.")
+
+
+@number("2.2")
+@weight(0.5)
+@visibility("after_published")
+def test_median(world, rng):
+    """The median of an odd and of an even number of iterations"""
+    cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0])
+    for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
+        known = {
+            "the mean: one disturbed iteration moves it": np.array(np.mean(own)),
+            "the smallest": np.array(min(own)),
+            "the lower of the two in the middle": np.array(sorted(own)[(len(own) - 1) // 2]),
+            "the upper of the two in the middle": np.array(sorted(own)[len(own) // 2]),
+        }
+        median = np.array(np.median(own))
+        run.returns(
+            *[median] * 2, within=CLOSE, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=[known] * 2
+        )
+
+
+@number("2.2")
+@weight(0.5)
+@visibility("after_published")
+def test_stopwatch_misuse(world, rng):
+    """No iterations, or less than no warm-up, are a ValueError that names the number, before anything is called"""
+    none, negative = world(
+        2, watch([[1.0]] * 2, 1, may_raise=True, iterations=0), watch([[1.0]] * 2, -2, may_raise=True, iterations=3)
+    )
+    for run, number_ in ((none, "0"), (negative, "-2")):
+        run.raises_value_error(number_)
+        made = events(run, 0).count("operation")
+        run.demand(made == 0, f"the ValueError comes after {made} calls of the operation.")
+
+
+# ——— 2.3: the sweep
+
+
+def table(rng, wrong=0):
+    collectives = ["all_gather", "broadcast", "all_reduce"]
+    sizes = [int(size) for size in rng.integers(1000, 10**9, size=4)]
+    answers = [(float(rng.uniform(1e-4, 1)), int(rng.integers(0, 3)) * wrong) for _ in range(12)]
+    return collectives, sizes, answers
+
+
+@number("2.3")
+@weight(0.5)
+@visibility("after_published")
+def test_sweep_rows(world, rng):
+    """A row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
+    collectives, sizes, answers = table(rng, wrong=5)
+    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 4, answers, driver="swept"))
+    rows = run.values()[0]
+    run.demand(len(rows) == 12, f"{len(rows)} rows; 3 collectives at 4 sizes make 12.")
+    asked = [(collective, size) for collective in collectives for size in sizes]
+    for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
+        run.demand(len(row) == 6, f"a row has {len(row)} entries, not 6: {tuple(row)}")
+        run.demand(
+            tuple(row[:2]) == (collective, size), f"expected the row of {collective}, {size}, got {tuple(row[:2])}"
+        )
+        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, 4, seconds)
+        for name, got, due in zip(("seconds", "algbw", "busbw", "wrong"), row[2:], (seconds, algorithm, bus, wrong)):
+            near = abs(as_float(got) - due) <= 1e-9 * max(abs(due), 1)
+            run.demand(near, f"{collective}, {size} bytes: expected {name} {due:g}, got {as_float(got):g}")
+
+
+@number("2.3")
+@weight(0.5)
+@visibility("after_published")
+def test_sweep_is_lazy(world, rng):
+    """Each row is there before the next run begins"""
+    collectives, sizes, answers = table(rng)
+    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
+    run.values()
+    seen = ["row" if event == "row" else "run" for event in events(run, 0) if event.startswith(("row", "run"))]
+    run.demand(len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each.")
+    first = seen.index("row") if "row" in seen else len(seen)
+    run.demand(seen == ["run", "row"] * 12, f"{first} runs had ended when the first row was there: yield it at once.")
+
+
+@number("2.3")
+@weight(0.5)
+@visibility("after_published")
+def test_sweep_misuse(world, rng):
+    """An unknown collective is a ValueError before anything is run"""
+    _, sizes, answers = table(rng)
+    names = ["all_reduce", truth.NO_COLLECTIVE]
+    (run,) = world(1, call("benchmarking.sweep", names, sizes, 2, answers, driver="swept", may_raise=True))
+    run.raises_value_error(truth.NO_COLLECTIVE)
+    ran = [event for event in events(run, 0) if event.startswith("run")]
+    run.demand(not ran, f"the ValueError comes after {len(ran)} runs.")
+
+
+# ——— 2.4: the model
+
+
+@number("2.4")
+@weight(0.75)
+@visibility("after_published")
+def test_fit(world, rng):
+    """Latency and bandwidth from exact times, and from disturbed ones by the least relative errors"""
+    cases, right, absolute = [], [], []
+    for noise in (0.0, 0.0, 0.1, 0.2):
+        alpha, beta = float(rng.uniform(1e-6, 1e-4)), float(rng.uniform(1e8, 1e11))
+        sizes = [int(1024 * 4**k) for k in range(9)]
+        seconds = [(alpha + size / beta) * float(rng.uniform(1 - noise, 1 + noise)) for size in sizes]
+        cases.append((sizes, seconds))
+        right += truth.fit(sizes, seconds)
+        absolute += truth.fit(sizes, seconds, power=0)
+    (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
+    for i, (alpha, beta) in enumerate(zip(right[::2], right[1::2])):
+        sentence = "the absolute errors were made small: they see the largest size alone"
+        run.returns(
+            np.array([alpha * 1e5, beta / 1e9]),
+            within=FIT,
+            part=lambda r: np.array([float(r[i][0]) * 1e5, float(r[i][1]) / 1e9]),
+            named="(α in 10 µs, β in GB/s)",
+            lookalikes=[{sentence: np.array([absolute[2 * i] * 1e5, absolute[2 * i + 1] / 1e9])}],
+        )
+
+
+@number("2.4")
+@weight(0.5)
+@visibility("after_published")
+def test_predictions(world, rng):
+    """The time of a size, and the size at which half the peak is reached"""
+    models = [(float(rng.uniform(1e-6, 1e-3)), float(rng.uniform(1e8, 1e11))) for _ in range(6)]
+    cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models]
+    ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases])
+    ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
+
+
+@number("2.4")
+@weight(0.25)
+@visibility("after_published")
+def test_fit_misuse(world, rng):
+    """Too few sizes, or times that do not grow with them, are a ValueError"""
+    name = "benchmarking.fit_latency_bandwidth"
+    cases = (([1024], [1.0]), ([1024, 1024], [1.0, 2.0]), ([1, 2, 3], [1.0, 2.0]), ([1, 2000], [3.0, 1.0]))
+    for run in world(1, *(call(name, *case, may_raise=True) for case in cases)):
+        run.raises_value_error()

@@ -1,0 +1,85 @@
+"""Part 2 · Measuring bandwidth: the public checks. No check looks at how fast anything is.
+
+Run one problem with ``make test PART=benchmarking K=stopwatch``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.face import call, each, rounding
+
+CLOSE = rounding(np.float64)
+
+
+def as_number(value):
+    return np.array(float(value))
+
+
+@number("2.1")
+@weight(0.5)
+def test_bandwidths(world):
+    """An all-reduce of 4 GB on 4 ranks in 2 seconds: 2 GB/s, and 3 GB/s on the bus; an all-gather of 4 parts of 100 bytes"""
+    size, algorithm, bus = world(
+        1,
+        call("benchmarking.array_bytes", "all_gather", 100, 4),
+        call("benchmarking.algorithm_bandwidth", 4 * 10**9, 2.0),
+        call("benchmarking.bus_bandwidth", "all_reduce", 4 * 10**9, 4, 2.0),
+    )
+    size.returns(np.array(400.0), part=as_number)
+    gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
+    algorithm.returns(np.array(2.0), within=CLOSE, part=as_number, lookalikes=[gib])
+    bus.returns(np.array(3.0), within=CLOSE, part=as_number)
+
+
+@number("2.2")
+@weight(1.0)
+def test_stopwatch(world):
+    """Two ranks whose three calls take 1, 5, 1 and 2, 2, 2 seconds: samples 2, 5, 2, and the median 2"""
+    watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
+    calls = each((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
+    (run,) = world(2, call("benchmarking.stopwatch", driver="timed", calls=calls, **watch))
+    own = [{"this rank's own times: the slowest rank's count": np.array(t)} for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
+    samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
+    run.returns(
+        samples,
+        samples,
+        within=CLOSE,
+        part=lambda r: np.array(r[1], float),
+        named="the list of samples",
+        lookalikes=own,
+    )
+    run.returns(seconds, seconds, within=CLOSE, part=lambda r: as_number(r[0]), named="the time")
+
+
+@number("2.3")
+@weight(0.5)
+def test_sweep(world):
+    """Two collectives at two sizes make four rows, each with both bandwidths and the number of wrong entries"""
+    answers = [(1.0, 0), (1.0, 0), (2.0, 0), (4.0, 7)]
+    (run,) = world(
+        1, call("benchmarking.sweep", ["all_reduce", "broadcast"], [10**9, 4 * 10**9], 2, answers, driver="swept")
+    )
+    expected = [
+        ("all_reduce", 10**9, 1.0, 1.0, 1.0, 0),
+        ("all_reduce", 4 * 10**9, 1.0, 4.0, 4.0, 0),
+        ("broadcast", 10**9, 2.0, 0.5, 0.5, 0),
+        ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
+    ]
+    run.demand(len(run.values()[0]) == 4, f"{len(run.values()[0])} rows; two collectives at two sizes make 4.")
+    for row, due in zip(run.values()[0], expected):
+        run.demand(tuple(row) == due, f"expected the row {due}, got {tuple(row)}")
+
+
+@number("2.4")
+@weight(0.5)
+def test_model(world):
+    """Times of 1 second for nothing and 3 for 1000 bytes: a latency of 1 second, 500 bytes a second, half of it at 500 bytes"""
+    fit, predicted, half = world(
+        1,
+        call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),
+        call("benchmarking.predict_seconds", 1.0, 500.0, 250),
+        call("benchmarking.half_peak_size", 1.0, 500.0),
+    )
+    fit.returns(np.array([1.0, 500.0]), within=CLOSE, part=lambda r: np.array(r, float))
+    predicted.returns(np.array(1.5), within=CLOSE, part=as_number)
+    half.returns(np.array(500.0), within=CLOSE, part=as_number)
