@@ -1,0 +1,89 @@
+"""Why ranks stand still where everything that they started has met its partner: from reports written down here."""
+
+import numpy as np
+import pytest
+
+from grader.evidence.diagnosis import trouble
+from grader.evidence.hangs import Place
+from grader.judging.explain import Context, likely
+from grader.selftest.test_agreement import operation
+from grader.worlds.report import Call, RankReport, Returned, WorldReport
+
+SOURCE = """import torch.distributed as dist
+def broken(x):
+    dist.isend(x, 1)
+    dist.recv(x, 0)
+    work.wait()
+    while not work.is_completed():
+        pass
+"""
+
+
+@pytest.fixture
+def report(tmp_path):
+    """``report(ending, rank 0, rank 1)``: for each rank its operations, and the line that it stands in (None: returned)."""
+    (tmp_path / "collectives.py").write_text(SOURCE)
+
+    def make(ending, *ranks):
+        made = []
+        for number, (trail, line) in enumerate(ranks):
+            place = Place(str(tmp_path / "collectives.py"), line, "broken")
+            inside = [Place("/lib/torch/distributed/distributed_c10d.py", 2, "recv")] if line == 4 else []
+            stacks = [] if line is None else [[*inside, place]]
+            outcomes = {0: Returned(None, [], {})} if line is None else {}
+            made.append(RankReport(number, trail, outcomes, stacks=stacks))
+        call = Call("collectives.broken", [([], {})] * len(ranks))
+        return WorldReport(len(ranks), [call], tmp_path, made, ending=ending, limit="5 seconds of processor time")
+
+    return make
+
+
+def send(line=3, **changes):
+    return operation(0, "send", peer=1, line=line, **changes)
+
+
+def receive(line=4, **changes):
+    return operation(1, "recv", peer=0, line=line, **changes)
+
+
+@pytest.mark.parametrize("ending", ["stuck", "late"])
+@pytest.mark.parametrize("sender", [None, 5])
+def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
+    made = report(ending, ([send()], sender), ([receive()], 4))
+    made.ranks[1].busy = ending == "late"  # gloo may poll
+    text = str(trouble(made, 0))
+    assert text.startswith("Deadlock: no rank can go on.")
+    assert "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but it never went out" in text
+    assert "endless loop" not in text and "isend" in text
+
+
+def test_of_several_sends_it_is_the_one_that_the_receive_waits_for(report):
+    sends = [send(count=4), send(count=5), send(count=6, tag=1)]
+    made = report("stuck", (sends, None), ([receive(count=6, tag=1), receive(count=4), receive(count=5)], 4))
+    assert "the send to rank 1 of 5 × float32" in str(trouble(made, 0))
+
+
+def test_a_send_that_was_never_started_is_missing(report):
+    text = str(trouble(report("stuck", ([], None), ([receive()], 4)), 0))
+    assert "rank 0 returned without sending to rank 1" in text and "never went out" not in text
+
+
+def test_whoever_asks_for_ever_is_told(report):
+    made = report("late", ([send()], 6), ([receive()], None))
+    made.ranks[0].busy = True
+    assert "rank 0 asked is_completed() for ever" in str(trouble(made, 0))
+
+
+def test_waited_for_before(report):
+    text = str(trouble(report("stuck", ([send()], 5), ([receive()], None)), 0))
+    assert "rank 0 waited for something that was waited for before" in text
+
+
+@pytest.mark.parametrize("dtype, value", [(np.float64, 4e-310), (np.float64, 1e247), (np.float32, 1e-40)])
+def test_memory_that_was_never_filled_is_recognised(dtype, value):
+    right = np.ones((2, 3), dtype)
+    got = right.copy()
+    got[1, 1] = value
+    assert "never filled" in likely(got, right, Context(0, 2, [right] * 2))
+    got[1, 1] = 1e-20
+    assert "never filled" not in (likely(got, right, Context(0, 2, [right] * 2)) or "")
