@@ -100,7 +100,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
                 if rank == context.rank:
                     return "this rank's own input came back: communicated nothing, or left the result elsewhere?"
                 return f"this is the input of rank {rank}, as it was"
-    if got.size and not got.any() and expected.any():
+    if got.ndim and got.size and not got.any() and expected.any():
         return "all zeros: is the output ever filled, and is it the tensor that you return?"
     return None
 
