@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test grade stubs format lint bench clean
+.PHONY: help setup test grade bandwidth stubs format lint bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,11 +18,13 @@ READY := $(VENV)/.ready
 endif
 
 BLACK := $(PY) -m black --line-length 120 --quiet
+# The grader's own tests mostly wait, for deadlocks to be noticed and for processes to end: two for each core.
+WORKERS := $(if $(wildcard grader/selftest),-n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal,-n auto)
 OPTIONS = $(if $(PART),--part $(PART)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED))
 
 help:  ## this list
 	@echo "make ..."
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-9s %s\n", $$1, $$2}'
 	@echo "with PART=collectives, K=ring (a word in the check's name), DEVICE=cuda, SEED=7 to narrow or repeat"
 
 setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
@@ -37,11 +39,14 @@ $(VENV)/.ready: $(REQUIREMENTS)
 
 # Checks and the grader's own tests here; in a student's copy, which lacks the hidden rooms, the public checks.
 test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
-	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
+	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',$(WORKERS)) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
 
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
 	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(OPTIONS)
+
+bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions with that one
+	$(PY) -m handout.bandwidth --module '$(or $(IMPL),handout)' --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device $(DEVICE))
 
 stubs: $(READY)  ## generate handout/ from solutions/
 	$(PY) -m grader.gradescope.stubs

@@ -112,7 +112,7 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
         world_size: n.
         seconds: t.
     Returns:
-        Gigabytes per second, decimal. 0 for a single rank where nothing has to travel.
+        Gigabytes per second, decimal; 0 for a single rank, except where the factor is 1.
     Raises:
         ValueError: ``collective`` is none of them; ``world_size`` or ``seconds`` is not positive.
 
@@ -257,7 +257,7 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
         sizes: Sᵢ, in bytes.
         seconds: tᵢ, positive.
     Returns:
-        ``(α, β)``: seconds, and bytes per second.
+        ``(α, β)``: seconds, and bytes per second. α may come out negative where the times are disturbed.
     Raises:
         ValueError: not as many times as sizes; fewer than two different sizes; times that do not grow with the size (1/β not
             positive).

@@ -1,0 +1,257 @@
+"""The benchmark's command line: its files, its wrong values, bad input, interruption, memory, torchrun."""
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from grader.selftest.grading import ROOT
+from handout import bandwidth, bandwidth_cases, bandwidth_report
+
+LIMIT = 60  # seconds, for a command on a busy machine
+TINY = ("--world-size", "2", "--iterations", "3", "--warm-up", "1", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch):
+    """What runs in this process; commands are told by --device."""
+    monkeypatch.setattr(bandwidth, "device", lambda: torch.device("cpu"))
+    bandwidth_cases.pattern.cache_clear()
+
+
+def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    command = [sys.executable, *launcher, "-m", "handout.bandwidth", *arguments, "--out", str(folder / "out")]
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    if launcher:
+        environment["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; its session is gone afterwards, whatever happened."""
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+        return process.returncode, out, err
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def table(folder: Path) -> list[dict]:
+    with open(folder / "out.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def document(folder: Path) -> dict:
+    return json.loads((folder / "out.json").read_text())
+
+
+def package(folder: Path, source: str) -> str:
+    """The name of a package beside the results whose benchmarking is the solutions', and then this."""
+    (folder / "other").mkdir()
+    (folder / "other" / "benchmarking.py").write_text(f"from solutions.benchmarking import *\n{source}\n")
+    return "other"
+
+
+# ——— a sweep
+
+
+def test_a_sweep_is_printed_and_written(tmp_path):
+    sizes = ("--min-bytes", "1001", "--max-bytes", "256KiB", "--factor", "16")
+    code, out, err = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
+    assert code == 0 and "Traceback" not in err and "rong" not in err
+    rows, found = table(tmp_path), document(tmp_path)
+    assert tuple(rows[0]) == bandwidth_report.COLUMNS and found["complete"]
+    assert [(row["collective"], int(row["size"])) for row in rows] == [
+        (name, size) for name in bandwidth_cases.COLLECTIVES for size in (1000, 16016, 256256)
+    ]
+    for row, same in zip(rows, found["rows"], strict=True):
+        assert row == {name: "" if value is None else str(value) for name, value in same.items()}
+        size, seconds, bus = int(row["size"]), float(row["seconds"]), float(row["busbw"])
+        factor = 1 if row["collective"] in ("all_reduce", "broadcast", "reduce") else 0.5
+        assert int(row["count"]) * 4 == size and row["dtype"] == "float32" and row["skipped"] == ""
+        assert 0 < float(row["fastest"]) <= seconds <= float(row["slowest"])
+        assert float(row["algbw"]) == pytest.approx(size / seconds / 1e9) == pytest.approx(bus / factor)
+        assert (row["op"] == "sum") is ("reduce" in row["collective"])
+        in_place = row["collective"] in ("all_reduce", "broadcast", "reduce")
+        assert (row["wrong_out_of_place"], row["wrong_in_place"]) == ("0", "0" if in_place else "")
+    for fit in found["fits"].values():
+        assert fit["half_peak_size"] == pytest.approx(fit["alpha"] * fit["beta"])
+    assert "2 ranks on 1 machine, gloo" in out and "not a network" in out
+    assert sum(line.startswith(bandwidth_cases.COLLECTIVES) for line in out.splitlines()) == 24 + 8
+    written = sorted(path.name for path in tmp_path.iterdir())
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG") and written.pop() == "out.png"
+    assert written == ["out.csv", "out.json"]
+
+
+def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
+    sizes = ("--collectives", "broadcast,reduce", "--max-bytes", "900TiB", "--factor", "900000000")
+    code, out, _ = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
+    assert code == 0 and out.count("skipped: not enough memory") == 2 and "it takes two sizes" in out
+    rows = table(tmp_path)
+    assert [row["skipped"] for row in rows] == ["", "not enough memory"] * 2
+    assert rows[1]["seconds"] == rows[1]["busbw"] == rows[1]["wrong_out_of_place"] == ""
+
+
+# ——— wrong values
+
+
+def test_entries_that_are_wrong_are_counted():
+    values = bandwidth_cases.pattern(0, 4, torch.float32)
+    whole = torch.empty(3 * bandwidth_cases.PERIOD + 7)
+    bandwidth_cases.fill(whole, values)
+    assert bandwidth_cases.count_wrong(whole, values) == 0
+    assert bandwidth_cases.count_wrong(whole[100_000:], values, 100_000) == 0
+    whole[[0, 70_000, 70_001, -1]] += 1
+    whole[5] = torch.nan
+    assert bandwidth_cases.count_wrong(whole, values) == 5
+    assert bandwidth_cases.count_wrong(whole[1:], values) > bandwidth_cases.PERIOD  # shifted by one
+
+
+@pytest.mark.parametrize("name", bandwidth_cases.DTYPES)
+def test_sums_are_exact(name):
+    dtype = getattr(torch, name)
+    total = sum(bandwidth_cases.pattern(rank, 8, dtype).double() for rank in range(8))
+    assert torch.equal(total.to(dtype).double(), total)
+
+
+@pytest.mark.parametrize("collective", bandwidth_cases.COLLECTIVES)
+def test_a_collective_that_does_nothing_is_wrong(collective, monkeypatch):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        case = bandwidth_cases.Case(collective, 1000, torch.float32)
+        assert case.wrong() == (0, 0 if collective in bandwidth_cases.IN_PLACE else None)
+        monkeypatch.setattr(case, "operation", lambda source, target: lambda: target.zero_())
+        assert case.wrong()[0] > 900
+    finally:
+        dist.destroy_process_group()
+
+
+def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
+    """A broadcast that spoils one entry on each rank; and a fit that is missing costs no row."""
+    stub = 'def fit_latency_bandwidth(sizes, seconds): raise NotImplementedError("Problem 2.4: fit_latency_bandwidth")'
+    spoilt = "right = dist.broadcast\ndist.broadcast = lambda x, src: (right(x, src), x[:1].add_(1))"
+    name = package(tmp_path, f"{spoilt}\n{stub}")
+    sizes = ("--collectives", "all_gather,broadcast", "--max-bytes", "1KiB")
+    code, _, err = finish(start(tmp_path, "--module", name, *TINY, *sizes))
+    assert code == 1 and "Wrong values in 1 of 2 rows" in err and "Traceback" not in err
+    assert err.endswith("Not implemented yet: Problem 2.4: fit_latency_bandwidth.\n") and not document(tmp_path)["fits"]
+    assert [(row["wrong_out_of_place"], row["wrong_in_place"]) for row in table(tmp_path)] == [("0", ""), ("2", "2")]
+
+
+# ——— what is not implemented, and bad input
+
+
+def test_without_anything_implemented_nothing_is_written(tmp_path):
+    code, _, err = finish(start(tmp_path, "--module", "handout", *TINY, "--world-size", "1"))
+    assert (code, err) == (1, "Not implemented yet: Problem 2.3: sweep.\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ("--collectives all_reduce,allreduce", "'allreduce' is none of the collectives"),
+        ("--min-bytes 1KB", "'1KB' is no size"),
+        ("--max-bytes 0", "'0' is no size"),
+        ("--max-bytes -1", "argument --max-bytes: "),
+        ("--min-bytes 2MiB --max-bytes 1MiB", "is larger than the largest"),
+        ("--world-size 0", "'0' is not a whole number of at least 1"),
+        ("--iterations 0", "'0' is not a whole number of at least 1"),
+        ("--factor 1", "'1' is not a whole number of at least 2"),
+        ("--world-size 99 --device cuda", "99 ranks on this machine need 99 GPUs"),
+        ("--dtype bfloat16 --world-size 300", "not exact in bfloat16"),
+        ("--dtype float8", "invalid choice"),
+        ("--module nowhere", "there is no module nowhere.benchmarking"),
+        ("--out missing/out", "cannot write missing/out.csv: No such file or directory"),
+        ("--out taken", "cannot write taken.json: it is a directory"),
+        ("--unheard-of", "unrecognized arguments"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken.json").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bandwidth, "launch", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(sys, "argv", ["bandwidth", "--module", "solutions", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        bandwidth.main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 2 and printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
+
+
+@pytest.mark.parametrize("text, size", [("1", 1), ("512B", 512), ("3 KiB", 3072), ("1GiB", 2**30)])
+def test_sizes(text, size):
+    assert bandwidth_report.in_bytes(text) == size
+    assert bandwidth_report.in_bytes(bandwidth_report.size_text(size)) == size
+
+
+# ——— interruption
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
+    endless = ("--iterations", "999999999", "--max-bytes", "1KiB")
+    quick = "def stopwatch(o, w, i, **k): return REAL(o, 1, 3 if next(CALLS) < 2 else i, **k)"
+    name = package(tmp_path, f"import itertools\nCALLS = itertools.count()\nREAL = stopwatch\n{quick}")
+    process = start(tmp_path, "--module", name, *TINY, "--collectives", "broadcast,gather,reduce", *endless)
+    try:
+        until = time.monotonic() + LIMIT
+        while not ((tmp_path / "out.csv").exists() and len(table(tmp_path)) == 2):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.2)  # the third row has begun, and would never end
+        process.send_signal(number)
+        code, _, err = finish(process)
+    finally:
+        end(process)
+    assert code == 130 and "Interrupted: 2 of 3 rows are done." in err and "Traceback" not in err
+    assert [row["collective"] for row in table(tmp_path)] == ["broadcast", "gather"]
+    assert not document(tmp_path)["complete"] and len(document(tmp_path)["rows"]) == 2
+    assert not list(tmp_path.glob(".out*"))
+
+
+# ——— torchrun
+
+
+def test_two_agents_give_the_same_columns(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    processes = []
+    for node in ("0", "1"):
+        agent = ("--nnodes", "2", "--node-rank", node, "--nproc-per-node", "1")
+        launcher = ("-m", "torch.distributed.run", *agent, "--master-addr", "127.0.0.1", "--master-port", port)
+        sizes = ("--collectives", "all_reduce,gather", "--max-bytes", "2KiB")
+        command = launcher + ("--no-python", sys.executable)
+        processes.append(start(tmp_path, "--module", "solutions", *TINY, *sizes, launcher=command))
+    try:
+        (code, out, err), (other_code, other_out, other_err) = map(finish, processes)
+    finally:
+        for process in processes:
+            end(process)
+    assert (code, other_code) == (0, 0), err + other_err
+    assert "2 ranks on 1 machine, gloo" in out and "all_reduce" not in other_out
+    rows = table(tmp_path)
+    assert tuple(rows[0]) == bandwidth_report.COLUMNS and len(rows) == 4
+    assert {row["wrong_out_of_place"] for row in rows} == {"0"}

@@ -1,0 +1,114 @@
+"""The collectives that ``handout.bandwidth`` measures: buffers, calls, and values that are known. Given, not graded."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.distributed as dist
+
+from handout.launcher import device
+
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch knows these in place only: out of place they get a copy
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+PERIOD = 65521  # entries after which a pattern repeats: a prime, so that parts of the usual sizes begin differently
+
+
+@cache
+def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
+    """What a rank's input repeats: random whole numbers, so small that ``dtype`` holds the sum over all ranks exactly."""
+    values = torch.randint(largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank))
+    return values.to(device(), dtype)
+
+
+def largest(dtype: torch.dtype, world_size: int) -> int:
+    exact = int(2 / torch.finfo(dtype).eps) if dtype.is_floating_point else torch.iinfo(dtype).max
+    return min(100, exact // world_size)
+
+
+def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Repeat ``values`` over the whole tensor."""
+    for block in tensor.split(PERIOD):
+        block.copy_(values[: len(block)])
+
+
+def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> int:
+    """How many entries of ``tensor`` are not those of ``values``, repeated, from its entry ``start`` on."""
+    values = values.roll(-start)
+    wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for block in tensor.split(PERIOD):  # in blocks: a comparison of the whole would need a quarter more memory
+        wrong += torch.count_nonzero(block != values[: len(block)])
+    return int(wrong)
+
+
+class Case:
+    """One collective with buffers for one size, on this rank; the root is rank 0.
+
+    Args:
+        count: entries of the whole array, a multiple of the world size.
+    Raises:
+        MemoryError, RuntimeError: no memory for the buffers.
+    """
+
+    def __init__(self, collective: str, count: int, dtype: torch.dtype) -> None:
+        self.collective, self.n, self.rank = collective, dist.get_world_size(), dist.get_rank()
+        self.part, self.dtype = count // self.n, dtype
+        source, target = entries(collective, count, self.n, self.rank)
+        self.source, self.target = (torch.zeros(size, dtype=dtype, device=device()) for size in (source, target))
+
+    def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
+        """The collective, from one tensor to the other. The parts are views of them, made here, outside the watch."""
+        sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
+        gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the older name is deprecated
+        scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        # On nccl a list of parts may be copied first; on gloo the form with a list measured no slower.
+        lists, root = dist.get_backend() == "gloo", self.rank == 0
+        return {
+            "all_reduce": lambda: dist.all_reduce(target),
+            "reduce_scatter": lambda: dist.reduce_scatter(target, sources) if lists else scatter_single(target, source),
+            "all_gather": lambda: gather_single(target, source),
+            "broadcast": lambda: dist.broadcast(target, 0),
+            "reduce": lambda: dist.reduce(target, 0),
+            "scatter": lambda: dist.scatter(target, sources if root else None, 0),
+            "gather": lambda: dist.gather(source, targets if root else None, 0),
+            "all_to_all": lambda: dist.all_to_all_single(target, source),
+        }[self.collective]
+
+    def expected(self) -> list[tuple[torch.Tensor, int]]:
+        """For each equal part of the result, the values that it repeats and the entry with which it starts."""
+        of_rank = [pattern(rank, self.n, self.dtype) for rank in range(self.n)]
+        start = self.rank * self.part
+        if self.collective in REDUCTIONS:
+            total = torch.stack(of_rank).sum(0).to(self.dtype)
+            nothing = self.collective == "reduce" and self.rank > 0
+            return [] if nothing else [(total, start if self.collective == "reduce_scatter" else 0)]
+        if self.collective in ("broadcast", "scatter"):
+            return [(of_rank[0], start if self.collective == "scatter" else 0)]
+        if self.collective == "gather" and self.rank > 0:
+            return []
+        return [(values, start if self.collective == "all_to_all" else 0) for values in of_rank]
+
+    def wrong(self) -> tuple[int, int | None]:
+        """Wrong values on this rank, out of place (of the result, and of the input that was to stay) and in place."""
+        mine, expected = pattern(self.rank, self.n, self.dtype), self.expected()
+
+        def run(target: torch.Tensor) -> int:
+            self.operation(self.source, target)()
+            parts = target.chunk(len(expected)) if expected else ()
+            return sum(count_wrong(part, *known) for part, known in zip(parts, expected))
+
+        fill(self.source, mine)
+        self.target.zero_()
+        if self.collective in IN_PLACE and (self.collective != "broadcast" or self.rank == 0):
+            self.target.copy_(self.source)
+        out_of_place = run(self.target) + count_wrong(self.source, mine)
+        return out_of_place, run(self.source) if self.collective in IN_PLACE else None
+
+
+def entries(collective: str, count: int, world_size: int, rank: int) -> tuple[int, int]:
+    """How many entries a rank puts in, and how many it gets out, of a whole array of ``count``; the root is rank 0."""
+    part, on_root = count // world_size, count if rank == 0 else 0
+    inputs, outputs = {"all_gather": part, "gather": part, "scatter": on_root}, {"gather": on_root}
+    outputs |= {"reduce_scatter": part, "scatter": part}
+    return inputs.get(collective, count), outputs.get(collective, count)
