@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test grade bandwidth stubs format lint bench clean
+.PHONY: help setup test prove grade bandwidth stubs format lint bench clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,8 +18,6 @@ READY := $(VENV)/.ready
 endif
 
 BLACK := $(PY) -m black --line-length 120 --quiet
-# The grader's own tests mostly wait, for deadlocks to be noticed and for processes to end: two for each core.
-WORKERS := $(if $(wildcard grader/selftest),-n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal,-n auto)
 OPTIONS = $(if $(PART),--part $(PART)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED))
 
 help:  ## this list
@@ -39,7 +37,10 @@ $(VENV)/.ready: $(REQUIREMENTS)
 
 # Checks and the grader's own tests here; in a student's copy, which lacks the hidden rooms, the public checks.
 test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
-	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',$(WORKERS)) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
+	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
+
+prove: $(READY)  ## every wrong submission loses what it should (make test tries eight of each part)
+	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_submissions.py
 
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
