@@ -149,6 +149,14 @@ def stages(num_layers: int, num_stages: int) -> list[range]:
     return [range(int(end) - size, int(end)) for size, end in zip(sizes, ends)]
 
 
+def as_lists(cut: object) -> list | None:
+    """Stages as lists of whole numbers; None where this is something else."""
+    if not isinstance(cut, (list, tuple)) or not all(isinstance(stage, (list, tuple)) for stage in cut):
+        return None
+    lists = [list(stage) for stage in cut]
+    return lists if all(type(layer) is int for stage in lists for layer in stage) else None
+
+
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
     """What a stage saves: for each micro-batch, for each of its layers, (x, z)."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
