@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from grader.intake.stage import NotThere
 from grader.reports import results, terminal
 from grader.reports.plugin import RUN, GradingRun, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.worlds.frames import HEAVY
 from grader.worlds.platform import cores
 from grader.worlds.server_process import WorldsUnavailable
 
@@ -40,9 +42,19 @@ class Catalogue:
 class Collector:
     """A pytest plugin that follows the run, in the process that controls the workers."""
 
-    def __init__(self, records: list[Record], on_result) -> None:
+    def __init__(self, records: list[Record], on_begin: Callable[[], None], on_result: Callable[[], None]) -> None:
         self.records = {record.id: record for record in records}
-        self.on_result = on_result
+        self.on_begin, self.on_result = on_begin, on_result
+        self.failure: WorldsUnavailable | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Workers have been started, and wait for the first check."""
+        try:
+            self.on_begin()
+        except WorldsUnavailable as error:
+            self.failure = error
+            pytest.exit(str(error))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if found := getattr(report, "lockstep", None):
@@ -67,8 +79,14 @@ def _pytest(arguments: list[str], plugin: object) -> tuple[int, str]:
     """Run pytest in this process and keep its own report to ourselves."""
     places = [str(place) for name in ("tests", "grader/hidden") if (place := ROOT / name).exists()]
     printed = io.StringIO()
+    # Whatever plugins and options somebody's environment has: they take time, and grading is not theirs to change.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ.pop("PYTEST_PLUGINS", None)
+    # A native traceback is the cheapest to make, and a record has no use for any.
+    own = ["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), "-p", "xdist.plugin", "--tb=native"]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        code = pytest.main(["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), *arguments, *places], [plugin])
+        code = pytest.main([*own, *arguments, *places], [plugin])
     return int(code), printed.getvalue()
 
 
@@ -81,7 +99,8 @@ def main() -> int:
     if arguments.results and not arguments.results.absolute().parent.is_dir():
         return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
     try:
-        run = GradingRun(arguments.submission, arguments.device, arguments.seed)
+        ahead = () if arguments.part else HEAVY  # all parts together need all of it
+        run = GradingRun(arguments.submission, arguments.device, arguments.seed, ahead)
     except (NotThere, OSError) as error:
         return _cannot(str(error))
     try:
@@ -100,38 +119,44 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     code, printed = _pytest(["--collect-only", *options], catalogue)
     if code or not catalogue.records:
         return _cannot(f"the checks cannot be collected:\n{printed.strip()[-3000:]}")
-    facts = run.server.facts()
-    if facts["way"] == "spawn":
-        run.staged.warnings.append("Ranks are started anew, not forked: every world takes a second or more.")
-    extra = {"seed": run.seed, "torch": facts["torch"], "device": arguments.device}
-    collector = Collector(catalogue.records, lambda: None)
+    extra = {"seed": run.seed, "device": arguments.device}
+    last_written = 0.0
 
     def write() -> None:
+        nonlocal last_written
+        last_written = time.monotonic()
         if arguments.results:
-            seconds = time.monotonic() - began
-            document = results.as_results(list(collector.records.values()), seconds, run.staged.warnings, extra)
+            records = list(collector.records.values())
+            document = results.as_results(records, time.monotonic() - began, run.staged.warnings, extra)
             results.write(arguments.results, document)
 
-    write()  # a complete list of zeros, whatever may happen now
-    last_written = time.monotonic()
+    def on_begin() -> None:
+        facts = run.server.facts()  # while workers collect, the server has imported torch
+        extra["torch"] = facts["torch"]
+        if facts["way"] == "spawn":
+            run.staged.warnings.append("Ranks are started anew, not forked: every world takes a second or more.")
+        extra["seconds_to_start"] = round(time.monotonic() - began, 3)
+        write()  # a complete list of zeros, whatever may happen now
+
     with terminal.progress(console) as bar:
         task = bar.add_task(f"Grading {arguments.submission}", total=len(catalogue.records))
 
         def on_result() -> None:
-            nonlocal last_written
             bar.advance(task)
             if time.monotonic() - last_written > REWRITE_EVERY:
                 write()
-                last_written = time.monotonic()
 
-        collector.on_result = on_result
+        collector = Collector(catalogue.records, on_begin, on_result)
         workers = min(arguments.workers, len(catalogue.records))
         spread = ["-n", str(workers)] if workers > 1 else []
         code, printed = _pytest([*spread, *options], collector)
+    if collector.failure:
+        raise collector.failure
+    extra["workers"] = workers
     write()
     records = list(collector.records.values())
     notes = [*run.staged.warnings]
-    notes.append(f"seed {run.seed}, torch {facts['torch']}, {arguments.device}, {time.monotonic() - began:.1f} s")
+    notes.append(f"seed {run.seed}, torch {extra.get('torch')}, {arguments.device}, {time.monotonic() - began:.1f} s")
     terminal.show(console, records, notes)
     if code == pytest.ExitCode.INTERRUPTED:
         return _cannot("interrupted; checks that had not been run by then count as zero")

@@ -4,6 +4,7 @@ All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allred
 ``TorchDispatchMode`` sees each of them with its tensors, whichever Python function was called, so nothing is patched.
 """
 
+import os
 import sys
 import threading
 import time
@@ -137,7 +138,7 @@ class Recorder(TorchDispatchMode):
         frame = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
-                return Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name
+                return os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
             frame = frame.f_back
         return None, None, None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from grader.assignment import FILES, GIVEN
+from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FILE_BYTES = 1 << 20
@@ -57,6 +58,7 @@ def stage(submission: Path, folder: Path) -> Stage:
             staged.absent[part] = f"{error}."
             continue
         (package / name).write_text(staged_text, encoding="utf-8")
+    compile_all(package)
     if not files:
         staged.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
     if ignored := [name for name in others if name not in GIVEN]:

@@ -9,7 +9,9 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from grader.worlds.server_process import Server, WorldsUnavailable
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
 SERVER = "LOCKSTEP_SERVER"  # the address of a fork server that is there already
+SPENT = pytest.StashKey[list[tuple[int, float]]]()  # for each world of a check: its size, and its seconds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class GradingRun:
     """What the processes of one run share: the staged submission, the fork server, the seed."""
 
-    def __init__(self, submission: Path, device: str, seed: int | None) -> None:
-        """Raises NotThere where there is no submission."""
+    def __init__(self, submission: Path, device: str, seed: int | None, ahead: Iterable[str] = ()) -> None:
+        """``ahead`` is for the server. Raises NotThere where there is no submission."""
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
         try:
             self.staged = stage(submission, self.folder / "stage")
@@ -48,7 +51,7 @@ class GradingRun:
             raise
         self.seed = secrets.randbits(32) if seed is None else seed
         # The grader's own tests grade many submissions, and lend one server to all of them.
-        self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start()
+        self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead)
         description = {
             "stage": str(self.staged.folder),
             "absent": self.staged.absent,
@@ -116,13 +119,18 @@ def _run() -> dict:
 
 
 @pytest.fixture
-def world(_run: dict) -> World:
+def world(_run: dict, request: pytest.FixtureRequest) -> World:
     """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
+    spent = request.node.stash.setdefault(SPENT, [])
     server, device = Server(_run["server"]), _run["device"]
 
     def runner(size, calls):
         def run():
-            return worlds.World(server, size, calls, Path(_run["stage"]), device, worlds.Limits()).run()
+            began = time.monotonic()
+            try:
+                return worlds.World(server, size, calls, Path(_run["stage"]), device, worlds.Limits()).run()
+            finally:
+                spent.append((size, time.monotonic() - began))
 
         try:
             report = run()
@@ -165,7 +173,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         record.status = ERROR
         cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
         record.message = f"The grader itself failed in this check; tell your instructor.\n{cause}"
-    record.seconds = call.duration
+    spent = item.stash.get(SPENT, [])
+    record.seconds, record.worlds, record.in_worlds = call.duration, [n for n, _ in spent], sum(s for _, s in spent)
     report.lockstep = record.as_dict()
     report.location = (*report.location[:2], f"{record.number} {record.name}")
     return report

@@ -1,6 +1,6 @@
 """One check's result: the data structure that every report is made of."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 NOT_RUN = "not run"  # before its turn, or after the grader was stopped
 PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = "passed", "failed", "not implemented", "skipped", "error"
@@ -17,6 +17,8 @@ class Record:
     status: str = NOT_RUN
     message: str = "This check was not run."
     seconds: float = 0.0
+    worlds: list[int] = field(default_factory=list)  # the size of each that was started
+    in_worlds: float = 0.0  # of the seconds
 
     @property
     def score(self) -> float:

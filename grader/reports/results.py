@@ -41,7 +41,13 @@ def _test(record: Record) -> dict:
         "output": clean(record.message or "Passed."),
         "output_format": "text",
         "visibility": record.visibility,
-        "extra_data": {"check": record.id, "status": record.status, "seconds": round(record.seconds, 3)},
+        "extra_data": {
+            "check": record.id,
+            "status": record.status,
+            "seconds": round(record.seconds, 3),
+            "worlds": record.worlds,
+            "seconds_in_worlds": round(record.in_worlds, 3),
+        },
     }
 
 

@@ -2,9 +2,10 @@
 
 Medians of whole worlds, from the request to the last process gone, alternating with ``torch.multiprocessing.spawn`` doing the
 same (start, one all-reduce, result back, gone) in the same run; the time from a deadlock to its verdict; wall time and peak
-memory of grading the solutions; and a step of the reference beside torch's own.
+memory of grading the solutions, and where the time goes; and a step of the reference beside torch's own.
 """
 
+import json
 import os
 import platform
 import signal
@@ -163,11 +164,14 @@ def pss(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def bench_grading(submission: str, times: int = 3) -> None:
-    seconds, peaks = [], []
+def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times: int = 3) -> None:
+    """``empty``: seconds of a world of each size that does next to nothing."""
+    seconds, peaks, shares = [], [], []
+    path = scratch / "results.json"
     for sampled in [False] * times + [True] * 2:
         began = time.monotonic()
-        process = subprocess.Popen([sys.executable, "-m", "grader", submission], cwd=ROOT, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "grader", submission, "--results", str(path)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         if sampled:
             memory = Memory(process.pid)
             memory.start()
@@ -178,8 +182,40 @@ def bench_grading(submission: str, times: int = 3) -> None:
             peaks.append(memory.peak)
         else:
             seconds.append(time.monotonic() - began)
+            shares.append(time_shares(json.loads(path.read_text()), seconds[-1]))
     peak = f"{max(peaks) / 1e6:.0f} MB" if max(peaks) else "unknown here"
-    print(f"Grading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of PSS: {peak}")
+    print(f"\nGrading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of PSS: {peak}")
+    start, worlds, judging, other = (statistics.median(share) for share in zip(*shares))
+    document = json.loads(path.read_text())
+    sizes = [size for test in document["tests"] for size in test["extra_data"]["worlds"]]
+    workers = document["extra_data"]["workers"]
+    print(
+        f"  start {start:.1f} s; {len(sizes)} worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s"
+    )
+    alone = sum(empty[size] for size in sizes)
+    print(f"  floor: {len(sizes)} empty worlds {alone:.1f} s ÷ {workers} workers = {alone / workers:.1f} s")
+
+
+def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:
+    """Of the wall time, in seconds: until the first check, in worlds, between them in checks, and the rest."""
+    checks = [test["extra_data"] for test in document["tests"]]
+    workers = document["extra_data"]["workers"]
+    start = document["extra_data"]["seconds_to_start"]
+    worlds = sum(check["seconds_in_worlds"] for check in checks) / workers
+    judging = sum(check["seconds"] for check in checks) / workers - worlds
+    return start, worlds, judging, total - start - worlds - judging
+
+
+def empty_worlds(server: Server, folder: Path) -> dict[int, float]:
+    """Median seconds, by size, of a world in which ranks meet and do next to nothing."""
+
+    def once(size: int) -> float:
+        began = time.monotonic()
+        request = call("mlp.loss", np.ones(4, np.float32)).spread(size)
+        assert World(server, size, [request], folder, "cpu", Limits()).run().ending == "finished"
+        return time.monotonic() - began
+
+    return {size: statistics.median(once(size) for _ in range(15)) for size in (1, 2, 3, 4)}
 
 
 def main() -> None:
@@ -193,10 +229,10 @@ def main() -> None:
         folder = stage(ROOT / "solutions", scratch / "stage").folder
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)
+        empty = empty_worlds(server, folder)
         server.stop()
-        print()
         for submission in ("solutions", "handout"):
-            bench_grading(submission)
+            bench_grading(submission, empty, scratch)
     bench_steps()
 
 

@@ -270,10 +270,3 @@ DRIVERS = {
     "with_timeline": with_timeline,
     "of_spans": of_spans,
 }
-
-
-def warm_up() -> None:
-    """Touch what torch sets up lazily on these paths, once in the server, so that no rank pays for it again."""
-    weight = torch.eye(2, requires_grad=True)
-    with Meter([weight]):
-        torch.nn.functional.gelu(weight @ weight).square().mean()

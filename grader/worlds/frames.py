@@ -34,6 +34,7 @@ KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE
 # What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
 COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
+HEAVY = (COMPILER, SHAPES)
 
 
 class FrameError(ValueError):

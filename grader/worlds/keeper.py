@@ -101,8 +101,8 @@ def fork_rank(descriptors: list[int]) -> int:
 
 def spawn_rank(descriptors: list[int]) -> int:
     """A rank in a fresh interpreter: slow, and right on every platform."""
-    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.worlds import drivers, rank; "
-    program += f"drivers.warm_up(); rank.live(*{descriptors!r})"
+    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.worlds import rank; "
+    program += f"rank.live(*{descriptors!r})"
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     return subprocess.Popen([sys.executable, "-I", "-c", program], close_fds=False).pid

@@ -9,6 +9,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+MADV_COLLAPSE = 25
+HUGE_PAGE = 1 << 21
 
 LINUX = sys.platform.startswith("linux")
 
@@ -39,6 +41,23 @@ def children(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(entry.parent.name))
     return found
+
+
+def use_huge_pages() -> None:
+    """Lay this process's own memory into huge pages, so that a fork copies and drops hundreds of entries, not ten thousands.
+
+    Asked for as a favour: where Linux is older than 6.1, or has no room, the pages stay small.
+    """
+    if not LINUX:
+        return
+    advise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as maps:
+        areas = [line.split()[:5] for line in maps]
+    for addresses, rights, _, _, inode in areas:
+        if rights == "rw-p" and inode == "0":  # of no file
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            for page in range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE):
+                advise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
 
 
 def threads() -> int:

@@ -96,7 +96,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
     random.seed()
-    torch.seed()
+    (torch.cuda.seed if device.type == "cuda" else torch.default_generator.seed)()  # torch.seed looks for every device
     sys.path[:] = [str(stage)] + [entry for entry in sys.path if entry != meta["engine"]]
     sys.argv = ["rank"]
     dist.init_process_group(
@@ -108,7 +108,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
         **({"device_id": device} if device.type == "cuda" else {}),
     )
     current = {"call": 0}
-    there = set(sys.modules)
+    there = {name for name in frames.HEAVY if name in sys.modules}
 
     def emit(event: dict) -> None:
         wire.send(frames.EVENT, {**current, "operation": event})
@@ -143,9 +143,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
             else:
                 mark("call ended")
                 _send_result(wire, index, result, *before)
-    wire.send(
-        frames.DONE, {name: name in sys.modules and name not in there for name in (frames.COMPILER, frames.SHAPES)}
-    )
+    wire.send(frames.DONE, {name: name in sys.modules and name not in there for name in frames.HEAVY})
 
 
 def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -> None:

@@ -1,8 +1,8 @@
 """The fork server: imports torch once, then forks a keeper for every world that a judge asks for.
 
-    python -I server.py ENGINE SOCKET fork|spawn
+    python -I server.py ENGINE SOCKET fork|spawn [MODULE …]
 
-It listens on a Unix socket. A request is one line of JSON, ``{"size": n}``, with three descriptors for each rank attached;
+The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. The server listens on a Unix socket. A request is one line of JSON, ``{"size": n}``, with three descriptors for each rank attached;
 the connection then belongs to the world's keeper. The server ends when its standard input does, which is held open by
 the process that started it.
 """
@@ -17,9 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 
 
-def main(engine: str, address: str, way: str) -> None:
+def main(engine: str, address: str, way: str, *ahead: str) -> None:
     sys.path.insert(0, engine)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
@@ -32,15 +33,11 @@ def main(engine: str, address: str, way: str) -> None:
     if way == "fork":
         import torch
 
-        from grader.worlds import drivers, rank  # noqa: F401  what a rank needs, imported before it is forked
-
         torch.set_num_threads(1)
-        drivers.warm_up()
+        _prepare(ahead)
         facts |= {"torch": torch.__version__, "gpus": torch.cuda.device_count()}
         if platform.threads() > 1:  # a fork would copy their locks and not the threads
             facts["way"] = "spawn"
-        gc.collect()
-        gc.freeze()  # ranks share these pages for as long as nobody writes to them
     start = keeper.fork_rank if facts["way"] == "fork" else keeper.spawn_rank
     while True:
         readable, _, _ = select.select([listener, 0], [], [])
@@ -53,6 +50,18 @@ def main(engine: str, address: str, way: str) -> None:
         except (OSError, ValueError, KeyError) as error:
             print(f"fork server: request refused ({error})", file=sys.stderr)
         connection.close()
+
+
+def _prepare(modules: Iterable[str]) -> None:
+    """Have imported and set up what ranks are going to need, before they are forked."""
+    from grader.worlds import platform, rank, rehearsal  # noqa: F401
+
+    for name in modules:
+        importlib.import_module(name)
+    rehearsal.rehearse()  # after the imports: torch clears caches of theirs when a process group is made, so better here
+    gc.collect()
+    platform.use_huge_pages()
+    gc.freeze()  # ranks share these pages for as long as nobody writes to them
 
 
 def _serve(connection: socket.socket, listener: socket.socket, facts: dict, start) -> None:
@@ -69,9 +78,9 @@ def _serve(connection: socket.socket, listener: socket.socket, facts: dict, star
             facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
         connection.sendall(json.dumps(facts).encode() + b"\n")
         return
-    for name in request.get("imports", ()):
-        if facts["way"] == "fork" and name in (frames.COMPILER, frames.SHAPES):
-            importlib.import_module(name)
+    missing = [name for name in request.get("imports", ()) if name in frames.HEAVY and name not in sys.modules]
+    if missing and facts["way"] == "fork":
+        _prepare(missing)
     if "size" not in request:
         return
     own = [descriptors[i : i + 3] for i in range(0, len(descriptors), 3)]
@@ -91,3 +100,4 @@ def _serve(connection: socket.socket, listener: socket.socket, facts: dict, star
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    os._exit(0)  # taking an interpreter with torch in it apart would only take time

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,11 @@ class Server:
     process: subprocess.Popen | None = None
 
     @classmethod
-    def start(cls) -> "Server":
-        """Start one; it ends with this process. Returns before torch is imported: whoever connects waits."""
+    def start(cls, ahead: Iterable[str] = ()) -> "Server":
+        """Start one; it ends with this process. Returns before torch is imported: whoever connects waits.
+
+        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed.
+        """
         folder = tempfile.mkdtemp(prefix="lockstep-server-")
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # One thread a rank, and none in the server: a fork copies no threads. No ports outside this machine.
@@ -42,7 +46,7 @@ class Server:
         address = os.path.join(folder, "socket")
         program = Path(__file__).with_name("server.py")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(program), str(ENGINE), address, way_to_start()],
+            [sys.executable, "-I", "-B", str(program), str(ENGINE), address, way_to_start(), *ahead],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=open(os.path.join(folder, "errors"), "wb"),

@@ -215,7 +215,7 @@ class World:
             self._settle(rank, call, raised)
         elif frame.kind == frames.DONE:
             rank.done = True
-            self.imported |= {name for name in (frames.COMPILER, frames.SHAPES) if frame.meta.get(name) is True}
+            self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:
             raise frames.FrameError("a frame that only the judge may send")
 
