@@ -26,6 +26,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
+if __name__ == "__main__":  # importing torch takes a second: Ctrl-C ends that, too, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
