@@ -68,6 +68,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, metavar="FILE", help="write Gradescope's results.json here")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--part", choices=PARTS, help="only the checks of this part")
+    parser.add_argument(
+        "--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     parser.add_argument(
         "--workers", type=int, default=cores(), metavar="N", help="checks at a time (default: the cores)"
@@ -99,7 +102,7 @@ def main() -> int:
     if arguments.results and not arguments.results.absolute().parent.is_dir():
         return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
     try:
-        ahead = () if arguments.part else HEAVY  # all parts together need all of it
+        ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
         run = GradingRun(arguments.submission, arguments.device, arguments.seed, ahead)
     except (NotThere, OSError) as error:
         return _cannot(str(error))
@@ -115,6 +118,7 @@ def main() -> int:
 
 def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, began: float) -> int:
     options = ["--part", arguments.part] if arguments.part else []
+    options += [f"--problem={number}" for number in arguments.problem]
     catalogue = Catalogue()
     code, printed = _pytest(["--collect-only", *options], catalogue)
     if code or not catalogue.records:

@@ -22,6 +22,7 @@ from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.intake.stage import NotThere, stage
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.worlds import world as worlds
+from grader.worlds.confinement import hide_from_tracers
 from grader.worlds.server_process import Server, WorldsUnavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "what is graded, and on what")
     group.addoption("--submission", help="a directory or zip (default: solutions where there is one, else handout)")
     group.addoption("--part", choices=[*PARTS, ""], default="", help="only the checks of this part")
+    group.addoption("--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated")
     group.addoption("--device", choices=["cpu", "cuda"], default="cpu")
     group.addoption("--seed", type=int, help="repeat the inputs of an earlier run")
 
@@ -44,6 +46,7 @@ class GradingRun:
     def __init__(self, submission: Path, device: str, seed: int | None, ahead: Iterable[str] = ()) -> None:
         """``ahead`` is for the server. Raises NotThere where there is no submission."""
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
+        self.folder.chmod(0o711)  # ranks pass through, to the stage, and see nothing
         try:
             self.staged = stage(submission, self.folder / "stage")
         except NotThere:
@@ -51,7 +54,7 @@ class GradingRun:
             raise
         self.seed = secrets.randbits(32) if seed is None else seed
         # The grader's own tests grade many submissions, and lend one server to all of them.
-        self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead)
+        self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
         description = {
             "stage": str(self.staged.folder),
             "absent": self.staged.absent,
@@ -59,6 +62,7 @@ class GradingRun:
             "device": device,
             "seed": self.seed,
         }
+        (self.folder / "run.json").touch(mode=0o600)  # it holds the seed
         (self.folder / "run.json").write_text(json.dumps(description))
         os.environ[RUN] = str(self.folder / "run.json")
 
@@ -69,6 +73,7 @@ class GradingRun:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hide_from_tracers()
     if RUN in os.environ or config.option.collectonly:
         return  # a worker, or started by ``python -m grader``
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
@@ -81,10 +86,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if part := config.option.part:
-        kept = [item for item in items if part_of(item) == part]
-        config.hook.pytest_deselected(items=[item for item in items if part_of(item) != part])
-        items[:] = kept
+    part, problems = config.option.part, config.option.problem
+    if not (part or problems):
+        return
+
+    def chosen(item: pytest.Item) -> bool:
+        number = getattr(item.function, "__number__", None)
+        return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
+
+    kept = [item for item in items if chosen(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
+    items[:] = kept
 
 
 def part_of(item: pytest.Item) -> str:
