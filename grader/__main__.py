@@ -21,6 +21,7 @@ from grader.intake.stage import NotThere
 from grader.reports import results, terminal
 from grader.reports.plugin import RUN, GradingRun, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.worlds.confinement import TIERS
 from grader.worlds.frames import HEAVY
 from grader.worlds.platform import cores
 from grader.worlds.server_process import WorldsUnavailable
@@ -72,6 +73,7 @@ def _arguments() -> argparse.Namespace:
         "--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
+    parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
     parser.add_argument(
         "--workers", type=int, default=cores(), metavar="N", help="checks at a time (default: the cores)"
     )
@@ -137,8 +139,10 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     def on_begin() -> None:
         facts = run.server.facts()  # while workers collect, the server has imported torch
         extra["torch"] = facts["torch"]
-        if facts["way"] == "spawn":
-            run.staged.warnings.append("Ranks are started anew, not forked: every world takes a second or more.")
+        if arguments.official and facts["tier"] == "none":
+            reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]
+            raise WorldsUnavailable(f"ranks cannot be confined here, and this grade is to count ({reasons})")
+        extra["confinement"] = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps")}
         extra["seconds_to_start"] = round(time.monotonic() - began, 3)
         write()  # a complete list of zeros, whatever may happen now
 
@@ -159,7 +163,7 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     extra["workers"] = workers
     write()
     records = list(collector.records.values())
-    notes = [*run.staged.warnings]
+    notes = [*run.staged.warnings, *confinement_notes(extra["confinement"])]
     notes.append(f"seed {run.seed}, torch {extra.get('torch')}, {arguments.device}, {time.monotonic() - began:.1f} s")
     terminal.show(console, records, notes)
     if code == pytest.ExitCode.INTERRUPTED:
@@ -169,6 +173,15 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     if all(record.status == SKIPPED for record in records):
         return _cannot(f"every check was skipped: {records[0].message}")
     return 0
+
+
+def confinement_notes(found: dict) -> list[str]:
+    """For the instructor: how student code was confined, and what that does not hold."""
+    notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
+    if found["tier"] == "none":
+        notes = [f"Unofficial: ranks were not confined, student code ran with your rights ({found['kernel']})."]
+    notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
+    return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
 
 
 def _cannot(sentence: str) -> int:

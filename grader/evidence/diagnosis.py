@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from grader.evidence import hangs
 from grader.evidence.agreement import Waiting, examine
 from grader.evidence.trail import Mark, operations
+from grader.worlds import confinement
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
 
 SIGNALS = {
@@ -16,6 +17,24 @@ SIGNALS = {
     signal.SIGFPE: "arithmetic error",
     signal.SIGBUS: "bus error",
 }
+
+# What Python and torch say at a bound of ours → which bound it was.
+BOUNDS = [
+    (
+        ("MemoryError", "allocate memory", "bad_alloc"),
+        f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB beyond what it begins with.",
+    ),
+    (
+        ("Resource temporarily unavailable", "can't start new thread"),
+        f"A rank may have {confinement.TASKS} processes and threads.",
+    ),
+    (("File too large",), f"A file may have {confinement.FILE_BYTES >> 20} MiB."),
+    (("Too many open files",), f"A rank may have {confinement.FILES_OPEN} open files."),
+    (
+        ("PermissionError",),
+        "A rank may write in its working directory, and read there and in Python's own; it may touch nothing else.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -67,8 +86,8 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         return _deadlock(report, waiting, call)
     if report.ending == "late":
         return _late(report, waiting, call)
-    if report.ending == "flooded":
-        return Trouble(f"The ranks printed more than {report.limit}, and were stopped.", [])
+    if report.ending == "excessive":
+        return Trouble(f"The ranks {report.limit}, and were stopped.", [])
     if report.ending == "lost":
         return Trouble("The process that looks after the ranks was ended while they ran: by one of them?", [])
     if raised:
@@ -119,6 +138,7 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     else:
         who = f"{these(sorted(alike))} raised "
     lines = [line.removeprefix("    ") for line in _trace(first.lines)]
+    lines += [sentence for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)]
     if first.type == "SystemExit":
         lines.append("A rank returns its result; it does not end the process.")
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

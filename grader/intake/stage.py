@@ -59,6 +59,8 @@ def stage(submission: Path, folder: Path) -> Stage:
             continue
         (package / name).write_text(staged_text, encoding="utf-8")
     compile_all(package)
+    for path in [folder, *folder.rglob("*")]:  # ranks may be strangers, whatever the umask here
+        path.chmod(0o755 if path.is_dir() else 0o644)
     if not files:
         staged.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
     if ignored := [name for name in others if name not in GIVEN]:

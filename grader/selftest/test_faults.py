@@ -441,7 +441,8 @@ def test_the_world_after_a_bad_one_is_sound(submit):
             dist.all_reduce(x)
             return x
         """)
-    assert "looks after the ranks was ended" in verdict(world, 2)
+    said = verdict(world, 2)  # where ranks are confined, they may not
+    assert "rank 0 raised PermissionError" in said or "looks after the ranks was ended" in said
     (run,) = world(2, call("collectives.sound", each(X, X)))
     run.returns(2 * X, 2 * X)
 

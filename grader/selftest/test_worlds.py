@@ -13,7 +13,7 @@ import pytest
 from grader.face import call
 from grader.intake.stage import stage
 from grader.selftest.grading import ROOT
-from grader.worlds.platform import children, cores
+from grader.worlds.platform import cores, family
 from grader.worlds.server_process import Server, WorldsUnavailable
 from grader.worlds.world import Limits, World
 
@@ -114,9 +114,9 @@ def eventually(condition) -> None:
 @LINUX
 def test_children_are_found():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert child.pid in children(os.getpid())
+    assert child.pid in family(os.getpid())
     child.communicate(b"\n")
-    assert child.pid not in children(os.getpid())
+    assert child.pid not in family(os.getpid())
 
 
 def test_there_is_at_least_one_core():

@@ -202,27 +202,28 @@ def in_step(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class Step:
-    """Ranks that tell each other, by files in the world's folder, how many messages they have sent."""
+    """Ranks that tell each other, in the file in which they met, how many messages they have sent."""
 
     PATIENCE = 8.0  # seconds, for what takes milliseconds
 
     def __init__(self, towards: int) -> None:
-        self.rank = dist.get_rank()
+        self.rank, size = dist.get_rank(), dist.get_world_size()
         self.neighbour = self.rank + towards
-        self.sends_on = 0 <= self.neighbour + towards < dist.get_world_size()
+        self.sends_on = 0 <= self.neighbour + towards < size
         self.sent = 0
+        self.store = dist.FileStore(str(Path("..", "rendezvous").resolve()), size)
         self.ledger: list = []
 
     def before_a_send(self) -> None:
         if self.sends_on and self.sent:
-            awaited, deadline = Path(f"sent-{self.neighbour}-{self.sent - 1}"), time.monotonic() + self.PATIENCE
-            while not awaited.exists():
+            awaited, deadline = f"sent-{self.neighbour}-{self.sent - 1}", time.monotonic() + self.PATIENCE
+            while not self.store.check([awaited]):
                 if time.monotonic() > deadline:
                     self.ledger.append(["not sent on", self.sent - 1, 0, time.monotonic()])
                     self.sends_on = False
                     break
                 time.sleep(0.002)
-        Path(f"sent-{self.rank}-{self.sent}").touch()
+        self.store.set(f"sent-{self.rank}-{self.sent}", "yes")
         self.sent += 1
 
 

@@ -12,26 +12,42 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
-from grader.worlds import platform
+from grader.worlds import confinement, place, platform
+from grader.worlds.place import Place
+
+LOOK_EVERY = 0.1  # seconds
+
+Start = Callable[[list[int], Place], int]
 
 
-def keep(judge: socket.socket, descriptors: list[list[int]], start: Callable[[list[int]], int]) -> None:
-    """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank; ``start`` makes a rank of them."""
+def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
+    """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank; ``start`` makes a rank of them.
+
+    ``world`` is what the judge asked for: ``size``, ``folder``, ``stage``, ``device``.
+    """
     platform.die_with_parent()
+    confinement.hide_from_tracers()
     platform.adopt_orphans()
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    ranks = {start(own): rank for rank, own in enumerate(descriptors)}
+    tasks_before, looked = platform.tasks_everywhere(), time.monotonic()
+    places = place.prepare(world, tier)
+    ranks = {start(own, places[rank]): rank for rank, own in enumerate(descriptors)}
     for descriptor in sum(descriptors, []):
         os.close(descriptor)  # a rank's death must be the end of its pipes
     try:
         _tell(judge, {"pids": list(ranks)})
         while True:
-            readable, _, _ = select.select([judge, wakeup_read], [], [])
+            readable, _, _ = select.select([judge, wakeup_read], [], [], LOOK_EVERY)
+            if time.monotonic() - looked > LOOK_EVERY:
+                looked = time.monotonic()
+                if excess := _excess(world, tasks_before):
+                    _tell(judge, {"limit": excess})
             if wakeup_read in readable:
                 os.read(wakeup_read, 4096)
                 for pid, status in _reap():
@@ -47,6 +63,31 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Callable[[li
         _tell(judge, {"gone": True})
     except OSError:
         pass
+
+
+def _excess(world: dict, tasks_before: int) -> str:
+    """What the ranks have too much of, in words; empty where they keep within bounds."""
+    most = confinement.TASKS * world["size"]
+    # Looking at every process takes a while: only where there have become so many that it may be the ranks.
+    if platform.tasks_everywhere() - tasks_before > most and sum(platform.family(os.getpid()).values()) > most:
+        return f"started more than {confinement.TASKS} processes and threads a rank"
+    written = sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(world["folder"]))
+    return (
+        f"wrote more than {confinement.FOLDER_BYTES >> 20} MiB to files" if written > confinement.FOLDER_BYTES else ""
+    )
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry]:
+    """All files below a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _entries(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry
+    except OSError:
+        pass  # gone, or not ours to see
 
 
 def _tell(judge: socket.socket, message: dict) -> None:
@@ -65,13 +106,9 @@ def _reap() -> list[tuple[int, int]]:
 
 
 def _end_all(ranks: list[int]) -> None:
-    """Kill the ranks, then whatever they leave to this process, until there is nothing left to wait for."""
+    """Kill the ranks and whatever they have started, until there is nothing left to wait for."""
     for pid in ranks:
-        for kill in (os.killpg, os.kill):
-            try:
-                kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+        _signal(pid, signal.SIGKILL)
     for pid in ranks:
         os.waitpid(pid, 0)
     while True:
@@ -80,12 +117,24 @@ def _end_all(ranks: list[int]) -> None:
         except ChildProcessError:
             return
         if not ended:
-            for orphan in platform.children(os.getpid()):
-                os.kill(orphan, signal.SIGKILL)
+            stopped: set[int] = set()  # first, so that what forks without end does not go on while others are killed
+            while found := platform.family(os.getpid()).keys() - stopped:
+                for pid in found:
+                    _signal(pid, signal.SIGSTOP)
+                stopped |= found
+            for pid in stopped:
+                _signal(pid, signal.SIGKILL)
             time.sleep(0.001)
 
 
-def fork_rank(descriptors: list[int]) -> int:
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def fork_rank(descriptors: list[int], home: Place) -> int:
     """A rank forked from this process, which has imported torch and is single-threaded."""
     pid = os.fork()
     if pid:
@@ -94,15 +143,15 @@ def fork_rank(descriptors: list[int]) -> int:
         from grader.worlds import rank
 
         platform.die_with_parent()
-        rank.live(*descriptors)
+        rank.live(*descriptors, home)
     finally:
         os._exit(70)
 
 
-def spawn_rank(descriptors: list[int]) -> int:
+def spawn_rank(descriptors: list[int], home: Place) -> int:
     """A rank in a fresh interpreter: slow, and right on every platform."""
-    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.worlds import rank; "
-    program += f"rank.live(*{descriptors!r})"
+    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.worlds import place, rank; "
+    program += f"rank.live(*{descriptors!r}, place.Place(**{asdict(home)!r}))"
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     return subprocess.Popen([sys.executable, "-I", "-c", program], close_fds=False).pid

@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from grader.evidence.recorder import Recorder
-from grader.worlds import drivers, frames, tensors
+from grader.worlds import drivers, frames, platform, tensors
+from grader.worlds.place import Place
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
 
@@ -52,15 +53,16 @@ class Wire:
                 return frame
 
 
-def live(wire_fd: int, output_fd: int, stacks_fd: int) -> None:
-    """Be a rank. The three descriptors are all that this process keeps of what it inherited."""
+def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
+    """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
     wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
     wire = Wire(wire_fd)
-    inputs = wire.receive()
     try:
-        _run(wire, inputs, stacks_fd)
+        home.enter()
+        platform.die_with_parent()  # which a change of user undoes
+        _run(wire, wire.receive(), stacks_fd, home)
     except BaseException as error:  # around the student's function, not in it
-        described = _describe(error, Path(inputs.meta["stage"])) | {"around": True}
+        described = _describe(error, Path(home.stage)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
     while True:  # stay until the judge ends the world: leaving early would break the others' connections
         wire.receive()
@@ -84,14 +86,12 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     return 3, 4
 
 
-def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
-    meta = inputs.meta
-    folder, stage = Path(meta["folder"]), Path(meta["stage"])
+def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
+    meta, stage = inputs.meta, Path(home.stage)
     rank, size = meta["rank"], meta["size"]
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
     faulthandler.enable(file=stacks_fd)  # for one that crashes
-    os.chdir(folder)
-    device = torch.device(meta["device"], rank) if meta["device"] == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", rank) if home.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
@@ -101,7 +101,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int) -> None:
     sys.argv = ["rank"]
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(str(folder / "rendezvous"), size),
+        store=dist.FileStore(home.rendezvous, size),
         rank=rank,
         world_size=size,
         timeout=PATIENCE,

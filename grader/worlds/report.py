@@ -87,8 +87,8 @@ class WorldReport:
     calls: list[Call]
     stage: Path
     ranks: list[RankReport]
-    ending: str = ""  # finished, failed, stuck, late, flooded or lost
-    limit: str = ""  # the deadline that was passed, in words
+    ending: str = ""  # finished, failed, stuck, late, excessive or lost
+    limit: str = ""  # the deadline that was passed, or what there was too much of, in words
     grader_fault: str = ""  # a failure of ours
 
     @property

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ENGINE = Path(__file__).resolve().parents[2]
-ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG")
+ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",
+    "LOCKSTEP_TIER",
+)
 
 
 class WorldsUnavailable(RuntimeError):
@@ -32,12 +41,13 @@ class Server:
     process: subprocess.Popen | None = None
 
     @classmethod
-    def start(cls, ahead: Iterable[str] = ()) -> "Server":
+    def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
         """Start one; it ends with this process. Returns before torch is imported: whoever connects waits.
 
-        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed.
+        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder that the server removes
+        when this process is gone, however it went.
         """
-        folder = tempfile.mkdtemp(prefix="lockstep-server-")
+        folder = tempfile.mkdtemp(prefix="lockstep-server-", dir=run)
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # One thread a rank, and none in the server: a fork copies no threads. No ports outside this machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -46,7 +56,17 @@ class Server:
         address = os.path.join(folder, "socket")
         program = Path(__file__).with_name("server.py")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(program), str(ENGINE), address, way_to_start(), *ahead],
+            [
+                sys.executable,
+                "-I",
+                "-B",
+                str(program),
+                str(ENGINE),
+                address,
+                str(run or folder),
+                way_to_start(),
+                *ahead,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=open(os.path.join(folder, "errors"), "wb"),
@@ -74,9 +94,13 @@ class Server:
                     raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
                 time.sleep(0.005)
 
-    def facts(self) -> dict:
-        """What the server knows of this machine: ``torch``, ``gpus``, ``way``. Waits until it has imported torch."""
-        with self.request({"hello": True}) as connection:
+    def facts(self, **more: bool) -> dict:
+        """What the server knows of this machine; waits until it has imported torch.
+
+        ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier`` how ranks are confined, and
+        ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
+        """
+        with self.request({"hello": True, **more}) as connection:
             connection.settimeout(60)
             try:
                 answer = connection.makefile().readline()

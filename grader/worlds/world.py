@@ -93,15 +93,15 @@ class World:
             self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
-            self.keeper = self.server.request({"size": self.size, "imports": self._foreseen()}, theirs)
+            asked = {"size": self.size, "folder": str(folder), "stage": str(self.report.stage), "device": self.device}
+            self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
         self.selector.register(self.keeper, selectors.EVENT_READ, self._on_keeper)
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
-            meta = {"rank": rank, "size": self.size, "folder": str(folder), "stage": str(self.report.stage)}
-            meta |= {"engine": str(ENGINE), "device": self.device, "arguments": arguments}
+            meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta["calls"] = [
                 {
                     "function": call.function,
@@ -156,6 +156,8 @@ class World:
         for line in map(json.loads, lines):
             if "pids" in line:
                 self.pids = dict(enumerate(line["pids"]))
+            elif "limit" in line and not self.report.ending:
+                self.report.ending, self.report.limit = "excessive", line["limit"]
             elif "rank" in line and not self.report.ending:
                 self.pids.pop(line["rank"], None)
                 self.report.ranks[line["rank"]].exit = line["status"]
@@ -254,8 +256,8 @@ class World:
         report.output += data[: max(room, 0)]
         self.printed += len(data)
         if self.printed > self.limits.output_bytes and not self.report.ending:
-            self.report.ending = "flooded"
-            self.report.limit = f"{self.limits.output_bytes >> 20} MiB of output"
+            self.report.ending = "excessive"
+            self.report.limit = f"printed more than {self.limits.output_bytes >> 20} MiB"
 
     def _on_stacks(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)

@@ -1,0 +1,156 @@
+"""What ranks may not do, tier by tier, and what they are told when they meet a bound."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from grader.face import CheckFailed, World, call
+from grader.intake.stage import stage
+from grader.selftest.conftest import PREAMBLE
+from grader.selftest.grading import ROOT
+from grader.worlds import confinement, world as worlds
+from grader.worlds.confinement import TIERS
+from grader.worlds.server_process import Server, WorldsUnavailable
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
+CONFINED = [name for name in TIERS if name != "none"]
+
+
+def told(world: World, function: str, size: int = 1) -> str:
+    """What the student reads of a call, or ``fine``."""
+    try:
+        return repr(world(size, call(f"collectives.{function}"))[0].values()[0])
+    except CheckFailed as failure:
+        return str(failure)
+
+
+@pytest.fixture(scope="module", params=CONFINED)
+def confined(request) -> Server:
+    """A server of each tier that this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_TIER", request.param)
+        server = Server.start()
+    try:
+        server.facts()
+    except WorldsUnavailable as error:
+        pytest.skip(f"not on this machine: {error}")
+    yield server
+    server.stop()
+
+
+ATTEMPTS = """
+def attempt(function, *arguments):
+    try:
+        return f"DONE {function(*arguments)}"
+    except OSError as error:
+        return type(error).__name__
+
+def reads():
+    return [attempt(os.listdir, path) for path in PATHS]
+
+def writes():
+    return [attempt(open, path, "w") for path in (PLACE + "/x", os.path.dirname(os.getcwd()) + "/x", "own")]
+
+def signals():
+    return attempt(os.kill, os.getppid(), 0)
+
+def rewrites():
+    return attempt(open, __file__, "a")
+
+def imports():
+    import colorsys, wsgiref, torch.utils.benchmark  # what was not imported before
+    return "fine"
+
+def opens_itself():
+    return len(os.listdir("/proc/self/fd")) > 2
+
+def judge():
+    return [attempt(lambda path: open(path, "rb").read(9), f"/proc/{JUDGE}/{name}") for name in ("environ", "mem", "maps")]
+"""
+
+
+def test_a_tier_keeps_what_it_says(confined, tmp_path):
+    (tmp_path / "submission").mkdir()
+    secrets = [str(ROOT / name) for name in ("grader/hidden", "solutions", "grader/selftest")]
+    source = PREAMBLE + f"PATHS = {secrets!r}\nPLACE = {str(tmp_path)!r}\nJUDGE = {os.getpid()}\n" + ATTEMPTS
+    (tmp_path / "submission" / "collectives.py").write_text(source)
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"lockstep-test-{os.getpid()}"
+    staged = stage(tmp_path / "submission", folder / "stage")
+    folder.chmod(0o711)
+    limits = worlds.Limits()
+    world = World(lambda n, calls: worlds.World(confined, n, calls, staged.folder, "cpu", limits).run(), None, {})
+    try:
+        assert told(world, "reads") == repr(["PermissionError"] * 3)
+        refused, beside, own = eval(told(world, "writes"))
+        assert (refused, beside, own[:4]) == ("PermissionError", "PermissionError", "DONE")
+        assert told(world, "rewrites") == "'PermissionError'"
+        assert told(world, "imports") == "'fine'"
+        assert told(world, "opens_itself") == "True"
+        assert told(world, "judge") == repr(["PermissionError"] * 3)
+        if not confined.facts()["gaps"] or "uid" in confined.facts()["tier"]:
+            assert told(world, "signals") == "'PermissionError'"
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_TIER", "fortress")
+    server = Server.start()
+    with pytest.raises(WorldsUnavailable, match="fortress: there is no such tier; there are uid"):
+        server.facts()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("torch.ones(1 << 28)", f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB"),
+        ("bytearray(1 << 30)", f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB"),
+        ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {confinement.FILE_BYTES >> 20} MiB"),
+        ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {confinement.FILES_OPEN} open files"),
+        ("open('/etc/shadow').read()", "A rank may write in its working directory"),
+        ("[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)", "wrote more than 64 MiB"),
+        (
+            "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in range(300)]; time.sleep(5)",
+            f"{confinement.TASKS} processes and threads",
+        ),
+    ],
+)
+def test_a_bound_is_named(submit, server, body, words):
+    if server.facts()["tier"] == "none":
+        pytest.skip("ranks are not confined on this machine")
+    said = told(submit(f"def broken(): {body}"), "broken")
+    assert words in said
+
+
+def test_forks_without_end_are_ended(submit):
+    """A hundred generations at most, so that a machine survives a grader that does not."""
+    world = submit("""
+        def broken():
+            began = time.monotonic()
+            while time.monotonic() - began < 3:
+                try:
+                    os.fork()
+                except OSError:
+                    time.sleep(0.01)
+            os._exit(0)
+        """)
+    assert "processes and threads" in told(world, "broken") or "exit" in told(world, "broken")
+
+
+def test_the_server_serves_no_rank(submit, server):
+    world = submit(f"""
+        import json, socket
+        def broken():
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect({server.address!r})
+                connection.sendall(json.dumps({{"hello": True}}).encode())
+                return connection.recv(1000)
+            except OSError as error:
+                return type(error).__name__
+        """)
+    assert "torch" not in told(world, "broken")

@@ -1,0 +1,240 @@
+"""What a rank may do once it runs student code: the tiers, weakest first, and how a process enters one.
+
+    limits     rlimits, no new privileges, first to be killed when memory runs out     every Linux
+    landlock   sees its own folder, the stage, Python and the system; may write only to its own folder     Linux 5.13
+    uid        a user of its own for every rank                                         root
+
+A tier is a set of names. ``server`` finds out by a probe which one works here: see ``probe``. Nothing in here is secret.
+"""
+
+import ctypes
+import errno
+import os
+import platform as system
+import resource
+import struct
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+LINUX = sys.platform.startswith("linux")
+UIDS = range(1 << 20, 1 << 30)  # belong to nobody; each rank takes one that follows from its keeper's process number
+RANKS = 16  # the most in one world
+
+MEMORY_BYTES = 512 << 20  # that a rank may have beyond what it inherits
+FILE_BYTES = 16 << 20  # of one file
+FOLDER_BYTES = 64 << 20  # of all files of a world
+FILES_OPEN = 256
+TASKS = 96  # processes and threads of a rank
+
+PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
+CAP_DAC_READ_SEARCH = 2
+
+
+class Unconfined(RuntimeError):
+    """A protection that this process was to get cannot be had."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Which protections a rank gets beside its limits."""
+
+    uid: bool = False  # a user of its own
+    landlock: bool = False
+    reader: bool = False  # may read what Landlock lets it, whoever owns it: Python may lie in root's home
+
+    @property
+    def name(self) -> str:
+        parts = ["a user for every rank"] * self.uid + ["Landlock"] * self.landlock
+        return " and ".join(parts) or "nothing but limits"
+
+    def gaps(self, abi: int) -> list[str]:
+        """What student code can do in this tier though it should not; ``abi`` is this kernel's version of Landlock."""
+        gaps = []
+        if not self.uid and not self.landlock:
+            gaps.append("read and change whatever the user who grades may, also signal the grader")
+        elif not self.uid and abi < 6:
+            gaps.append("signal the grader")
+        if not self.landlock:
+            gaps.append("see what other processes were started with, and share files with other ranks")
+        if not self.uid:
+            gaps.append("leave System V shared memory behind")
+        return gaps
+
+
+# Best first. A stranger's user with a reader's right is confined by Landlock alone in what it reads, and by both in the rest.
+TIERS = {
+    "uid+landlock": Tier(uid=True, landlock=True),
+    "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),
+    "landlock": Tier(landlock=True),
+    "uid": Tier(uid=True),
+    "none": Tier(),
+}
+
+
+def candidates() -> list[str]:
+    """The names of the tiers that may work for this process, best first."""
+    root = LINUX and os.geteuid() == 0
+    return [name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)]
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        raise Unconfined(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def _prctl(option: int, value: int) -> None:
+    _check(
+        _libc().prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl"
+    )
+
+
+def hide_from_tracers() -> None:
+    """Nobody but root may trace this process, or read its memory and environment."""
+    if LINUX:
+        _prctl(PR_SET_DUMPABLE, 0)
+
+
+def user_of(keeper: int, rank: int) -> int:
+    """A uid that no other living rank has."""
+    return UIDS.start + keeper * RANKS + rank
+
+
+def enter(tier: Tier, user: int, readable: list[str], writable: list[str], device: str) -> None:
+    """Confine this process, for good, before student code runs in it.
+
+    Args:
+        user: the uid and gid that it gets, if the tier has one.
+        readable: folders beside Python's and the system's. writable: its own.
+        device: ``cpu``, or ``cuda``, whose driver wants much address space and the files of the device.
+
+    Raises:
+        Unconfined: something of the tier does not work here.
+    """
+    if not LINUX:
+        return
+    _limit(device)
+    if tier.uid:
+        _become(user, keep_reading=tier.reader)
+    _drop_capabilities(keep_reading=tier.reader)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if tier.landlock:
+        _landlock(readable, writable, device)
+    _prctl(PR_SET_DUMPABLE, 1)  # its own user may look at it: without, not even it could open /proc/self/fd
+    if tier.uid:
+        resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
+
+
+def _limit(device: str) -> None:
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, a rank goes first, and not the judge
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN, FILES_OPEN))
+    resource.setrlimit(
+        resource.RLIMIT_MEMLOCK, (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    )
+    if device == "cpu":
+        status = Path("/proc/self/status").read_text()
+        data = int(status.partition("VmData:")[2].split()[0]) << 10
+        resource.setrlimit(resource.RLIMIT_DATA, (data + MEMORY_BYTES, data + MEMORY_BYTES))
+
+
+def _become(user: int, keep_reading: bool) -> None:
+    if keep_reading:
+        _prctl(PR_SET_KEEPCAPS, 1)
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError as error:
+        raise Unconfined(f"another user: {error.strerror}") from None
+
+
+def _drop_capabilities(keep_reading: bool) -> None:
+    """Of root's powers keep none, or the one to read; even root then only has its own files and processes."""
+    wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
+    header = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
+    sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)  # effective, permitted, inheritable; the low words first
+    _check(_libc().capset(header, sets), "capabilities")
+
+
+# ——— Landlock: what is not allowed is denied
+
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, on all architectures alike
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]  # rights of files that an ABI knows, by its number
+READ = EXECUTE | READ_FILE | READ_DIR
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | 0x8000  # rights that make sense for what is no folder
+SCOPE_SOCKETS_AND_SIGNALS = 3  # from ABI 6: abstract sockets and signals end at this process's own descendants
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that this kernel has; 0 where there is none."""
+    if not LINUX:
+        return 0
+    return max(0, _libc().syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+
+
+def _landlock(readable: list[str], writable: list[str], device: str) -> None:
+    abi = landlock_abi()
+    if not abi:
+        raise Unconfined("this kernel has no Landlock")
+    everything = EVERYTHING[min(abi, 5)]
+    attributes = struct.pack("QQQ", everything, 0, SCOPE_SOCKETS_AND_SIGNALS if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    syscall = _libc().syscall
+    rules = _check(syscall(CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint(0)), "Landlock")
+    allowed = [(path, READ) for path in [*PYTHONS, *SYSTEM, *readable, f"/proc/{os.getpid()}"]]
+    allowed += [(path, READ_FILE | WRITE_FILE) for path in DEVICES] + [(path, everything) for path in writable]
+    if device == "cuda":
+        allowed += [("/dev", everything), ("/proc", READ)]
+    for path, rights in allowed:
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
+                continue  # not on this machine
+            raise
+        rights &= everything if os.path.isdir(path) else everything & OF_FILES
+        rule = struct.pack("=Qi", rights, place)
+        _check(syscall(ADD_RULE, rules, 1, rule, ctypes.c_uint(0)), f"Landlock for {path}")
+        os.close(place)
+    _check(syscall(RESTRICT, rules, ctypes.c_uint(0)), "Landlock")
+    os.close(rules)
+
+
+# /sys is gloo's and the C library's, for cores and network interfaces; /etc is named file by file.
+SYSTEM = [
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/opt/nvidia",
+    "/sys/devices/system",
+    "/sys/class/net",
+    "/sys/devices/virtual/net",
+]
+SYSTEM += ["/etc/ld.so.cache", "/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime", "/etc/host.conf", "/proc/cpuinfo"]
+SYSTEM += ["/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/proc/sys/vm", "/sys/fs/cgroup", "/sys/kernel/mm"]
+DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+
+
+def _pythons() -> list[str]:
+    """The interpreter's library, and its packages: not the folder around a virtual environment, which may be ours."""
+    paths = sysconfig.get_paths()
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.executable, sys.prefix}
+    return sorted({os.path.realpath(path) for path in found} | {sys.base_prefix})
+
+
+PYTHONS = _pythons()  # before this process may become somebody who cannot read them
+
+
+def machine() -> str:
+    """For the instructor: what kind of kernel this is."""
+    return f"{system.system()} {system.release()}, Landlock ABI {landlock_abi()}"

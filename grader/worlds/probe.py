@@ -1,0 +1,118 @@
+"""Which tier of confinement works on this machine? Found out by a process that enters it and tries."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from grader.worlds import confinement, place, platform
+from grader.worlds.confinement import TIERS
+
+SECRETS = ("grader/hidden", "grader/selftest", "solutions", ".git")  # below the engine; a student's copy has none
+
+
+def best(engine: Path) -> tuple[str, dict[str, str]]:
+    """The best tier that works, and why those before it do not. ``LOCKSTEP_TIER`` asks for a certain one.
+
+    Raises:
+        Unconfined: the tier that was asked for does not work.
+    """
+    asked = os.environ.get("LOCKSTEP_TIER")
+    failures: dict[str, str] = {}
+    for name in [asked] if asked else confinement.candidates():
+        if not (reason := failure(name, engine)):
+            return name, failures
+        failures[name] = reason
+    raise confinement.Unconfined("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
+
+
+def all_that_work(engine: Path) -> dict[str, str]:
+    """For every tier, best first: why it does not work here, or nothing."""
+    possible = confinement.candidates()
+    return {name: failure(name, engine) if name in possible else "wants root" for name in TIERS}
+
+
+def failure(name: str, engine: Path) -> str:
+    """Why this tier does not work; empty where it does."""
+    if name not in TIERS:
+        return f"there is no such tier; there are {', '.join(TIERS)}"
+    tier = TIERS[name]
+    if tier.uid and not tier.landlock:  # then only their rights keep our files from a stranger
+        _close(engine)
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
+    folder.chmod(0o711)
+    stage = folder / "stage"
+    stage.mkdir(mode=0o755)
+    (stage / "module.py").write_text("")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        complaint = "it did not come back"
+        try:
+            platform.die_with_parent()
+            world = {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
+            (home,) = place.prepare(world, name)
+            home.enter()
+            complaint = next(_complaints(home, engine, os.getppid()), "")
+        except BaseException as error:
+            complaint = f"{error}"[:200] or type(error).__name__
+        finally:
+            os.write(write, complaint.encode())
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as answer:
+        reason = answer.read().decode(errors="replace")
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass  # whoever ignores SIGCHLD is not told
+    shutil.rmtree(folder, ignore_errors=True)
+    return reason
+
+
+def _complaints(home: place.Place, engine: Path, server: int) -> Iterator[str]:
+    """What is wrong with this confinement, seen from the inside."""
+    for path in (os.__file__, torch.__file__, f"{home.stage}/module.py"):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            yield f"a rank could not read {'the stage' if path.startswith(home.stage) else 'Python'} ({error.strerror})"
+    try:
+        Path("own").write_text("")
+    except OSError as error:
+        yield f"a rank could not write to its own folder ({error.strerror})"
+    try:
+        dist.init_process_group("gloo", store=dist.FileStore(home.rendezvous, 1), rank=0, world_size=1)
+        dist.destroy_process_group()
+    except Exception as error:
+        yield f"ranks could not communicate ({type(error).__name__})"
+    if home.tier == "none":
+        return
+    for name in SECRETS:
+        try:
+            os.listdir(engine / name)
+            yield f"a rank could read {name}"
+        except OSError:
+            pass
+    try:
+        Path(home.rendezvous).with_name("stranger").touch()
+        yield "a rank could write outside its own folder"
+    except OSError:
+        pass
+    if "uid" in home.tier or confinement.landlock_abi() >= 6:
+        try:
+            os.kill(server, 0)
+            yield "a rank could signal the grader"
+        except OSError:
+            pass
+
+
+def _close(engine: Path) -> None:
+    """Nobody but the owner may enter what is hidden."""
+    for name in SECRETS:
+        if (path := engine / name).is_dir() and path.stat().st_uid == os.geteuid():
+            path.chmod(0o700)
