@@ -69,20 +69,28 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
                 break  # whatever follows in this group is out of step
             if absent := [rank for rank in group if position >= len(of_rank[rank])]:
                 waiting += [Waiting(operation, absent) for operation in present]
+    # By where a message goes to and its tag: a rank may have used a tag for each of fifty thousand.
+    takers_of: dict[tuple, list[Operation]] = defaultdict(list)
+    sources_of: dict[tuple, list[int]] = defaultdict(list)
+    for receive in anonymous:
+        takers_of[receive.rank, receive.tag].append(receive)
+    for (source, target, tag), (sent, _) in lanes.items():
+        if sent:
+            sources_of[target, tag].append(source)
+    matched: set[int] = set()
     for (source, target, tag), (sends, receives) in lanes.items():
-        takers = [r for r in anonymous if r.rank == target and r.tag == tag]
-        sources = [s for (s, t, g), (sent, _) in lanes.items() if (t, g) == (target, tag) and sent]
+        takers = [r for r in takers_of[target, tag] if id(r) not in matched]
+        sources = sources_of[target, tag]
         # Receives from any rank mixed with others, or with several senders: nobody can tell which took which.
         if not takers or not receives and len(sources) == 1:
             for send, receive in zip(sends, receives or takers):
                 if (send.elements, send.dtype) != (receive.elements, receive.dtype):
                     disagreements.append(Disagreement("what is sent", [send, receive]))
         taken = min(len(takers), max(len(sends) - len(receives), 0))
-        for receive in takers[:taken]:
-            anonymous.remove(receive)
+        matched |= {id(receive) for receive in takers[:taken]}
         waiting += [Waiting(send, [target]) for send in sends[len(receives) + taken :]]
         waiting += [Waiting(receive, [source]) for receive in receives[len(sends) :]]
-    waiting += [Waiting(r, [other for other in r.group if other != r.rank]) for r in anonymous]
+    waiting += [Waiting(r, [other for other in r.group if other != r.rank]) for r in anonymous if id(r) not in matched]
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
 

@@ -8,6 +8,7 @@ asked for, and if they show communication on every rank, nothing will ever move 
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 IDLE_SECONDS = 0.5
@@ -82,15 +83,19 @@ def pulse(pid: int) -> Pulse | None:
     return Pulse(spent / 1e9, delayed / 1e9, frozenset(runnable)) if known else None
 
 
-THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
-FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+# A rank may write what it likes in place of a report: no part may match without end, in time or in length.
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$", re.MULTILINE)
+FRAME = re.compile(r'^  File "(?P<file>.{1,4096})", line (?P<line>\d{1,9}) in (?P<function>.{1,500})$', re.MULTILINE)
+MOST_THREADS = 64
+MOST_FRAMES = 100  # of a thread: faulthandler shows no more
 
 
 def parse_stacks(text: str) -> list[list[Place]]:
     """The stacks of all Python threads in a report of faulthandler, each with its innermost line first."""
     stacks = []
-    for block in THREAD.split(text)[1:]:
-        stacks.append([Place(m["file"], int(m["line"]), m["function"]) for m in FRAME.finditer(block)])
+    for block in THREAD.split(text, maxsplit=MOST_THREADS)[1:]:
+        found = islice(FRAME.finditer(block), MOST_FRAMES)
+        stacks.append([Place(m["file"], int(m["line"]), m["function"]) for m in found])
     return [stack for stack in stacks if stack]
 
 
@@ -101,7 +106,7 @@ def in_communication(stack: list[Place], stage: Path, has_open_operation: bool) 
         return True
     if "/torch/" in innermost:
         return any("/torch/distributed/" in place.file for place in stack) or has_open_operation
-    if innermost.startswith(str(stage)):  # the student's own line calls into C++, such as Work.wait
+    if _is_own(stack[0], stage):  # the student's own line calls into C++, such as Work.wait
         return has_open_operation and "sleep" not in source(stack[0])
     return False
 
@@ -112,7 +117,7 @@ def waits_for_nothing(stack: list[Place], stage: Path) -> bool:
     gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing proves that it will not, so
     whoever asks should ask more than once.
     """
-    line = source(stack[0]) if stack[0].file.startswith(str(stage)) else ""
+    line = source(stack[0]) if _is_own(stack[0], stage) else ""
     return ".wait(" in line and "sleep" not in line
 
 
@@ -121,15 +126,20 @@ def own_place(stacks: list[list[Place]], stage: Path) -> Place | None:
     found = []
     for stack in stacks:
         for depth, place in enumerate(stack):
-            if place.file.startswith(str(stage)) and Path(place.file).name != "mlp.py":
+            if _is_own(place, stage) and Path(place.file).name != "mlp.py":
                 found.append((depth, place))
                 break
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _is_own(place: Place, stage: Path) -> bool:
+    """Whether a file lies in the stage. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
+    return place.file.startswith(f"{stage}/") and ".." not in Path(place.file).parts
 
 
 def source(place: Place) -> str:
     """The text of the line."""
     try:
         return Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
-    except (OSError, IndexError):
+    except (OSError, IndexError, ValueError):  # the last for a path with a null byte
         return ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from grader.worlds.frames import FrameError
+from grader.worlds.frames import FrameError, is_name, is_whole
 
 NAMES = {
     "all_reduce": "all-reduce",
@@ -102,30 +102,79 @@ class Mark:
     at: int
 
 
-def read_event(rank: int, meta: dict) -> Operation | Mark:
-    """The event in a frame from a rank. Raises FrameError where it is not of the agreed form."""
+KINDS = {
+    *(
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+    ),
+    *("send", "recv"),
+}
+MAX_COUNTS = 64  # in a list: the recorder cuts there
+MAX_NAME = 200
+MARK_SHOWN = 100
+
+
+def read_event(rank: int, meta: dict, size: int) -> Operation | Mark:
+    """The event in a frame from a rank of ``size``. Raises FrameError where it is not of the agreed form."""
     call = meta.get("call")
-    if not isinstance(call, int):
+    if not is_whole(call):
         raise FrameError("an event outside of a call")
-    if isinstance(name := meta.get("mark"), str) and isinstance(at := meta.get("at"), int):
-        return Mark(rank, call, name[:100], at)
+    if isinstance(name := meta.get("mark"), str) and is_whole(at := meta.get("at")):
+        return Mark(rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at)
     content = meta.get("operation")
     if not isinstance(content, dict):
         raise FrameError("an event of no known kind")
     values: dict[str, Any] = {"rank": rank, "call": call}
     for field in fields(Operation):
-        if field.name in values:
-            continue
-        value = content.get(field.name)
-        if not isinstance(value, field.type):
-            raise FrameError(f"an operation without a proper {field.name}")
-        values[field.name] = value
-    for counts in (values["sent"], values["received"], values["group"]):
-        if not all(isinstance(count, int) for count in counts):
+        if field.name not in values:
+            values[field.name] = value = content.get(field.name)
+            proper = isinstance(value, field.type) and isinstance(value, bool) == (field.type is bool)
+            if not proper or not _is_sane(value):
+                raise FrameError(f"an operation without a proper {field.name}")
+    if values["kind"] not in KINDS:
+        raise FrameError("an operation of no known kind")
+    for counts in (values["sent"], values["received"], values["group"], values["shape"] or [], [values["bytes"]]):
+        if not all(is_whole(count) and count >= 0 for count in counts):
             raise FrameError("an operation with counts that are no numbers")
-    if rank not in values["group"]:
+    splits = values["splits"]
+    if len(splits) != 2 or not all(
+        isinstance(way, list) and _is_sane(way) and all(map(is_whole, way)) for way in splits
+    ):
+        raise FrameError("an operation without a proper splits")
+    group = values["group"]
+    if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that the rank is not in")
+    others = [other for other in (values["peer"], values["root"]) if other is not None]
+    if not all(0 <= other < size for other in [*group, *others]):
+        raise FrameError("an operation with a rank that does not exist")
     return Operation(**values)
+
+
+def _is_sane(value: Any) -> bool:
+    """Whether a part of an operation is as small as an honest one, and can be shown."""
+    if isinstance(value, str):
+        return is_name(value, MAX_NAME)
+    if isinstance(value, list):
+        return len(value) <= MAX_COUNTS
+    return value is None or isinstance(value, bool) or is_whole(value)
+
+
+def weight(event: Operation | Mark) -> int:
+    """1 for all that an honest rank does; more for what takes the memory of several such events."""
+    if isinstance(event, Mark):
+        return 1
+    counts = (
+        len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ()) + sum(map(len, event.splits))
+    )
+    texts = (event.dtype, event.reduction, event.group_name, event.file, event.function)
+    return 1 + (counts + sum(len(text or "") for text in texts) // 8) // 32
 
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:

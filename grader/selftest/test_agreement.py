@@ -1,13 +1,14 @@
 """Whether ranks agree, found from trails written by hand; and events that are refused before they are in one."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.evidence.agreement import Disagreement, examine
-from grader.evidence.trail import Mark, Operation, operations, read_event
+from grader.evidence.trail import Mark, Operation, operations, read_event, weight
 from grader.worlds.frames import FrameError
 
 clock = itertools.count()
@@ -337,14 +338,14 @@ json_values = st.recursive(
 
 
 def test_a_proper_event_is_read():
-    read = read_event(1, {"call": 2, "operation": GOOD})
+    read = read_event(1, {"call": 2, "operation": GOOD}, 2)
     assert read == Operation(rank=1, call=2, **GOOD)
-    assert read_event(1, {"call": 2, "mark": "x" * 999, "at": 5}) == Mark(1, 2, "x" * 100, 5)
+    assert read_event(1, {"call": 2, "mark": "x" * 999, "at": 5}, 2) == Mark(1, 2, "x" * 100, 5)
     assert operations([read, Mark(1, 2, "x", 5)], call=2) == [read] and operations([read], call=1) == []
 
 
 def test_what_a_rank_says_of_itself_is_not_believed():
-    assert read_event(1, {"call": 2, "operation": {**GOOD, "rank": 0, "call": 9}}).rank == 1
+    assert read_event(1, {"call": 2, "operation": {**GOOD, "rank": 0, "call": 9}}, 2).rank == 1
 
 
 def test_every_part_of_an_operation_is_tried_below():
@@ -354,43 +355,112 @@ def test_every_part_of_an_operation_is_tried_below():
 @given(st.sampled_from(sorted(TYPES)), json_values)
 def test_a_part_of_another_type_is_refused(name, value):
     meta = {"call": 0, "operation": {**GOOD, name: value}}
-    fits = isinstance(value, TYPES[name])
-    if fits and name in ("sent", "received", "group"):
-        fits = all_integers(value) and (name != "group" or 0 in value)  # a rank is in its groups
-    if fits:
-        read = read_event(0, meta)
+    if fits(name, value):
+        read = read_event(0, meta, 2)
         assert getattr(read, name) == value
         str(read), examine([[read], [operation(1)]])  # whatever is let in can be judged and shown
     else:
         with pytest.raises(FrameError):
-            read_event(0, meta)
+            read_event(0, meta, 2)
 
 
-def all_integers(values: list) -> bool:
-    return all(isinstance(value, int) for value in values)
+def fits(name: str, value) -> bool:
+    if not isinstance(value, TYPES[name]) or isinstance(value, bool) and name != "main_thread":
+        return False
+    if isinstance(value, str):
+        return value.isprintable() and name != "kind"
+    if name in ("bytes", "peer", "root"):
+        return value is None or 0 <= value < (1 << 63 if name == "bytes" else 2)
+    if name in ("sent", "received", "shape", "group") and value is not None:
+        return all(type(v) is int and 0 <= v < 1 << 63 for v in value) and (
+            name != "group" or set(value) in ({0}, {0, 1})
+        )
+    if name == "splits":
+        return len(value) == 2 and all(isinstance(way, list) and all(type(v) is int for v in way) for way in value)
+    return value is None or isinstance(value, bool) or -(1 << 63) <= value < 1 << 63
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"kind": "x" * 1000},
+        {"kind": "all reduce"},
+        {"dtype": "x" * 201},
+        {"file": "\033[2J.py"},
+        {"function": "a\nb"},
+        {"sent": [1] * 65},
+        {"sent": [-1]},
+        {"received": [1 << 63]},
+        {"received": [True]},
+        {"shape": ["4"]},
+        {"at": 1 << 63},
+        {"at": True},
+        {"line": True},
+        {"bytes": -1},
+        {"tag": 1 << 64},
+        {"peer": 2},
+        {"peer": -1},
+        {"root": 2},
+        {"group": [0, 0]},
+        {"group": [0, 2]},
+        {"group": [0, -1]},
+        {"splits": []},
+        {"splits": [[], [], []]},
+        {"splits": [[0] * 65, []]},
+        {"splits": [["1"], []]},
+        {"main_thread": 1},
+    ],
+    ids=lambda part: f"{part}"[:40],
+)
+def test_what_no_honest_rank_says_of_an_operation_is_refused(part):
+    with pytest.raises(FrameError):
+        read_event(0, {"call": 0, "operation": {**GOOD, **part}}, 2)
+
+
+def test_a_mark_cannot_command_a_terminal():
+    assert read_event(0, {"call": 0, "mark": "\033[2J", "at": 5}, 1).name == "?[2J"
+    for at in (True, 1 << 63):
+        with pytest.raises(FrameError):
+            read_event(0, {"call": 0, "mark": "x", "at": at}, 1)
+
+
+def test_events_weigh_what_they_take():
+    honest = {**GOOD, "group": [0, 1], "sent": [4] * 2, "received": [4] * 2, "function": "ring_all_reduce"}
+    assert weight(read_event(0, {"call": 0, "operation": honest}, 2)) == weight(Mark(0, 0, "x", 1)) == 1
+    large = {**GOOD, "sent": [10**9] * 64, "received": [10**9] * 64, "file": "x" * 200, "splits": [[1] * 64, [1] * 64]}
+    assert weight(read_event(0, {"call": 0, "operation": large}, 2)) > 5
+
+
+def test_very_many_lanes_are_examined_in_time():
+    """Sends and receives with a tag each: looking each of them up among all others would take minutes."""
+    sends = [send(0, 1, tag=tag) for tag in range(20_000)]
+    anyone = [receive(1, None, tag=tag) for tag in range(20_000)]
+    began = time.process_time()
+    assert examine([sends, anyone]) == ([], [])
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_a_part_that_is_missing_is_refused_unless_it_may_be_none(name):
     meta = {"call": 0, "operation": {key: value for key, value in GOOD.items() if key != name}}
     if type(None) in TYPES[name]:
-        assert getattr(read_event(0, meta), name) is None
+        assert getattr(read_event(0, meta, 2), name) is None
     else:
         with pytest.raises(FrameError, match=name):
-            read_event(0, meta)
+            read_event(0, meta, 2)
 
 
 @pytest.mark.parametrize("name", ["sent", "received", "group"])
 @pytest.mark.parametrize("counts", [["4"], [None], [4, 1.5], [[4]], [{}]], ids=repr)
 def test_counts_that_are_no_numbers_are_refused(name, counts):
     with pytest.raises(FrameError, match="counts"):
-        read_event(0, {"call": 0, "operation": {**GOOD, name: counts}})
+        read_event(0, {"call": 0, "operation": {**GOOD, name: counts}}, 2)
 
 
 @given(st.dictionaries(st.sampled_from(["call", "mark", "at", "operation"]), json_values))
 def test_arbitrary_metas_are_refused(meta):
     try:
-        read = read_event(0, meta)
+        read = read_event(0, meta, 2)
     except FrameError:
         return
     assert isinstance(read, Mark) and isinstance(meta["mark"], str) and isinstance(meta["at"], int)
@@ -413,4 +483,4 @@ def test_arbitrary_metas_are_refused(meta):
 )
 def test_malformed_events_are_refused(meta):
     with pytest.raises(FrameError):
-        read_event(0, meta)
+        read_event(0, meta, 2)

@@ -323,8 +323,11 @@ def test_an_exception_with_text_that_cannot_be_printed(submit):
 def test_a_rank_that_says_it_is_held_is_not_believed(submit):
     world = submit("""
         def broken(x):
+            import gc
             from grader.worlds import frames
-            os.write(3, frames.pack(frames.HELD, {"call": 0}))
+            from grader.worlds.rank import Wire
+            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]  # it knows the world's nonce
+            os.write(3, frames.pack(frames.HELD, {"call": 0}, nonce=wire.reader.nonce))
             time.sleep(30)
         """)
     assert "a rank that says it is held, and is not" in verdict(world, 1)
@@ -342,16 +345,45 @@ def test_a_rank_without_a_wire_still_dies(submit):
 def test_a_second_result_is_refused(submit):
     world = submit("""
         def broken(x):
+            import gc
             from grader.worlds import frames, tensors
-            import socket
-            wire = socket.socket(fileno=os.dup(3))
+            from grader.worlds.rank import Wire
+            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
             trees, blob = tensors.encode(x, [x], {})
             for _ in range(2):
-                wire.sendall(frames.pack(frames.RETURNED, {"call": 0, "values": trees}, blob))
+                wire.send(frames.RETURNED, {"call": 0, "values": trees}, blob)
             return x
         """)
     (run,) = world(1, call("collectives.broken", X))
     assert run.report.ranks[0].refused == "a second result for one call"
+
+
+def test_a_frame_without_the_nonce_of_its_world_is_refused(submit):
+    world = submit("""
+        def broken(x):
+            from grader.worlds import frames
+            os.write(3, frames.pack(frames.DONE, {}))
+            time.sleep(30)
+        """)
+    assert "a frame of another world" in verdict(world, 1)
+
+
+def test_a_rank_that_says_it_is_done_before_it_is(submit):
+    world = submit("""
+        def broken(x):
+            import gc
+            from grader.worlds import frames
+            from grader.worlds.rank import Wire
+            (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
+            wire.send(frames.DONE, {})
+            time.sleep(30)
+        """)
+    assert "an end before all calls were made" in verdict(world, 1)
+
+
+def test_what_a_rank_sends_in_a_world_has_an_end(submit):
+    world = submit("def broken(x): return torch.zeros(1 << 20)", sent_bytes=1 << 20)
+    assert "What rank 0 sent back is not a result: more than 1 MiB in all." in verdict(world, 1)
 
 
 def test_neither_sleep_nor_work_is_a_deadlock(submit):

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from grader.evidence import hangs
-from grader.evidence.hangs import Place, Pulse, Watch, in_communication, own_place, parse_stacks, pulse, source
+from grader.evidence.hangs import (
+    Place,
+    Pulse,
+    Watch,
+    in_communication,
+    own_place,
+    parse_stacks,
+    pulse,
+    source,
+    waits_for_nothing,
+)
 
 STAGE = Path("/run/stage")
 OWN = Place("/run/stage/handout/collectives.py", 7, "broken")
@@ -252,3 +262,42 @@ def test_the_pulse_of_this_process_is_seen():
 
 def test_a_process_that_is_not_there_has_no_pulse():
     assert pulse(2**22 + 1) is None
+
+
+# ——— stacks that a rank made up
+
+
+def test_a_forged_report_takes_no_time():
+    began = time.process_time()
+    for text in ("Thread 0x" + "a" * (1 << 18), "Thread 0x1" + " " * (1 << 18), '  File "' + '", line 1' * (1 << 15)):
+        assert parse_stacks(text) == []
+        assert parse_stacks("Thread 0x1 (most recent call first):\n" + text) == []
+    assert time.process_time() - began < 3
+
+
+def test_a_forged_report_has_an_end():
+    thread = "Thread 0x1 (most recent call first):\n"
+    place = '  File "a.py", line 1 in f\n'
+    assert len(parse_stacks((thread + place) * 5000)) == 64
+    assert [len(stack) for stack in parse_stacks(thread + place * 5000)] == [100]
+
+
+def test_a_line_number_without_end_is_none():
+    assert parse_stacks('Thread 0x1 (most recent call first):\n  File "a.py", line ' + "9" * 5000 + " in f\n") == []
+
+
+def test_only_the_stage_is_shown_to_a_rank(tmp_path):
+    """A forged place leads to files that the student may not read, or that have no end."""
+    (tmp_path / "stage" / "handout").mkdir(parents=True)
+    (tmp_path / "stage-of-another").mkdir()
+    for folder in (tmp_path, tmp_path / "stage-of-another"):
+        (folder / "secret.py").write_text("secret.wait()\n")
+    stage = tmp_path / "stage"
+    for path in ("stage/../secret.py", "stage/handout/../../secret.py", "stage-of-another/secret.py"):
+        place = Place(f"{tmp_path}/{path}", 1, "f")
+        assert own_place([[place]], stage) is None and not waits_for_nothing([place], stage)
+        assert not in_communication([place], stage, True)
+
+
+def test_a_path_with_a_null_byte_has_no_source(tmp_path):
+    assert source(Place(f"{tmp_path}/a\0b.py", 1, "f")) == ""

@@ -1,6 +1,8 @@
 """The wire between judge and rank: length-prefixed frames of JSON and raw bytes. Standard library only, no pickle.
 
-    frame = magic · version · kind · length of meta · length of blob · meta (JSON) · blob (safetensors)
+    frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta (JSON) · blob (safetensors)
+
+The judge draws a nonce for each world; the first frame tells it to a rank, and every frame of that world carries it, both ways.
 
 Values travel as JSON trees. A plain JSON value stands for itself; everything else is an object with one telling key:
 ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only
@@ -11,12 +13,20 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 MAGIC = b"LKSP"
-VERSION = 1
-HEADER = struct.Struct("!4sBcxxIQ")
+VERSION = 2
+NONCE_BYTES = 8
+NOBODY = bytes(NONCE_BYTES)  # the nonce of no world
+HEADER = struct.Struct(f"!4sBcxx{NONCE_BYTES}sIQ")
 MAX_META = 1 << 20
-MAX_BLOB = 1 << 27
+MAX_NEWS = 1 << 16  # the same for kinds that carry no values
+MAX_BLOB = 1 << 24
+MAX_DIGITS = 310  # of an integer: 1024 bits
+# Of the blob
+MAX_TENSORS = 4096
+MAX_DIMENSIONS = 32
 
 # Judge → rank
 INPUTS = b"I"  # once: the world's shape and the calls, with their arguments
@@ -29,6 +39,7 @@ RAISED = b"X"  # a call raised, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 
 KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE
+WITH_VALUES = INPUTS + RETURNED
 
 
 # What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
@@ -46,42 +57,109 @@ class Frame:
     kind: bytes
     meta: dict
     blob: bytes = b""
+    weight: int = field(default=0, compare=False)  # the bytes of memory that it may take, at most about
 
 
-def pack(kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
+def check_lengths(kind: bytes, meta: int, blob: int) -> None:
+    values = kind in WITH_VALUES
+    if meta > (MAX_META if values else MAX_NEWS) or blob > (MAX_BLOB if values else 0):
+        raise FrameError(f"a frame of {meta} + {blob} bytes is too long")
+
+
+def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> bytes:
     text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")  # a lone surrogate becomes a question mark
-    if len(text) > MAX_META or len(blob) > MAX_BLOB:
-        raise FrameError(f"a frame of {len(text)} + {len(blob)} bytes is too long")
-    return HEADER.pack(MAGIC, VERSION, kind, len(text), len(blob)) + text + blob
+    check_lengths(kind, len(text), len(blob))
+    return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), len(blob)) + text + blob
+
+
+def read_object(text: bytes) -> dict:
+    """A JSON object from a stranger. Raises FrameError for whatever is none, or no honest rank would write."""
+    try:
+        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
+        if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise FrameError("a frame without a JSON object")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError("a number without end")
+    return int(text)
+
+
+def is_text(value: Any, most: int) -> bool:
+    """Any characters: whoever shows them has to clean them."""
+    return isinstance(value, str) and len(value) <= most
+
+
+def is_name(value: Any, most: int) -> bool:
+    """What Python's own names look like: nothing that a terminal would obey."""
+    return is_text(value, most) and value.isprintable()
+
+
+def is_whole(value: Any) -> bool:
+    """A number that fits into 64 bits, and not True or False."""
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 @dataclass
 class Reader:
-    """Collects bytes and gives out the frames that are complete."""
+    """Collects bytes and gives out the frames that are complete. Holds one frame and one read at most.
 
+    Without a nonce it takes that of the first frame.
+    """
+
+    nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
+    taken: int = 0  # bytes of the buffer that have been given out: they go all at once, not frame by frame
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Raises FrameError as soon as a header is wrong, before its lengths are believed."""
+        self._forget()
         self.buffer += data
-        while len(self.buffer) >= HEADER.size:
-            magic, version, kind, meta_length, blob_length = HEADER.unpack_from(self.buffer)
-            if magic != MAGIC or version != VERSION or kind not in KINDS:
-                raise FrameError("not a frame of this protocol")
-            if meta_length > MAX_META or blob_length > MAX_BLOB:
-                raise FrameError(f"a frame of {meta_length} + {blob_length} bytes is too long")
-            start, middle = HEADER.size, HEADER.size + meta_length
-            if len(self.buffer) < middle + blob_length:
-                return
-            text = bytes(self.buffer[start:middle])
-            blob = bytes(self.buffer[middle : middle + blob_length])
-            del self.buffer[: middle + blob_length]
-            try:
-                meta = json.loads(text)
-                if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
-                    json.dumps(meta, ensure_ascii=False).encode()
-            except (ValueError, RecursionError) as error:
-                raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
-            if not isinstance(meta, dict):
-                raise FrameError("a frame without a JSON object")
-            yield Frame(kind, meta, blob)
+        while frame := self._next():
+            yield frame
+        self._forget()
+
+    def _forget(self) -> None:
+        del self.buffer[: self.taken]
+        self.taken = 0
+
+    def _next(self) -> Frame | None:
+        begin = self.taken + HEADER.size
+        if len(self.buffer) < begin:
+            return None
+        magic, version, kind, nonce, meta_length, blob_length = HEADER.unpack_from(self.buffer, self.taken)
+        if magic != MAGIC or version != VERSION or kind not in KINDS:
+            raise FrameError("not a frame of this protocol")
+        if nonce != (self.nonce or nonce):
+            raise FrameError("a frame of another world")
+        check_lengths(kind, meta_length, blob_length)
+        middle = begin + meta_length
+        end = middle + blob_length
+        if len(self.buffer) < end:
+            return None
+        self.nonce = nonce
+        with memoryview(self.buffer) as view:
+            text, blob = bytes(view[begin:middle]), bytes(view[middle:end])
+        self.taken = end
+        return Frame(kind, read_object(text), blob, _weight(kind, text, blob))
+
+
+def _weight(kind: bytes, text: bytes, blob: bytes) -> int:
+    if kind not in WITH_VALUES:
+        return HEADER.size + len(text)
+    # Python takes 64 bytes for a small object, and up to four for each letter.
+    parts = text.count(b",") + text.count(b"[") + text.count(b"{")
+    return HEADER.size + 4 * len(text) + 64 * parts + len(blob)

@@ -38,8 +38,16 @@ class Wire:
         self.lock = threading.Lock()
 
     def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
+        self.send_packed(self.pack(kind, meta, blob))
+
+    def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
+        if self.reader.nonce is None:  # the world's is in the first frame
+            self.receive()
+        return frames.pack(kind, meta, blob, self.reader.nonce)
+
+    def send_packed(self, packed: bytes) -> None:
         with self.lock:
-            self.socket.sendall(frames.pack(kind, meta, blob))
+            self.socket.sendall(packed)
 
     def receive(self) -> frames.Frame:
         """The next frame. The process ends when the judge has hung up."""
@@ -150,12 +158,11 @@ def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -
     """The result as data; a description of it where it cannot be sent."""
     try:
         trees, blob = tensors.encode(result, args, kwargs)
-        packed = frames.pack(frames.RETURNED, {"call": call, "values": trees}, blob)
+        packed = wire.pack(frames.RETURNED, {"call": call, "values": trees}, blob)
     except Exception as error:
         what = {"other": f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[:300]}
-        packed = frames.pack(frames.RETURNED, {"call": call, "values": [what, {"list": []}, {"dict": []}]})
-    with wire.lock:
-        wire.socket.sendall(packed)
+        packed = wire.pack(frames.RETURNED, {"call": call, "values": [what, {"list": []}, {"dict": []}]})
+    wire.send_packed(packed)
 
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
@@ -189,13 +196,13 @@ def _describe(error: BaseException, stage: Path) -> dict:
     """What a student needs of an exception: type, text, and their own lines, outermost first."""
     steps = traceback.extract_tb(error.__traceback__)
     own = [
-        {"file": Path(s.filename).name, "line": s.lineno, "function": s.name, "source": (s.line or "")[:200]}
+        {"file": Path(s.filename).name, "line": s.lineno or 0, "function": s.name[:200], "source": (s.line or "")[:200]}
         for s in steps
         if s.filename.startswith(str(stage))
     ]
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(stage)):
         source = (error.text or "").strip()[:200]
-        own.append({"file": Path(error.filename).name, "line": error.lineno, "function": "", "source": source})
+        own.append({"file": Path(error.filename).name, "line": error.lineno or 0, "function": "", "source": source})
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
     except BaseException:

@@ -1,13 +1,18 @@
 """Values on the rank's side of the wire: JSON trees ↔ torch tensors. See ``frames`` for the trees."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from safetensors.torch import load, save
 
+from grader.worlds.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS
+
 MAX_DEPTH = 8
-MAX_TENSOR_BYTES = 1 << 26
+MAX_STRING = 10_000
+MAX_TENSOR_BYTES = MAX_BLOB - MAX_META  # all of a call's together; the rest of a blob is for its header
 # What a numpy judge can read. Other dtypes are described, not sent: they are wrong anyway.
 SHIPPABLE = {
     torch.float64,
@@ -58,9 +63,17 @@ def originals(value: Any) -> Any:
     return {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+@dataclass
+class Parcel:
+    """The tensors of one frame, so far."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    bytes: int = 0
+
+
 def encode(*values: Any) -> tuple[list, bytes]:
     """The trees of the values, and the blob with all their tensors."""
-    tensors: dict[str, torch.Tensor] = {}
+    parcel = Parcel()
 
     def tree(value: Any, depth: int) -> Any:
         if value is None or type(value) in (bool, float):
@@ -68,7 +81,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if type(value) is int:
             return value if value.bit_length() <= 1024 else {"other": "a number of more than 1024 bits"}
         if type(value) is str:
-            return value[:10_000]
+            return value[:MAX_STRING]
         if depth == MAX_DEPTH:
             return {"other": "too deeply nested"}
         if type(value) is range and len(value) < 1000:
@@ -80,29 +93,38 @@ def encode(*values: Any) -> tuple[list, bytes]:
                 return {"other": "a dict with keys that are neither text nor numbers"}
             return {"dict": [[str(key), tree(item, depth + 1)] for key, item in value.items()]}
         if isinstance(value, torch.Tensor):
-            return _tensor(value, tensors)
+            return _tensor(value, parcel)
         if isinstance(value, torch.optim.Optimizer):
             state = {str(i): value.state.get(p, {}) for i, p in enumerate(_parameters_of(value))}
             return {"dict": [["optimizer", type(value).__name__], ["state", tree(state, depth + 1)]]}
         return {"other": f"an object of type {type(value).__name__}"[:200]}
 
-    return [tree(value, 0) for value in values], save(tensors) if tensors else b""
+    trees = [tree(value, 0) for value in values]
+    return trees, save(parcel.tensors) if parcel.tensors else b""
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _tensor(value: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict:
+def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
     if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
         return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"}
-    if value.nbytes > MAX_TENSOR_BYTES:
-        return {"other": f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes: too large to judge"}
+    if value.dim() > MAX_DIMENSIONS:
+        return {"other": f"a tensor of {value.dim()} dimensions"}
+    what = f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes"
+    if math.prod(max(size, 1) for size in value.shape) * value.itemsize > MAX_TENSOR_BYTES:
+        return {"other": f"{what}: too large to judge"}
+    if parcel.bytes + value.nbytes > MAX_TENSOR_BYTES:
+        return {"other": f"{what}: too large to judge, together with those before it"}
+    if len(parcel.tensors) == MAX_TENSORS:
+        return {"other": f"a tensor, and there are {MAX_TENSORS} others: too many to judge"}
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
         return {"other": f"a view of shape {tuple(value.shape)} whose elements share memory (an expanded tensor)"}
-    key = str(len(tensors))
+    key = str(len(parcel.tensors))
+    parcel.bytes += value.nbytes
     # A copy at once: an unfinished communication may still write to the original.
-    tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+    parcel.tensors[key] = value.detach().to("cpu", copy=True).contiguous()
     return {"tensor": key}

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
-from grader.evidence.trail import Mark, read_event
-from grader.worlds import arrays, frames
+from grader.evidence.trail import Mark, Operation, read_event, weight
+from grader.worlds import arrays, frames, messages
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
@@ -33,6 +33,7 @@ class Limits:
     output_bytes: int = 1 << 20
     output_kept: int = 1 << 14
     events: int = 50_000
+    sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
     grace_seconds: float = 0.25  # from the first failure, for the others to fail by themselves
 
 
@@ -45,7 +46,9 @@ class World:
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
         self.gone = False
+        self.nonce = os.urandom(frames.NONCE_BYTES)
         self.events = 0
+        self.sent = [0] * size
         self.stack_text = [b""] * size
         self.stacks_asked: float | None = None
         self.stacks_grew = 0.0
@@ -53,6 +56,9 @@ class World:
         self.failed_at: float | None = None
         self.began = self.call_began = time.monotonic()
         self.cpu_before: dict[int, float] = {}
+        # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
+        self.awaited = {(hold.on, i, hold.until) for i, call in enumerate(calls) for hold in call.holds.values()}
+        self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()
         self.printed = 0
         self.imported: set[str] = set()  # by ranks, of what takes long
@@ -89,7 +95,7 @@ class World:
                 reader, writer = os.pipe()
                 readers.append(open(reader, "rb", buffering=0))
                 theirs.append(writer)
-            self.selector.register(mine, selectors.EVENT_READ, partial(self._on_wire, rank, frames.Reader()))
+            self.selector.register(mine, selectors.EVENT_READ, partial(self._on_wire, rank, frames.Reader(self.nonce)))
             self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
@@ -112,7 +118,7 @@ class World:
                 for call in self.calls
             ]
             try:
-                wire.sendall(frames.pack(frames.INPUTS, meta, blob))
+                wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except BrokenPipeError:
                 pass  # dead already: the keeper will say how
 
@@ -189,37 +195,39 @@ class World:
     def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
         self.watch.moved()
         self.doubts = 0
+        self.sent[rank.rank] += frame.weight
+        if self.sent[rank.rank] > self.limits.sent_bytes:
+            raise frames.FrameError(f"more than {self.limits.sent_bytes >> 20} MiB in all")
         call = frame.meta.get("call", 0)
-        if not isinstance(call, int) or not 0 <= call < len(self.calls):
+        if not frames.is_whole(call) or not 0 <= call < len(self.calls):
             raise frames.FrameError("a frame for a call that does not exist")
         if frame.kind == frames.EVENT:
-            self.events += 1
-            if self.events > self.limits.events:
-                raise frames.FrameError(f"more than {self.limits.events} operations")
-            rank.trail.append(read_event(rank.rank, frame.meta))
-            self._release()
+            self._on_event(rank, read_event(rank.rank, frame.meta, self.size))
         elif frame.kind == frames.HELD:
-            if rank.rank not in self.calls[call].holds:
+            if rank.rank not in self.calls[call].holds or (rank.rank, call) in self.released:
                 raise frames.FrameError("a rank that says it is held, and is not")
             rank.held = call
             self._release()
         elif frame.kind == frames.RETURNED:
-            values = arrays.decode(frame.meta.get("values"), frame.blob)
-            if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
-                raise frames.FrameError("a malformed result")
-            self._settle(rank, call, Returned(*values))
+            self._settle(rank, call, messages.read_returned(frame))
         elif frame.kind == frames.RAISED:
-            names = ("type", "text", "lines", "is_value_error", "stub", "missing", "at")
-            raised = Raised(*(frame.meta.get(name) for name in names), around=bool(frame.meta.get("around")))
-            well_formed = isinstance(raised.type, str) and isinstance(raised.text, str) and isinstance(raised.at, int)
-            if not well_formed or not _are_lines(raised.lines):
-                raise frames.FrameError("a malformed exception")
-            self._settle(rank, call, raised)
+            self._settle(rank, call, messages.read_raised(frame.meta))
         elif frame.kind == frames.DONE:
+            if len(rank.outcomes) < len(self.calls):
+                raise frames.FrameError("an end before all calls were made")
             rank.done = True
             self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:
             raise frames.FrameError("a frame that only the judge may send")
+
+    def _on_event(self, rank: RankReport, event: Operation | Mark) -> None:
+        self.events += weight(event)
+        if self.events > self.limits.events:
+            raise frames.FrameError(f"more than {self.limits.events} operations")
+        rank.trail.append(event)
+        if isinstance(event, Mark) and (mark := (rank.rank, event.call, event.name)) in self.awaited:
+            self.passed.add(mark)
+            self._release()
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:
@@ -236,12 +244,11 @@ class World:
                 continue
             hold = self.calls[call].holds[rank.rank]
             awaited = self.report.ranks[hold.on]
-            passed = any(isinstance(e, Mark) and e.call == call and e.name == hold.until for e in awaited.trail)
-            if passed or call in awaited.outcomes:
+            if (hold.on, call, hold.until) in self.passed or call in awaited.outcomes:
                 self.released.add((rank.rank, call))
                 rank.held = None
                 try:
-                    self.wires[rank.rank].sendall(frames.pack(frames.GO, {}))
+                    self.wires[rank.rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
                 except OSError:
                     pass  # it died meanwhile
 
@@ -357,11 +364,3 @@ class World:
             return False
         self.doubts += 1
         return all(map(communicates, asked)) or self.doubts >= hangs.DOUBTS
-
-
-def _are_lines(lines: object) -> bool:
-    kinds = {"file": str, "line": int, "function": str, "source": str}
-    return isinstance(lines, list) and all(
-        isinstance(line, dict) and all(isinstance(line.get(name), kind) for name, kind in kinds.items())
-        for line in lines
-    )
