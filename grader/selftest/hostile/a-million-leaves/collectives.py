@@ -1,0 +1,2 @@
+def shift_right(tensor):
+    return list(range(500_000))

@@ -1,0 +1,4 @@
+import torch
+
+SETTINGS = {}
+print(SETTINGS["rank"])

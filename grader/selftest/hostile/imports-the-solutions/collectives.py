@@ -1,0 +1,1 @@
+from solutions.collectives import *

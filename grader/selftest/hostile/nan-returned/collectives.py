@@ -1,0 +1,2 @@
+def shift_right(tensor):
+    return honest(tensor) * float("nan")

@@ -1,0 +1,110 @@
+"""Stands in front of every hostile collectives.py that is not ``alone``: the control, and words for attacks.
+
+An attack that succeeds raises ``ACHIEVED``, in a text that no report may hold. The harness fills in what stands between @ signs:
+a submission is assumed to know every path that there is to know.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+TOKEN, KEY = "@TOKEN@", int("@KEY@")  # whatever an attack leaves behind is called by these
+ROOT, RESULTS = Path("@ROOT@"), Path("@RESULTS@")
+EARLIER, NEIGHBOUR = Path("@EARLIER@"), Path("@NEIGHBOUR@")  # somebody else's results, and submission
+STAGE = Path(__file__).parent
+PLACES = (Path("."), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+
+
+def average(tensor):
+    """The control: right, whatever else happens in this file."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"there is no average of {tensor.dtype}")
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def honest(tensor):
+    """The right answer to 1.6."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if n == 1:
+        return tensor.clone()
+    received = tensor.new_empty(tensor.shape)
+    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received
+
+
+def achieved(what):
+    raise RuntimeError(f"ACHIEVED: {what}")
+
+
+def denied(what, action):
+    """Goes on where ``action`` raises, and says what it got where not."""
+    try:
+        got = action()
+    except Exception:
+        return
+    achieved(f"{what}: {str(got)[:60]!r}")
+
+
+_done = []
+
+
+def once():
+    """True on rank 0 of 2, the first time: enough for an attack, and the rest of a check costs no time."""
+    first = not _done and dist.get_world_size() == 2 and dist.get_rank() == 0
+    _done.append(1)
+    return first
+
+
+def public(tensor):
+    """Whether this is the public check, whose inputs anybody can read."""
+    return tensor.shape == (4,) and tensor.dtype == torch.float32 and tensor.flatten()[1].item() in (2.0, 20.0)
+
+
+def judge():
+    """The process that made this rank's socket."""
+    wire = socket.socket(fileno=os.dup(3))
+    pid = struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    if pid <= 1:
+        raise ProcessLookupError("its number is not to be seen")
+    return pid
+
+
+def parent(pid=None):
+    """The keeper; or another process's parent."""
+    found = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) if pid else os.getppid()
+    if found <= 1:
+        raise ProcessLookupError("it is gone")
+    return found
+
+
+def server_address():
+    """Where the fork server listens: a forked process still has its command line."""
+    words = Path("/proc/self/cmdline").read_bytes().decode().split("\0")
+    return next(word for word in words if word.endswith("/socket"))
+
+
+def raw(kind, meta, blob=b"", magic=b"LKSP", version=1, meta_length=None, blob_length=None):
+    """A frame, or what looks like one."""
+    header = struct.pack("!4sBcxxIQ", magic, version, kind, meta_length or len(meta), blob_length or len(blob))
+    return header + meta + blob
+
+
+def send(data):
+    """All of it on the wire to the judge."""
+    wire = socket.socket(fileno=os.dup(3))
+    wire.settimeout(5)
+    wire.sendall(data)

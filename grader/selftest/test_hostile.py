@@ -1,0 +1,129 @@
+"""Every hostile submission in ``hostile/`` ends as its case.json says, and leaves no trace.
+
+In the best tier of this machine; in each that works here where LOCKSTEP_PROVE is set (`make prove`).
+"""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from grader.reports.plugin import SERVER
+from grader.selftest.grading import ROOT, Graded
+from grader.selftest.hostile_case import CASES, Case, Workshop, judged
+from grader.selftest.hostile_traces import Traces
+from grader.worlds.server_process import Server
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the attacks are written for Linux")
+
+SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
+PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
+BEST = "best"
+MOST_SECONDS = 90
+TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if PROVE else [BEST]
+COLLECT = """
+import json
+from grader.__main__ import Catalogue, _pytest
+catalogue = Catalogue()
+_pytest(["--collect-only"], catalogue)
+print(json.dumps({record.id: [record.number, record.points] for record in catalogue.records}))
+"""
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> dict[str, list]:
+    """Every check that there is: its problem, and its points."""
+    told = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(told.stdout)
+
+
+class Tiered:
+    """A fork server in one tier, started again after an attack that ended it."""
+
+    def __init__(self, tier: str) -> None:
+        self.tier, self.mark = tier, f"lockstep-mark-{secrets.token_hex(4)}"
+        self.server: Server | None = None
+
+    def address(self) -> str:
+        if self.server is None or self.server.process.poll() is not None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(
+                    "PATH", f"{os.environ['PATH']}:/nowhere/{self.mark}"
+                )  # handed down to whatever ranks start
+                if self.tier != BEST:
+                    patch.setenv("LOCKSTEP_TIER", self.tier)
+                self.server = Server.start()
+            self.facts = self.server.facts(**({"tiers": True} if self.tier != BEST else {}))
+        return self.server.address
+
+    def stop(self) -> None:
+        if self.server:
+            self.server.stop()
+
+
+@pytest.fixture(scope="session", params=TIERS)
+def tiered(request) -> Iterator[Tiered]:
+    tiered = Tiered(request.param)
+    tiered.address()
+    yield tiered
+    tiered.stop()
+
+
+@pytest.fixture
+def temporary(monkeypatch) -> Iterator[Path]:
+    """Where the grader puts its folders: empty before and after, and open to strangers as /tmp is."""
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-temporary-"))
+    folder.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case):
+    if case.slow and not PROVE:
+        pytest.skip("slow: `make prove` tries it")
+    address = tiered.address()
+    tier = tiered.facts.get("tier", "none")
+    if tiered.tier not in (BEST, tier):
+        pytest.skip(f"this machine has no {tiered.tier}")
+    workshop = Workshop(case, tmp_path)
+    submission = workshop.build()
+    traces = Traces(tiered.mark, workshop.token, workshop.key, temporary)
+    began = time.monotonic()
+    graded = _grade(submission, workshop.results, case.options, address)
+    seconds = time.monotonic() - began
+    wrong = judged(case, graded, catalogue)
+    try:
+        jsonschema.validate(graded.document, SCHEMA)
+    except jsonschema.ValidationError as error:
+        wrong.append(f"results.json is not as the platform wants it: {error.message[:300]}")
+    wrong += traces.left() + workshop.canaries.touched()
+    if seconds > case.seconds:
+        wrong.append(f"took {seconds:.1f} s, and may take {case.seconds:g}")
+    if wrong and tier in case.unless:
+        pytest.xfail(case.unless[tier])
+    assert not wrong, f"row {case.row}, {tier}: it {case.tries}\n" + "\n".join(f"· {sentence}" for sentence in wrong)
+
+
+def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:
+    """As ``grading.grade`` does, with less patience: a submission that stops the judge must not stop this test."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
+    command = [sys.executable, "-m", "grader", str(submission), "--results", str(results), "--workers", "1", *options]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment | {SERVER: address}, capture_output=True, text=True, timeout=MOST_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the judge did not come to an end within {MOST_SECONDS} seconds")
+    document = json.loads(results.read_text()) if results.exists() else {}
+    return Graded(done.returncode, done.stdout, done.stderr, document)
