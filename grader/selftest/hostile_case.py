@@ -9,6 +9,7 @@ The keys of case.json:
     tries     one sentence
     part      whose checks are run (collectives; "" for all)
     full      problems that keep full marks; zero: that get nothing. "1.6", or "public 1.6" and "hidden 1.6" alone
+    some      problems of which at least one check gets nothing
     runs      more problems that are run: with whatever outcome
     status    that every check without marks must have
     says      words of which each is in some message of a check without marks
@@ -59,6 +60,7 @@ class Case:
     part: str = "collectives"
     full: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     status: str = ""
     says: tuple[str, ...] = ()
@@ -75,7 +77,7 @@ class Case:
     @property
     def problems(self) -> list[str]:
         """The numbers of all that is run."""
-        return sorted({word.split()[-1] for word in (*self.full, *self.zero, *self.runs)})
+        return sorted({word.split()[-1] for word in (*self.full, *self.zero, *self.some, *self.runs)})
 
     @property
     def options(self) -> list[str]:
@@ -218,6 +220,8 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
             wrong.append(f"should get no marks: {about}")
         if case.status and _among(case.zero, test) and test["extra_data"]["status"] != case.status:
             wrong.append(f"should be {case.status}, and is {test['extra_data']['status']}: {about}")
+    kept = set(case.some) - {test["number"] for test in lost}
+    wrong += [f"all checks of {number} keep their marks" for number in sorted(kept)]
     messages = "\n".join(test["output"] for test in lost)
     wrong += [f"no message says {word!r}: {messages[:800]}" for word in case.says if word not in messages]
     whole = graded.document.get("output", "")

@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from grader.worlds import frames
+
 TOKEN, KEY = "@TOKEN@", int("@KEY@")  # whatever an attack leaves behind is called by these
 ROOT, RESULTS = Path("@ROOT@"), Path("@RESULTS@")
 EARLIER, NEIGHBOUR = Path("@EARLIER@"), Path("@NEIGHBOUR@")  # somebody else's results, and submission
@@ -71,7 +73,7 @@ def once():
 
 def public(tensor):
     """Whether this is the public check, whose inputs anybody can read."""
-    return tensor.shape == (4,) and tensor.dtype == torch.float32 and tensor.flatten()[1].item() in (2.0, 20.0)
+    return tensor.dtype == torch.float32 and tensor.tolist() in ([1, 2, 3, 4], [10, 20, 30, 40])
 
 
 def judge():
@@ -97,14 +99,21 @@ def server_address():
     return next(word for word in words if word.endswith("/socket"))
 
 
-def raw(kind, meta, blob=b"", magic=b"LKSP", version=1, meta_length=None, blob_length=None):
+def nonce():
+    """The world's, from the rank's own end of the wire."""
+    frame = sys._getframe()
+    while "wire" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["wire"].reader.nonce
+
+
+def raw(kind, meta, blob=b"", version=frames.VERSION, blob_length=None, of=None):
     """A frame, or what looks like one."""
-    header = struct.pack("!4sBcxxIQ", magic, version, kind, meta_length or len(meta), blob_length or len(blob))
-    return header + meta + blob
+    header = (frames.MAGIC, version, kind, of or nonce(), len(meta), blob_length or len(blob))
+    return frames.HEADER.pack(*header) + meta + blob
 
 
 def send(data):
     """All of it on the wire to the judge."""
-    wire = socket.socket(fileno=os.dup(3))
-    wire.settimeout(5)
-    wire.sendall(data)
+    while data:
+        data = data[os.write(3, data) :]
