@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import pytest
 from rich.console import Console
 
@@ -73,6 +76,9 @@ def _arguments() -> argparse.Namespace:
         "--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
+    )
     parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
     parser.add_argument(
         "--workers", type=int, default=cores(), metavar="N", help="checks at a time (default: the cores)"
@@ -89,7 +95,17 @@ def _pytest(arguments: list[str], plugin: object) -> tuple[int, str]:
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ.pop("PYTEST_PLUGINS", None)
     # A native traceback is the cheapest to make, and a record has no use for any.
-    own = ["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), "-p", "xdist.plugin", "--tb=native"]
+    own = [
+        "-c",
+        str(ROOT / "setup.cfg"),
+        "--rootdir",
+        str(ROOT),
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "no:tmpdir",
+        "--tb=native",
+    ]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = pytest.main([*own, *arguments, *places], [plugin])
     return int(code), printed.getvalue()
@@ -100,12 +116,13 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     began = time.monotonic()
     os.environ.pop(RUN, None)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, as for Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # clean up
     if arguments.results and not arguments.results.absolute().parent.is_dir():
         return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
     try:
         ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
-        run = GradingRun(arguments.submission, arguments.device, arguments.seed, ahead)
+        run = GradingRun(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
     except (NotThere, OSError) as error:
         return _cannot(str(error))
     try:
@@ -160,6 +177,9 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
         code, printed = _pytest([*spread, *options], collector)
     if collector.failure:
         raise collector.failure
+    if "confinement" not in extra:  # not even begun
+        interrupted = code == pytest.ExitCode.INTERRUPTED
+        return _cannot("interrupted" if interrupted else f"the checks cannot be run:\n{printed.strip()[-3000:]}")
     extra["workers"] = workers
     write()
     records = list(collector.records.values())

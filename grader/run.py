@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.assignment import TOGETHER
 from grader.evidence.agreement import examine
 from grader.evidence.diagnosis import these, trouble
 from grader.evidence.trail import NAMES, Mark, Operation, operations
@@ -90,6 +91,7 @@ class Run:
             raise GraderFault(f"{len(expected)} expected values for {self.report.size} ranks")
         self._compare(self.values(), expected, within, lookalikes, part, named)
         self._agreed()
+        self._took_part()
         self.expected = expected
 
     def values(self) -> list:
@@ -191,6 +193,19 @@ class Run:
         for found in disagreements:
             if all(side.call == self.index for side in found.sides):
                 self._fail(f"The values are right, but by luck. {found}")
+
+    def _took_part(self) -> None:
+        """A right value is no answer where it can only have come by a way that is not communication: a file, a guess."""
+        if self.report.size == 1 or self.report.calls[self.index].function.partition(".")[2] not in TOGETHER:
+            return
+        for rank in range(self.report.size):
+            args, kwargs = self._arguments(rank)
+            given = any(array.size for array in _arrays([*args, *kwargs.values()]))
+            if given and not self.operations(rank):
+                self._fail(
+                    f"rank {rank} has the right result, and has communicated nothing. "
+                    "What it needs of other ranks it gets from them, through torch.distributed."
+                )
 
     def _compare(self, values: list, expected: list, within: Tolerance, lookalikes, part, named: str) -> None:
         if part:

@@ -4,6 +4,7 @@ Only files that the assignment lists are ever read, by name; nothing is unpacked
 cannot be used is not an error of the grader's: its parts are *absent*, each with a sentence that says why.
 """
 
+import io
 import stat
 import zipfile
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from grader.intake.compiled import compile_all
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
+MAX_READ = MAX_FILE_BYTES + 1
+UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others, zipfile unpacks in steps that may have any size
 
 
 class NotThere(ValueError):
@@ -39,34 +42,49 @@ def stage(submission: Path, folder: Path) -> Stage:
     """Fill ``folder`` from the submission. Raises NotThere, and nothing else for whatever the submission holds."""
     if not submission.exists():
         raise NotThere(f"there is no {submission}")
-    staged = Stage(folder)
     package = folder / "handout"
     package.mkdir(parents=True)
     for name in GIVEN:
         (package / name).write_bytes((ROOT / "handout" / name).read_bytes())
-    try:
-        files, others = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
-    except Refused as error:
-        staged.absent = {name.removesuffix(".py"): f"The submission was refused: {error}." for name in FILES}
-        staged.warnings.append(f"The submission was refused: {error}.")
-        return staged
-    for name in FILES:
-        part = name.removesuffix(".py")
-        try:
-            staged_text = _text(name, files)
-        except Refused as error:
-            staged.absent[part] = f"{error}."
-            continue
-        (package / name).write_text(staged_text, encoding="utf-8")
+    found = read(submission)
+    for name, text in found.texts.items():
+        (package / name).write_text(text, encoding="utf-8")
     compile_all(package)
     for path in [folder, *folder.rglob("*")]:  # ranks may be strangers, whatever the umask here
         path.chmod(0o755 if path.is_dir() else 0o644)
+    return Stage(folder, found.absent, found.warnings)
+
+
+@dataclass
+class Contents:
+    """What a submission holds that can be used: ``texts`` of listed files. ``absent`` and ``warnings`` as in a ``Stage``."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read(submission: Path) -> Contents:
+    """Look at a submission and write nothing. Raises nothing, whatever it holds."""
+    found = Contents()
+    try:
+        files, others = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
+    except (Refused, OSError) as error:
+        error = f"it cannot be read ({type(error).__name__})" if isinstance(error, OSError) else error
+        found.absent = {name.removesuffix(".py"): f"The submission was refused: {error}." for name in FILES}
+        found.warnings.append(f"The submission was refused: {error}.")
+        return found
+    for name in FILES:
+        try:
+            found.texts[name] = _text(name, files)
+        except Refused as error:
+            found.absent[name.removesuffix(".py")] = f"{error}."
     if not files:
-        staged.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
+        found.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
     if ignored := [name for name in others if name not in GIVEN]:
         shown = ", ".join(_printable(name) for name in ignored[:8]) + (" …" if len(ignored) > 8 else "")
-        staged.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
-    return staged
+        found.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
+    return found
 
 
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
@@ -74,7 +92,10 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
     if name not in files:
         alike = [n for n in files if n.lower() == name]
         raise Refused(f"The submission has no {name}" + (f" (is it {alike[0]}?)" if alike else ""))
-    data = files[name]()
+    try:
+        data = files[name]()
+    except OSError as error:
+        raise Refused(f"{name} cannot be read ({type(error).__name__})") from None
     if len(data) > MAX_FILE_BYTES:
         raise Refused(f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
@@ -126,17 +147,29 @@ def _listing(directory: Path) -> list[Path]:
 
 def _read(path: Path) -> bytes:
     with open(path, "rb") as file:
-        return file.read(MAX_FILE_BYTES + 1)
+        return file.read(MAX_READ)
+
+
+class _Archive(io.BufferedReader):
+    """A file of which nobody reads much at once: zipfile reads an archive's directory whole, and makes objects of all of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > MAX_READ:
+            raise Refused("the zip archive lists too many files")
+        return super().read(MAX_READ if size is None or size < 0 else size)
 
 
 def _from_zip(archive_path: Path) -> Found:
     """The same for a zip, read in memory: its paths are looked at and never followed."""
-    if not archive_path.is_file() or not zipfile.is_zipfile(archive_path):
-        raise Refused(f"{_printable(archive_path.name)} is neither a directory nor a zip archive")
     try:
-        archive = zipfile.ZipFile(archive_path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeError) as error:
+        file = _Archive(open(archive_path, "rb", buffering=0)) if archive_path.is_file() else None
+        archive = zipfile.ZipFile(file) if file and zipfile.is_zipfile(file) else None
+    except (Refused, OSError):
+        raise
+    except Exception as error:  # zipfile raises many kinds for what it cannot make sense of, even when only asked
         raise Refused(f"the zip archive cannot be read ({type(error).__name__})") from None
+    if not archive:
+        raise Refused(f"{_printable(archive_path.name)} is neither a directory nor a zip archive")
     entries = archive.infolist()
     if len(entries) > MAX_ARCHIVE_FILES:
         raise Refused(f"the zip archive holds more than {MAX_ARCHIVE_FILES} files")
@@ -158,9 +191,11 @@ def _from_zip(archive_path: Path) -> Found:
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """At most one byte more than allowed, whatever the archive claims."""
+    name = _printable(PurePosixPath(entry.filename).name)
+    if entry.compress_type not in UNPACKED:
+        raise Refused(f"{name} is packed in an unusual way: use an ordinary zip")
     try:
         with archive.open(entry) as file:
-            return file.read(MAX_FILE_BYTES + 1)
+            return file.read(MAX_READ)
     except Exception as error:  # bad checksums, encryption, unknown methods: zipfile and zlib raise many kinds
-        name = PurePosixPath(entry.filename).name
-        raise Refused(f"{_printable(name)} cannot be unpacked ({type(error).__name__})") from None
+        raise Refused(f"{name} cannot be unpacked ({type(error).__name__})") from None

@@ -5,6 +5,7 @@ Its docstring is the sentence that a student sees, with ``{parameters}`` filled 
 """
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -12,6 +13,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class GradingRun:
     """What the processes of one run share: the staged submission, the fork server, the seed."""
 
-    def __init__(self, submission: Path, device: str, seed: int | None, ahead: Iterable[str] = ()) -> None:
-        """``ahead`` is for the server. Raises NotThere where there is no submission."""
+    def __init__(
+        self, submission: Path, device: str, seed: int | None, seconds: float = math.inf, ahead: Iterable[str] = ()
+    ) -> None:
+        """``seconds`` are for all checks together; ``ahead`` is for the server. Raises NotThere where there is no submission."""
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
         self.folder.chmod(0o711)  # ranks pass through, to the stage, and see nothing
         try:
@@ -61,6 +65,8 @@ class GradingRun:
             "server": self.server.address,
             "device": device,
             "seed": self.seed,
+            "seconds": seconds,
+            "ends_at": time.monotonic() + seconds,
         }
         (self.folder / "run.json").touch(mode=0o600)  # it holds the seed
         (self.folder / "run.json").write_text(json.dumps(description))
@@ -139,8 +145,14 @@ def world(_run: dict, request: pytest.FixtureRequest) -> World:
     def runner(size, calls):
         def run():
             began = time.monotonic()
+            if began > _run["ends_at"]:
+                seconds = _run["seconds"]
+                raise CheckFailed(f"Not run: the {seconds:g} seconds that one submission may take were over.")
+            limits = worlds.Limits()
+            left = max(1.0, _run["ends_at"] - began)
+            limits = replace(limits, world_seconds=min(limits.world_seconds, left))
             try:
-                return worlds.World(server, size, calls, Path(_run["stage"]), device, worlds.Limits()).run()
+                return worlds.World(server, size, calls, Path(_run["stage"]), device, limits).run()
             finally:
                 spent.append((size, time.monotonic() - began))
 

@@ -440,7 +440,7 @@ def test_communication_of_threads_is_recorded(submit):
 LEFT_BEHIND = """
 import subprocess
 def broken(x):
-    script = "import os, time; os.setsid(); os.fork() or time.sleep(300)"
+    script = "import os, time; os.fork() or time.sleep(300)"
     for _ in range(3):
         subprocess.Popen([sys.executable, "-c", script, "{token}"], start_new_session=True)
     time.sleep(0.3)

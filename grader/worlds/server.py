@@ -27,7 +27,8 @@ def main(engine: str, address: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address)
+    os.chdir(os.path.dirname(address))
+    listener.bind(os.path.basename(address))  # the whole path may be longer than a socket's may be
     listener.listen(64)
     from grader.worlds import confinement, keeper, platform
 

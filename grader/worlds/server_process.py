@@ -33,6 +33,17 @@ def way_to_start() -> str:
     return os.environ.get("LOCKSTEP_START") or ("fork" if sys.platform.startswith("linux") else "spawn")
 
 
+def _connect(connection: socket.socket, address: str) -> None:
+    """A socket's path may have some hundred bytes, and a folder for temporary files may lie deep."""
+    if len(address.encode()) < 100 or not sys.platform.startswith("linux"):
+        return connection.connect(address)
+    folder = os.open(os.path.dirname(address), os.O_PATH)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(address)}")
+    finally:
+        os.close(folder)
+
+
 @dataclass
 class Server:
     """A running fork server, reached through ``address`` by any process of this grading run."""
@@ -82,7 +93,7 @@ class Server:
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.connect(self.address)
+                _connect(connection, self.address)
                 socket.send_fds(connection, [json.dumps(message).encode()], list(descriptors))
                 return connection
             except (FileNotFoundError, ConnectionRefusedError) as error:
