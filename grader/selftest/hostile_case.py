@@ -19,7 +19,7 @@ The keys of case.json:
     append    the case's files come after those of the base
     alone     without ``preamble.py`` in front of collectives.py
     seconds   that grading may take
-    slow      only `make prove` tries it
+    rare      only `make prove` tries it: slow, or much like another, or like a test elsewhere
     unless    {tier: why it cannot be held there}
     make      what git cannot hold: see ``Workshop``
 """
@@ -70,7 +70,7 @@ class Case:
     append: bool = False
     alone: bool = False
     seconds: float = 20.0
-    slow: bool = False
+    rare: bool = False
     unless: dict[str, str] = field(default_factory=dict)
     make: dict = field(default_factory=dict)
 

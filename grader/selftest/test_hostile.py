@@ -90,8 +90,8 @@ def temporary(monkeypatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case):
-    if case.slow and not PROVE:
-        pytest.skip("slow: `make prove` tries it")
+    if case.rare and not PROVE:
+        pytest.skip("`make prove` tries it")
     address = tiered.address()
     tier = tiered.facts.get("tier", "none")
     if tiered.tier not in (BEST, tier):
