@@ -154,3 +154,25 @@ def test_the_server_serves_no_rank(submit, server):
                 return type(error).__name__
         """)
     assert "torch" not in told(world, "broken")
+
+
+def segments() -> set[str]:
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+def test_no_shared_memory_is_left(submit):
+    """Made by a rank, and by a process that the rank has started and left."""
+    before = segments()
+    world = submit("""
+        import ctypes
+        def broken():
+            libc = ctypes.CDLL(None)
+            made = libc.shmget(0, 4096, 0o1600)
+            if os.fork() == 0:
+                libc.shmget(0, 4096, 0o1600)
+                time.sleep(30)
+            time.sleep(0.2)
+            return made >= 0
+        """)
+    assert told(world, "broken") == "True"
+    assert segments() == before

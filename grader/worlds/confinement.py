@@ -59,7 +59,7 @@ class Tier:
         if not self.landlock:
             gaps.append("see what other processes were started with, and share files with other ranks")
         if not self.uid:
-            gaps.append("leave System V shared memory behind")
+            gaps.append("leave System V semaphores and queues behind")
         return gaps
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from grader.worlds import confinement, place, platform
+from grader.worlds import confinement, place, platform, sweep
 from grader.worlds.place import Place
 
 LOOK_EVERY = 0.1  # seconds
@@ -38,6 +38,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     tasks_before, looked = platform.tasks_everywhere(), time.monotonic()
     places = place.prepare(world, tier)
     ranks = {start(own, places[rank]): rank for rank, own in enumerate(descriptors)}
+    everyone = set(ranks)
     for descriptor in sum(descriptors, []):
         os.close(descriptor)  # a rank's death must be the end of its pipes
     try:
@@ -51,6 +52,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             if wakeup_read in readable:
                 os.read(wakeup_read, 4096)
                 for pid, status in _reap():
+                    everyone.add(pid)
                     if pid in ranks:
                         _tell(judge, {"rank": ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
             if judge in readable:
@@ -58,7 +60,11 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
                 break
     except OSError:
         pass  # the judge is gone
-    _end_all(list(ranks))
+    everyone |= _end_all(list(ranks))
+    owners = {home.user for home in places} if confinement.TIERS[tier].uid else set()
+    sweep.sweep_memory(owners, everyone)
+    if owners and not confinement.TIERS[tier].landlock:
+        sweep.sweep_files(owners)
     try:
         _tell(judge, {"gone": True})
     except OSError:
@@ -105,8 +111,9 @@ def _reap() -> list[tuple[int, int]]:
     return ended
 
 
-def _end_all(ranks: list[int]) -> None:
-    """Kill the ranks and whatever they have started, until there is nothing left to wait for."""
+def _end_all(ranks: list[int]) -> set[int]:
+    """Kill the ranks and whatever they have started, until there is nothing left to wait for; returns whom it met."""
+    met: set[int] = set()
     for pid in ranks:
         _signal(pid, signal.SIGKILL)
     for pid in ranks:
@@ -115,7 +122,7 @@ def _end_all(ranks: list[int]) -> None:
         try:
             ended, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return
+            return met
         if not ended:
             stopped: set[int] = set()  # first, so that what forks without end does not go on while others are killed
             while found := platform.family(os.getpid()).keys() - stopped:
@@ -124,6 +131,7 @@ def _end_all(ranks: list[int]) -> None:
                 stopped |= found
             for pid in stopped:
                 _signal(pid, signal.SIGKILL)
+            met |= stopped
             time.sleep(0.001)
 
 

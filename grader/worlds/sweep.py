@@ -1,0 +1,43 @@
+"""Remove what ranks leave where processes of any user may leave something: shared memory, and folders for all."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
+IPC_RMID = 0
+
+
+def sweep_files(users: set[int]) -> None:
+    """Files and folders that belong to these users, directly in the folders for all."""
+    for folder in FOR_ALL:
+        try:
+            with os.scandir(folder) as entries:
+                theirs = [entry.path for entry in entries if entry.stat(follow_symlinks=False).st_uid in users]
+        except OSError:
+            continue  # not on this machine
+        for path in theirs:
+            shutil.rmtree(path, ignore_errors=True)  # does nothing to what is no folder
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def sweep_memory(users: set[int], pids: set[int]) -> None:
+    """System V segments, semaphores and queues that belong to these users, or segments that these processes made."""
+    libc = ctypes.CDLL(None)
+    removals = {
+        "shm": lambda number: libc.shmctl(number, IPC_RMID, None),
+        "sem": lambda number: libc.semctl(number, 0, IPC_RMID),
+        "msg": lambda number: libc.msgctl(number, IPC_RMID, None),
+    }
+    for kind, remove in removals.items():
+        try:
+            names, *rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()]
+        except (OSError, ValueError):
+            continue  # a kernel without them
+        for row in rows:
+            found = dict(zip(names, map(int, row)))
+            if found["uid"] in users or found.get("cpid") in pids:
+                remove(found[f"{kind}id" if kind != "msg" else "msqid"])
