@@ -226,6 +226,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch_name:
         scratch = Path(scratch_name)
+        scratch.chmod(0o711)  # ranks pass through, whoever they are
         folder = stage(ROOT / "solutions", scratch / "stage").folder
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)

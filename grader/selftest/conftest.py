@@ -1,7 +1,8 @@
 """What the grader's own tests share: worlds of small submissions written down in the test."""
 
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,19 @@ def server(_run: dict) -> Server:
 
 
 @pytest.fixture
-def submit(tmp_path: Path, server: Server) -> Callable[..., World]:
+def grounds() -> Iterator[Path]:
+    """A folder that ranks can pass through, whoever they are: pytest's own is closed to strangers."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.fixture
+def submit(grounds: Path, server: Server) -> Callable[..., World]:
     """``submit(source)``: the world of a submission whose collectives.py holds this source, after the usual imports."""
 
     def make(source: str, preamble: str = PREAMBLE, **limits) -> World:
-        submission, folder = tmp_path / "submission", tmp_path / "stage"
+        submission, folder = grounds / "submission", grounds / "stage"
         submission.mkdir()
         (submission / "collectives.py").write_text(preamble + textwrap.dedent(source))
         staged = stage(submission, folder)

@@ -1,7 +1,6 @@
 """What ranks may not do, tier by tier, and what they are told when they meet a bound."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -72,28 +71,23 @@ def judge():
 """
 
 
-def test_a_tier_keeps_what_it_says(confined, tmp_path):
-    (tmp_path / "submission").mkdir()
+def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     secrets = [str(ROOT / name) for name in ("grader/hidden", "solutions", "grader/selftest")]
     source = PREAMBLE + f"PATHS = {secrets!r}\nPLACE = {str(tmp_path)!r}\nJUDGE = {os.getpid()}\n" + ATTEMPTS
-    (tmp_path / "submission" / "collectives.py").write_text(source)
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"lockstep-test-{os.getpid()}"
-    staged = stage(tmp_path / "submission", folder / "stage")
-    folder.chmod(0o711)
+    (grounds / "submission").mkdir()
+    (grounds / "submission" / "collectives.py").write_text(source)
+    folder = stage(grounds / "submission", grounds / "stage").folder
     limits = worlds.Limits()
-    world = World(lambda n, calls: worlds.World(confined, n, calls, staged.folder, "cpu", limits).run(), None, {})
-    try:
-        assert told(world, "reads") == repr(["PermissionError"] * 3)
-        refused, beside, own = eval(told(world, "writes"))
-        assert (refused, beside, own[:4]) == ("PermissionError", "PermissionError", "DONE")
-        assert told(world, "rewrites") == "'PermissionError'"
-        assert told(world, "imports") == "'fine'"
-        assert told(world, "opens_itself") == "True"
-        assert told(world, "judge") == repr(["PermissionError"] * 3)
-        if not confined.facts()["gaps"] or "uid" in confined.facts()["tier"]:
-            assert told(world, "signals") == "'PermissionError'"
-    finally:
-        shutil.rmtree(folder)
+    world = World(lambda n, calls: worlds.World(confined, n, calls, folder, "cpu", limits).run(), None, {})
+    assert told(world, "reads") == repr(["PermissionError"] * 3)
+    refused, beside, own = eval(told(world, "writes"))
+    assert (refused, beside, own[:4]) == ("PermissionError", "PermissionError", "DONE")
+    assert told(world, "rewrites") == "'PermissionError'"
+    assert told(world, "imports") == "'fine'"
+    assert told(world, "opens_itself") == "True"
+    assert told(world, "judge") == repr(["PermissionError"] * 3)
+    if not confined.facts()["gaps"] or "uid" in confined.facts()["tier"]:
+        assert told(world, "signals") == "'PermissionError'"
 
 
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):

@@ -22,8 +22,8 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 
 @pytest.fixture
-def solutions(tmp_path: Path) -> Path:
-    return stage(ROOT / "solutions", tmp_path / "stage").folder
+def solutions(grounds: Path) -> Path:
+    return stage(ROOT / "solutions", grounds / "stage").folder
 
 
 def values(server: Server, folder: Path, size: int) -> list:
@@ -73,13 +73,13 @@ def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
 
 
 @LINUX
-def test_ranks_go_with_a_judge_that_is_killed(tmp_path, server):
+def test_ranks_go_with_a_judge_that_is_killed(grounds, tmp_path, server):
     submission = tmp_path / "submission"
     submission.mkdir()
     (submission / "collectives.py").write_text(
         "import os, time\ndef f(x):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
     )
-    staged = stage(submission, tmp_path / "stage")
+    staged = stage(submission, grounds / "stage")
     program = f"""
 import numpy as np
 from pathlib import Path
