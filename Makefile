@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test prove grade bandwidth stubs format lint bench clean
+.PHONY: help setup test prove grade bandwidth stubs format lint bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -62,6 +62,9 @@ lint: $(READY)  ## formatting, the boundaries between the rooms, stubs as genera
 
 bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
 	$(PY) -m grader.selftest.bench
+
+fuzz: $(READY)  ## hostile frames and submissions, 120,000 of each; FUZZ='intake --seed S --only N' repeats one
+	$(PY) -m grader.selftest.fuzz $(FUZZ)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .hypothesis

@@ -3,6 +3,7 @@
 import io
 import os
 import stat
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.assignment import FILES, GIVEN
-from grader.intake.stage import NotThere, stage
+from grader.intake.stage import NotThere, read, stage
+from grader.selftest.fuzz_intake import zipped
 
 SOURCE = "def answer():\n    return 42\n"
 
@@ -167,6 +169,62 @@ def test_a_damaged_entry(tmp_path, folder):
     assert "collectives.py cannot be unpacked (BadZipFile)" in stage(path, folder).absent["collectives"]
 
 
+def refusal(tmp_path: Path, data: bytes) -> str:
+    (tmp_path / "x.zip").write_bytes(data)
+    (sentence,) = set(read(tmp_path / "x.zip").absent.values())
+    return sentence
+
+
+def test_an_archive_of_several_disks(tmp_path):
+    """What only asks whether a file is a zip raises here."""
+    archive = zipped([["collectives.py", b"", {}]], {"zip64": 0})
+    end = archive.rindex(b"PK\6\7")
+    assert "cannot be read" in refusal(tmp_path, archive[: end + 16] + b"\2\0\0\0" + archive[end + 20 :])
+
+
+def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
+    """zipfile unpacks bzip2 and LZMA in steps that have no end: a kilobyte may become a gigabyte at once."""
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_BZIP2) as zipped_:
+        with zipped_.open("collectives.py", "w") as file:
+            for _ in range(128):
+                file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        found = read(tmp_path / "x.zip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.absent["collectives"] == "collectives.py is packed in an unusual way: use an ordinary zip."
+    assert peak < 10 << 20
+
+
+def test_a_directory_of_an_archive_has_an_end(tmp_path):
+    """Many thousand entries are refused before anything is made of them."""
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as many:
+        for number in range(20_000):
+            many.writestr(f"data/{number:060}.txt", b"")
+    tracemalloc.start()
+    try:
+        found = read(tmp_path / "x.zip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "the zip archive lists too many files" in found.warnings[0]
+    assert peak < 5 << 20
+
+
+def test_what_the_system_will_not_read_is_refused(tmp_path, monkeypatch):
+    submission = directory(tmp_path, {"collectives.py": SOURCE} | OTHERS)
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("grader.intake.stage._read", denied)
+    assert read(submission).absent["collectives"] == "collectives.py cannot be read (PermissionError)."
+    monkeypatch.setattr("grader.intake.stage._listing", denied)
+    assert "The submission was refused: it cannot be read (PermissionError)." in read(submission).warnings
+
+
 def sample_zip() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -175,7 +233,7 @@ def sample_zip() -> bytes:
     return buffer.getvalue()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12), length=st.integers(0, 10_000)
 )

@@ -1,0 +1,66 @@
+"""A little of ``make fuzz``: the same inputs every time, and some that are new; and that it bites where something is wrong."""
+
+import secrets
+import zipfile
+
+import pytest
+
+from grader.evidence import trail
+from grader.intake import stage
+from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
+from grader.worlds import blobs, frames
+
+
+@pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
+def test_no_stream_breaks_the_judge(seed):
+    tally = fuzz.Tally()
+    fuzz.fuzz(fuzz_frames.make, fuzz_world.judge, seed, range(700), tally)
+    assert tally.outcomes["believed whole"] > 20  # else only refusals were tried
+    assert len(tally.outcomes) > 25
+
+
+@pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
+def test_no_submission_breaks_the_intake(seed, tmp_path):
+    tally = fuzz.Tally()
+    fuzz.fuzz(fuzz_intake.make, fuzz_intake.Judge(tmp_path), seed, range(500), tally)
+    assert tally.outcomes["zip: taken whole"] > 2
+    assert len(tally.outcomes) > 8
+
+
+def test_an_input_follows_from_its_seed_and_number():
+    for make in (fuzz_frames.make, fuzz_intake.make):
+        first, again, other = (make(fuzz.Random(f"{seed}:5")) for seed in "112")
+        assert first == again != other
+
+
+def bites(make, judge) -> str:
+    with pytest.raises(fuzz.Bitten) as bitten:
+        fuzz.fuzz(make, judge, "1", range(5000), fuzz.Tally())
+    return str(bitten.value)
+
+
+@pytest.mark.parametrize(
+    "module, name, weaker",
+    [
+        pytest.param(trail, "is_whole", lambda value: isinstance(value, (int, float)), id="numbers of any size"),
+        pytest.param(trail, "is_name", lambda value, most: True, id="names with any characters"),
+        pytest.param(blobs, "_are_counts", lambda values: True, id="shapes of anything"),
+        pytest.param(blobs, "MAX_BLOB", 1 << 80, id="shapes of any size"),
+        pytest.param(frames, "check_lengths", lambda *lengths: None, id="frames of any length"),
+        pytest.param(frames, "read_object", fuzz_frames.json.loads, id="any JSON"),
+    ],
+)
+def test_the_fuzzer_finds_a_check_that_is_missing(module, name, weaker, monkeypatch):
+    monkeypatch.setattr(module, name, weaker)
+    assert "input " in bites(fuzz_frames.make, fuzz_world.judge)
+
+
+def test_the_fuzzer_finds_what_the_intake_does_not_catch(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "is_zipfile", lambda file: True)
+    monkeypatch.setattr(stage, "_extract", lambda archive, entry: archive.read(entry))
+    assert "input " in bites(fuzz_intake.make, fuzz_intake.Judge(tmp_path))
+
+
+def test_the_fuzzer_finds_a_link_that_is_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage.stat, "S_ISREG", lambda mode: not stage.stat.S_ISFIFO(mode))  # a pipe would never end
+    assert "input " in bites(lambda random: b"D" + random.randbytes(8), fuzz_intake.Judge(tmp_path))
