@@ -40,6 +40,7 @@ from grader.selftest.hostile_traces import Canaries
 
 FOLDER = Path(__file__).with_name("hostile")
 # A path of ours, an escape, a traceback of ours, or the word of an attack that has succeeded.
+PATHS = [str(ROOT), "site-packages", "lockstep-run-", "lockstep-server-", sys.base_prefix + "/lib"]
 NEVER = [
     "ACHIEVED",
     "\x1b",

@@ -4,7 +4,7 @@ def _share(mine):
         for name in ("mem", "environ", "maps", "fd", "cwd"):
             with contextlib.suppress(OSError):
                 path = f"/proc/{pid}/{name}"
-                if parent(pid) == parent():
+                if not os.path.exists(f"/proc/self/task/{pid}") and parent(pid) == parent():
                     return (
                         os.listdir(path) if name == "fd" else os.readlink(path) if name == "cwd" else open(path, "rb")
                     )

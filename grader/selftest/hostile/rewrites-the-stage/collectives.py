@@ -3,7 +3,6 @@ def shift_right(tensor):
         for path in [*STAGE.glob("*.py"), *STAGE.glob("__pycache__/*")]:
             denied(path.name, lambda: open(path, "r+b"))
         denied("another place for the stage", lambda: STAGE.rename(STAGE.with_name(TOKEN)))
-        denied("rights of the stage", lambda: STAGE.chmod(0o777))
         for folder in (STAGE, STAGE.parent, STAGE.parent.parent):
             denied(f"a file in {folder.name}", lambda: (folder / TOKEN).touch())
         denied("the run's description", lambda: open(STAGE.parent.parent / "run.json", "r+b"))

@@ -7,7 +7,8 @@ def _share(mine):
         own.buf[:] = mine
         os.chmod(f"/dev/shm/{TOKEN}-{rank}", 0o666)
     time.sleep(0.3)
-    return bytes(shared_memory.SharedMemory(f"{TOKEN}-{1 - rank}").buf)
+    other = shared_memory.SharedMemory(f"{TOKEN}-{1 - rank}")
+    return bytes(other.buf)
 
 
 def shift_right(tensor):
