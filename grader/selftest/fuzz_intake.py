@@ -93,7 +93,7 @@ def make(random: Random) -> bytes:
         if entries:
             random.choice(entries)[2].update([_lie(random)])
     if random.random() < 0.005:
-        entries = [[entry[0], b"", {}] for entry in entries[:1]] * random.choice([1999, 2001, 5000])
+        entries = [[entry[0][:60], b"", {}] for entry in entries[:1]] * random.choice([1999, 2001, 5000])
     archive = zipped(entries, dict([_end_lie(random)]) if random.random() < 0.2 else {})
     if random.random() < 0.4:
         archive = mutated(archive, random, random.randrange(1, 6))
