@@ -192,19 +192,37 @@ def build_directory(root: Path, random: Random) -> None:
         if name in (b"", b".", b"..") or os.path.lexists(path):
             continue
         kind = random.randrange(12)
-        if kind < 6:
-            with open(path, "wb") as file:
-                file.write(random.choice(CONTENTS))
-            if kind == 5:
-                os.truncate(path, random.choice([1 << 20, (1 << 20) + 1, 1 << 40]))
-        elif kind < 8:
-            os.mkdir(path)
+        try:
+            _build_one(path, kind, outside, random)
+        except OSError:
+            continue  # a name that this system does not allow
+        if os.path.isdir(path) and not os.path.islink(path):
             folders.append(path)
-        elif kind == 8:
-            os.mkfifo(path)
-        else:
-            targets = [outside, outside / FILES[0], "/dev/zero", "/", ".", "..", name, "nowhere", "/proc/self/mem"]
-            os.symlink(random.choice(targets), path)
+
+
+def _build_one(path: bytes, kind: int, outside: Path, random: Random) -> None:
+    if kind < 6:
+        with open(path, "wb") as file:
+            file.write(random.choice(CONTENTS))
+        if kind == 5:
+            os.truncate(path, random.choice([1 << 20, (1 << 20) + 1, 1 << 40]))
+    elif kind < 8:
+        os.mkdir(path)
+    elif kind == 8:
+        os.mkfifo(path)
+    else:
+        targets = [
+            outside,
+            outside / FILES[0],
+            "/dev/zero",
+            "/",
+            ".",
+            "..",
+            os.path.basename(path),
+            "nowhere",
+            "/proc/self/mem",
+        ]
+        os.symlink(random.choice(targets), path)
 
 
 class Judge:
