@@ -149,7 +149,8 @@ def _change(tree: dict | list, random: Random) -> None:
     if fate < 0.1:
         del tree[key]
     elif fate < 0.2:
-        tree[key] = [tree[key]] * random.choice([0, 1, 2, 80])
+        few = [0, 1, 2]  # of what is large already: else 80 of 80 of 80 fill this process's own memory
+        tree[key] = [tree[key]] * random.choice(few if len(repr(tree[key])) > 500 else [*few, 80])
     elif fate < 0.25:
         tree.update(more=random.choice(ODD)) if isinstance(tree, dict) else tree.append(random.choice(ODD))
     else:
