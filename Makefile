@@ -39,8 +39,9 @@ $(VENV)/.ready: $(REQUIREMENTS)
 test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
 	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
 
-prove: $(READY)  ## every wrong submission loses what it should (make test tries eight of each part)
-	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_submissions.py
+prove: $(READY)  ## every wrong submission, every hostile one in every tier, a hundred kills (make test tries some of each)
+	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_submissions.py \
+	  grader/selftest/test_hostile.py grader/selftest/test_killed.py
 
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }

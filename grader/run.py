@@ -16,7 +16,8 @@ from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
 from grader.worlds.report import Raised, Returned, WorldReport
 
-LIBRARIES = re.compile(r"/[^\s'\":]*/site-packages/")  # where a library lies on our machine is no student's business
+# Where a library lies on our machine is no student's business.
+LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
 
 class CheckFailed(Exception):

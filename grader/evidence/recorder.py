@@ -7,9 +7,9 @@ All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allred
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns  # bound early: a student's code may bend the module
 from typing import Any
 
 import torch
@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         self.emit(
             {
                 "kind": kind,
-                "at": time.monotonic_ns(),
+                "at": monotonic_ns(),
                 "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
                 "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
                 "sent": [t.numel() for t in sent][:64],

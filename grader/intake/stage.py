@@ -15,6 +15,7 @@ from grader.assignment import FILES, GIVEN
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
+TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")  # whoever hands these in may think that they matter
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1
@@ -130,7 +131,7 @@ def _from_directory(directory: Path) -> Found:
             files[path.name] = lambda path=path: _read(path)
         elif _is_listed(path.name):
             raise Refused(f"{path.name} is a link or no regular file")
-        elif stat.S_ISREG(mode) and path.suffix == ".py":
+        elif stat.S_ISREG(mode) and path.suffix in TELLING:
             others.append(path.name)
     return files, others
 
@@ -185,7 +186,7 @@ def _from_zip(archive_path: Path) -> Found:
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
     home = min((path.parent for path in listed), key=lambda p: len(p.parts), default=PurePosixPath("."))
     files = {p.name: lambda e=paths[p]: _extract(archive, e) for p in listed if p.parent == home}
-    others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix == ".py"]
+    others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING]
     return files, others
 
 

@@ -30,6 +30,7 @@ TASKS = 96  # processes and threads of a rank
 
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
 CAP_DAC_READ_SEARCH = 2
+CLONE_NEWIPC = 0x08000000
 
 
 class Unconfined(RuntimeError):
@@ -120,6 +121,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     if not LINUX:
         return
     _limit(device)
+    # Shared memory of its own, which goes with it. Root may, outside of containers; elsewhere the keeper sweeps up.
+    _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         _become(user, keep_reading=tier.reader)
     _drop_capabilities(keep_reading=tier.reader)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from grader.worlds import confinement, place, platform
 from grader.worlds.confinement import TIERS
 
-SECRETS = ("grader/hidden", "grader/selftest", "solutions", ".git")  # below the engine; a student's copy has none
+SECRETS = ("grader", "solutions", ".git")  # below the engine
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:

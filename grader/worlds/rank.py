@@ -17,6 +17,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic_ns  # bound early: a student's code may bend the module
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         wire.send(frames.EVENT, {**current, "operation": event})
 
     def mark(name: str) -> None:
-        wire.send(frames.EVENT, {**current, "mark": name, "at": time.monotonic_ns()})
+        wire.send(frames.EVENT, {**current, "mark": name, "at": monotonic_ns()})
 
     recorder = Recorder(emit, stage)
     _announce_exit(mark, recorder)
@@ -167,12 +168,13 @@ def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
     """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that is gone."""
-    leave = os._exit
+    leave, own = os._exit, os.getpid()
 
     def announced(status: int) -> None:
         try:
-            file, line, _ = recorder.caller()
-            mark(f"os._exit({status}) at {file}:{line}")
+            if os.getpid() == own:  # and not a process that the rank has forked, whose frame would fall into ours
+                file, line, _ = recorder.caller()
+                mark(f"os._exit({status}) at {file}:{line}")
         finally:
             leave(status)
 
@@ -215,5 +217,5 @@ def _describe(error: BaseException, stage: Path) -> dict:
         "lines": own[-12:],
         # A stub raises in the student's own file; torch, too, raises NotImplementedError, from inside.
         "stub": isinstance(error, NotImplementedError) and bool(steps) and steps[-1].filename.startswith(str(stage)),
-        "at": time.monotonic_ns(),
+        "at": monotonic_ns(),
     }
