@@ -80,8 +80,10 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
     )
     parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
+    # Ranks wait for each other now and then: one world more than there are cores keeps the cores busy.
+    workers = cores() + 1 if cores() > 1 else 1
     parser.add_argument(
-        "--workers", type=int, default=cores(), metavar="N", help="checks at a time (default: the cores)"
+        "--workers", type=int, default=workers, metavar="N", help=f"checks at a time (here {workers} unless you say so)"
     )
     return parser.parse_args()
 

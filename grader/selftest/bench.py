@@ -23,6 +23,7 @@ from grader.face import call
 from grader.intake.stage import stage
 from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
+from grader.worlds.platform import cores
 from grader.worlds.server_process import Server
 from grader.worlds.world import Limits, World
 
@@ -193,7 +194,7 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
         f"  start {start:.1f} s; {len(sizes)} worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s"
     )
     alone = sum(empty[size] for size in sizes)
-    print(f"  floor: {len(sizes)} empty worlds {alone:.1f} s ÷ {workers} workers = {alone / workers:.1f} s")
+    print(f"  floor: {len(sizes)} empty worlds, {alone:.1f} s ÷ {cores()} cores = {alone / cores():.1f} s")
 
 
 def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:

@@ -16,6 +16,7 @@ import struct
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 LINUX = sys.platform.startswith("linux")
@@ -80,6 +81,7 @@ def candidates() -> list[str]:
     return [name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)]
 
 
+@lru_cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -143,9 +145,7 @@ def _limit(device: str) -> None:
         resource.RLIMIT_MEMLOCK, (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK)
     )
     if device == "cpu":
-        status = Path("/proc/self/status").read_text()
-        data = int(status.partition("VmData:")[2].split()[0]) << 10
-        resource.setrlimit(resource.RLIMIT_DATA, (data + MEMORY_BYTES, data + MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_DATA, (_memory(), _memory()))
 
 
 def _become(user: int, keep_reading: bool) -> None:
@@ -193,23 +193,47 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     syscall = _libc().syscall
     rules = _check(syscall(CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint(0)), "Landlock")
-    allowed = [(path, READ) for path in [*PYTHONS, *SYSTEM, *readable, f"/proc/{os.getpid()}"]]
-    allowed += [(path, READ_FILE | WRITE_FILE) for path in DEVICES] + [(path, everything) for path in writable]
+    own = [(path, READ) for path in [*readable, f"/proc/{os.getpid()}"]] + [(path, everything) for path in writable]
     if device == "cuda":
-        allowed += [("/dev", everything), ("/proc", READ)]
+        own += [("/dev", everything), ("/proc", READ)]
+    for place, rights in [*_common(), *_opened(own)]:
+        rule = struct.pack("=Qi", rights & everything, place)
+        _check(syscall(ADD_RULE, rules, 1, rule, ctypes.c_uint(0)), "Landlock")
+    _check(syscall(RESTRICT, rules, ctypes.c_uint(0)), "Landlock")
+
+
+def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
+    """Descriptors of the paths that there are, each with the rights that make sense for it."""
+    found = []
     for path, rights in allowed:
         try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            place = os.open(path, os.O_PATH)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
                 continue  # not on this machine
             raise
-        rights &= everything if os.path.isdir(path) else everything & OF_FILES
-        rule = struct.pack("=Qi", rights, place)
-        _check(syscall(ADD_RULE, rules, 1, rule, ctypes.c_uint(0)), f"Landlock for {path}")
-        os.close(place)
-    _check(syscall(RESTRICT, rules, ctypes.c_uint(0)), "Landlock")
-    os.close(rules)
+        found.append((place, rights if os.path.isdir(path) else rights & OF_FILES))
+    return found
+
+
+@lru_cache
+def _common() -> list[tuple[int, int]]:
+    """What every rank may read, opened once: ``get_ready`` does so before ranks are forked."""
+    return _opened([(path, READ) for path in PYTHONS + SYSTEM] + [(path, READ_FILE | WRITE_FILE) for path in DEVICES])
+
+
+@lru_cache
+def _memory() -> int:
+    """The bytes of data that a rank may have, what it inherits included."""
+    status = Path("/proc/self/status").read_text()
+    return (int(status.partition("VmData:")[2].split()[0]) << 10) + MEMORY_BYTES
+
+
+def get_ready() -> None:
+    """Find out once what is the same for all processes that are forked from this one."""
+    if LINUX:
+        _memory.cache_clear()
+        _memory(), _common()
 
 
 # /sys is gloo's and the C library's, for cores and network interfaces; /etc is named file by file.

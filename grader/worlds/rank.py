@@ -64,11 +64,17 @@ class Wire:
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
     """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
+    try:
+        refusal = None
+        home.enter()
+        platform.die_with_parent()  # which a change of user undoes
+    except Exception as error:
+        refusal = error
     wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
     wire = Wire(wire_fd)
     try:
-        home.enter()
-        platform.die_with_parent()  # which a change of user undoes
+        if refusal:
+            raise refusal
         _run(wire, wire.receive(), stacks_fd, home)
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.stage)) | {"around": True}

@@ -62,11 +62,12 @@ def main(engine: str, address: str, folder: str, way: str, *ahead: str) -> None:
 
 def _prepare(modules: Iterable[str]) -> None:
     """Have imported and set up what ranks are going to need, before they are forked."""
-    from grader.worlds import platform, rank, rehearsal  # noqa: F401
+    from grader.worlds import confinement, platform, rank, rehearsal  # noqa: F401
 
     for name in modules:
         importlib.import_module(name)
     rehearsal.rehearse()  # after the imports: torch clears caches of theirs when a process group is made, so better here
+    confinement.get_ready()
     gc.collect()
     platform.use_huge_pages()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them
