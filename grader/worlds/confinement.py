@@ -122,6 +122,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     """
     if not LINUX:
         return
+    _prctl(PR_SET_DUMPABLE, 1)  # forked from one that hides, not even its own user could open its files in /proc
     _limit(device)
     # Shared memory of its own, which goes with it. Root may, outside of containers; elsewhere the keeper sweeps up.
     _libc().unshare(CLONE_NEWIPC)
@@ -131,7 +132,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if tier.landlock:
         _landlock(readable, writable, device)
-    _prctl(PR_SET_DUMPABLE, 1)  # its own user may look at it: without, not even it could open /proc/self/fd
+    _prctl(PR_SET_DUMPABLE, 1)  # which a change of user undoes
     if tier.uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
 
