@@ -49,16 +49,24 @@ class GradingRun:
         self, submission: Path, device: str, seed: int | None, seconds: float = math.inf, ahead: Iterable[str] = ()
     ) -> None:
         """``seconds`` are for all checks together; ``ahead`` is for the server. Raises NotThere where there is no submission."""
-        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
-        self.folder.chmod(0o711)  # ranks pass through, to the stage, and see nothing
-        try:
-            self.staged = stage(submission, self.folder / "stage")
-        except NotThere:
-            shutil.rmtree(self.folder)
-            raise
+        if not submission.exists():
+            raise NotThere(f"there is no {submission}")
         self.seed = secrets.randbits(32) if seed is None else seed
-        # The grader's own tests grade many submissions, and lend one server to all of them.
-        self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
+        self.server: Server | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
+        try:
+            self.folder.chmod(0o711)  # ranks pass through, to the stage, and see nothing
+            # First of all: it removes the folder, should this process be killed. The grader's own tests grade many
+            # submissions, and lend one server to all of them.
+            self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
+            self.staged = stage(submission, self.folder / "stage")
+            self._describe(device, seconds)
+        except BaseException:
+            self.end()
+            raise
+
+    def _describe(self, device: str, seconds: float) -> None:
+        """Let the workers know."""
         description = {
             "stage": str(self.staged.folder),
             "absent": self.staged.absent,
@@ -74,7 +82,8 @@ class GradingRun:
 
     def end(self) -> None:
         os.environ.pop(RUN, None)
-        self.server.stop()
+        if self.server:
+            self.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
