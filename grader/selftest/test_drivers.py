@@ -259,10 +259,12 @@ def test_a_wait_of_the_students_own_that_ends_is_none(submit, monkeypatch, line,
 
 @pytest.mark.parametrize("number, expected", [(1, True), (2, False), (3, False), (9, False)])
 def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, number, expected):
-    stage, library = tmp_path / "collectives.py", tmp_path / "threading.py"
-    for file in (stage, library):
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    own, library = stage / "collectives.py", tmp_path / "threading.py"
+    for file in (own, library):
         file.write_text("work.wait()\ntime.sleep(3)\ndef wait(self): lock.acquire()\n")
-    stack = [Place(str(stage), number, "wait"), Place(str(stage), 1, "broken")]
+    stack = [Place(str(own), number, "wait"), Place(str(own), 1, "broken")]
     assert waits_for_nothing(stack, stage) is expected
     assert not waits_for_nothing([Place(str(library), number, "wait"), *stack], stage)
 
