@@ -2,11 +2,13 @@
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even runnable. A rank that
 computes, or that is starved by other programs, is runnable. So a world is idle when for half a second no frame came
-from any rank, no thread of any rank went on being runnable, and their processor time stood still; then the ranks' Python stacks are
-asked for, and if they show communication on every rank, nothing will ever move again.
+from any rank, no thread of any rank went on being runnable, and their processor time stood still; then the ranks' Python
+stacks are asked for, and if they show communication on every rank, nothing will ever move again.
 """
 
 import re
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,6 +17,7 @@ IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # where the system does not show what threads do
 DOUBTS = 3  # idle spells in a row, where it cannot be shown that a wait is without end
 IDLE_LOAD = 0.05  # cores; polling a file for the rendezvous stays below
+SHORT_SLICE = 200_000  # nanoseconds; what polls takes a tenth of it
 
 
 @dataclass(frozen=True)
@@ -27,65 +30,91 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Pulse:
-    """What a process's threads have done so far, and which of them want to run now (or wait for a disk)."""
+class Thread:
+    """What a thread has done so far, in nanoseconds, and whether it wants to run now (or waits for a disk)."""
 
-    spent: float  # seconds on a processor
-    delayed: float  # seconds in the queue for one
-    runnable: frozenset[tuple[int, int]] = frozenset()  # thread, and the nanoseconds that it has run so far
+    ran: int  # on a processor
+    queued: int  # for one
+    slices: int  # how many times it was given one
+    runnable: bool = False
+
+    def wanted(self, before: "Thread") -> int:
+        """The nanoseconds of a processor that it used since then, or was kept from using.
+
+        One that polls is kept waiting, too, where much is going on: gloo's thread looks a hundred times a second whether
+        something has come. Its slices give it away: what computes goes on until it is interrupted.
+        """
+        ran, slices = self.ran - before.ran, self.slices - before.slices
+        computes = slices and ran / slices > SHORT_SLICE
+        return ran + (self.queued - before.queued if computes else 0)
+
+    def starves(self, before: "Thread") -> bool:
+        """Runnable each time, and not run in between: it gets no processor. One that polls has run, and slept."""
+        return self.runnable and before.runnable and self.ran == before.ran
+
+
+NEW = Thread(0, 0, 0)
+Pulse = dict[int, Thread]  # a process's threads, by their ids
 
 
 @dataclass
 class Watch:
     """Follows the processor time and the thread states of a world's ranks."""
 
-    since: float | None = None
+    looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)  # since when nothing has moved
     looked: float = 0.0
-    pulses: dict[int, Pulse] = field(default_factory=dict)
+    spent: dict[int, float] = field(default_factory=dict)  # process → seconds on a processor so far
 
     def moved(self) -> None:
-        self.since = None
-
-    @property
-    def spent(self) -> dict[int, float]:
-        return {pid: pulse.spent for pid, pulse in self.pulses.items()}
+        self.looks.clear()
 
     def look(self, pids: list[int], now: float) -> float:
         """How many seconds the processes have been idle, as far as has been looked."""
-        before, elapsed = self.pulses, now - self.looked
-        self.pulses = {pid: seen for pid in pids if (seen := pulse(pid))}
-        self.looked = now
-        used, starved = 0.0, False
-        for pid, seen in self.pulses.items():
-            last = before.get(pid, Pulse(0.0, 0.0))
-            used += seen.spent + seen.delayed - last.spent - last.delayed
-            # Runnable each time, and not run in between: it gets no processor. One that polls has run, and slept.
-            starved |= bool(seen.runnable & last.runnable)
-        if self.since is None or starved or used > IDLE_LOAD * elapsed:
-            self.since = now
-        return (now - self.since) * (1.0 if self.pulses else IDLE_SECONDS / IDLE_SECONDS_BLIND)
+        self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
+        self.spent = {pid: sum(thread.ran for thread in threads.values()) / 1e9 for pid, threads in seen.items()}
+        if self.looks and any(thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])):
+            self.moved()
+        self.looks.append((now, seen))
+        while _load(*self.looks[0], now, seen) > IDLE_LOAD:
+            self.looks.popleft()
+        return (now - self.looks[0][0]) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
 
 
-def pulse(pid: int) -> Pulse | None:
-    """A process's pulse; None where it cannot be felt."""
-    spent = delayed = 0
-    runnable, known = set(), False
+def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pulse]) -> float:
+    """How many cores the processes wanted between two looks."""
+    wanted = sum(thread.wanted(earlier) for thread, earlier in _pairs(seen, before))
+    return wanted / 1e9 / (now - since) if now > since else 0.0
+
+
+def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[Thread, Thread]]:
+    """Every thread, with what it was before."""
+    for pid, threads in seen.items():
+        for tid, thread in threads.items():
+            yield thread, before.get(pid, {}).get(tid, NEW)
+
+
+def pulse(pid: int) -> Pulse:
+    """A process's pulse; empty where it cannot be felt."""
+    threads = {}
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+            ran, queued, slices = map(int, (task / "schedstat").read_text().split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
-        known = True
-        spent, delayed = spent + ran, delayed + waited
-        if state in "RD":
-            runnable.add((int(task.name), ran))
-    return Pulse(spent / 1e9, delayed / 1e9, frozenset(runnable)) if known else None
+        threads[int(task.name)] = Thread(ran, queued, slices, state in "RD")
+    return threads
 
 
 # A rank may write what it likes in place of a report: no part may match without end, in time or in length.
-THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$", re.MULTILINE)
-FRAME = re.compile(r'^  File "(?P<file>.{1,4096})", line (?P<line>\d{1,9}) in (?P<function>.{1,500})$', re.MULTILINE)
+THREAD = re.compile(
+    r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
+    re.MULTILINE,
+)
+FRAME = re.compile(
+    r'^  File "(?P<file>.{1,4096})", line (?P<line>\d{1,9}) in (?P<function>.{1,500})$',
+    re.MULTILINE,
+)
 MOST_THREADS = 64
 MOST_FRAMES = 100  # of a thread: faulthandler shows no more
 

@@ -415,6 +415,22 @@ def test_a_deadlock_of_threads(submit):
     assert "Deadlock" in verdict(world, 2)
 
 
+def test_a_deadlock_beside_a_busy_thread(submit):
+    """The ranks never fall silent as far as the system can tell, but say nothing, and stand in communications."""
+    source = """
+        import threading
+        def work():
+            while True:
+                sum(range(20_000))
+                time.sleep(0.002)
+        def broken(x):
+            threading.Thread(target=work, daemon=True).start()
+            dist.recv(x, 1 - dist.get_rank())
+            return x
+        """
+    assert "Deadlock" in verdict(submit(source, wall_seconds=3.0), 2)
+
+
 def test_a_late_rank_does_not_wait_for_what_will_not_happen(submit):
     world = submit("def broken(x, compute): return x")
     late = {1: Hold(until="compute began", on=0)}

@@ -13,7 +13,7 @@ import pytest
 from grader.evidence import hangs
 from grader.evidence.hangs import (
     Place,
-    Pulse,
+    Thread,
     Watch,
     in_communication,
     own_place,
@@ -29,6 +29,7 @@ GIVEN = Place("/run/stage/handout/mlp.py", 3, "forward")
 DISTRIBUTED = Place("/lib/torch/distributed/distributed_c10d.py", 2800, "all_reduce")
 AUTOGRAD = Place("/lib/torch/autograd/graph.py", 800, "_engine_run_backward")
 LIBRARY = Place("/lib/threading.py", 320, "wait")
+SECOND = 10**9
 
 
 # ——— stacks
@@ -168,10 +169,14 @@ def test_a_line_that_cannot_be_read_is_empty(tmp_path):
 
 
 class Body:
-    """Two processes whose pulse is what the test says."""
+    """Two processes of one thread each, whose pulse is what the test says."""
 
     def __init__(self, monkeypatch) -> None:
-        self.pulses: dict = {1: Pulse(7.0, 1.0), 2: Pulse(9.0, 1.0)}  # they have worked before they were watched
+        # They have worked before they were watched.
+        self.pulses: dict = {
+            1: {10: Thread(7 * SECOND, SECOND, 900)},
+            2: {20: Thread(9 * SECOND, SECOND, 900)},
+        }
         self.watch, self.now = Watch(), 1000.0
         monkeypatch.setattr(hangs, "pulse", lambda pid: self.pulses[pid])
 
@@ -179,8 +184,10 @@ class Body:
         self.now += after
         return self.watch.look([1, 2], self.now)
 
-    def work(self, pid: int, seconds: float) -> None:
-        self.pulses[pid] = replace(self.pulses[pid], spent=self.pulses[pid].spent + seconds)
+    def work(self, pid: int, seconds: float, slices: int = 1, queued: float = 0.0) -> None:
+        ((tid, thread),) = self.pulses[pid].items()
+        ran, queued = thread.ran + int(seconds * SECOND), thread.queued + int(queued * SECOND)
+        self.pulses[pid] = {tid: Thread(ran, queued, thread.slices + slices)}
 
 
 @pytest.fixture
@@ -194,18 +201,27 @@ def test_processes_that_sleep_are_idle_from_the_first_look_on(body):
 
 def test_a_thread_that_goes_on_being_runnable_is_not_idle(body):
     body.look()
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(20, 5), (21, 5)}))
+    wants, sleeps = Thread(5, 0, 1, runnable=True), Thread(5, 0, 1)
+    body.pulses[2] = {21: wants, 22: wants}
     assert body.look() == pytest.approx(0.1)  # caught while polling, perhaps
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(21, 5), (22, 5)}))
+    body.pulses[2] = {21: sleeps, 22: wants}
     assert body.look() == 0
-    body.pulses[2] = replace(body.pulses[2], runnable=frozenset({(21, 6), (22, 6)}))
+    body.pulses[2] = {21: wants, 22: replace(wants, ran=6)}
     assert body.look() == pytest.approx(0.1)
 
 
-def test_waiting_for_a_processor_is_not_idle(body):
+def test_computing_and_waiting_for_a_processor_is_not_idle(body):
     body.look(), body.look()
-    body.pulses[1] = replace(body.pulses[1], delayed=1.05)
+    body.work(1, 0.003, queued=0.097)
     assert body.look() == 0
+
+
+def test_what_polls_is_idle_even_where_it_has_to_wait_for_a_processor(body):
+    body.look()
+    for _ in range(5):
+        body.work(1, 0.0002, slices=10, queued=0.05)
+        idle = body.look()
+    assert idle == pytest.approx(0.5)
 
 
 def test_processor_time_is_not_idle(body):
@@ -213,6 +229,13 @@ def test_processor_time_is_not_idle(body):
     body.work(2, 0.02)  # a fifth of a core
     assert body.look() == 0
     assert body.look() == pytest.approx(0.1)
+
+
+def test_a_short_effort_does_not_interrupt_a_long_rest(body):
+    for _ in range(5):
+        body.look()
+    body.work(2, 0.01)  # a tenth of a core at this moment, a fiftieth since the first look
+    assert body.look() == pytest.approx(0.5)
 
 
 def test_polling_a_file_is_idle(body):
@@ -237,12 +260,12 @@ def test_a_frame_that_arrives_is_not_idle(body):
 
 def test_a_process_that_ends_does_not_hide_that_the_others_sleep(body):
     body.look()
-    body.pulses[1] = None
+    body.pulses[1] = {}
     assert body.look() == pytest.approx(0.1)
 
 
 def test_where_nothing_can_be_seen_patience_is_longer(body):
-    body.pulses = {1: None, 2: None}
+    body.pulses = {1: {}, 2: {}}
     assert body.look() == 0
     assert body.look(hangs.IDLE_SECONDS_BLIND - 0.1) < hangs.IDLE_SECONDS
     assert body.look(0.1) == pytest.approx(hangs.IDLE_SECONDS)
@@ -251,17 +274,28 @@ def test_where_nothing_can_be_seen_patience_is_longer(body):
 def test_the_pulse_of_this_process_is_seen():
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux shows what threads do")
-    before = pulse(os.getpid())
+    before = pulse(os.getpid())[threading.get_native_id()]
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
-    after = pulse(os.getpid())
-    assert threading.get_native_id() in dict(after.runnable)  # this very thread runs
-    assert 0.05 < after.spent - before.spent < 60 and after.delayed >= before.delayed
+    after = pulse(os.getpid())[threading.get_native_id()]
+    assert after.runnable  # this very thread runs
+    assert 0.05 * SECOND < after.ran - before.ran <= after.wanted(before) < 60 * SECOND
+
+
+def test_a_thread_that_polls_is_told_by_its_slices():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux shows what threads do")
+    before = pulse(os.getpid())[threading.get_native_id()]
+    for _ in range(20):
+        time.sleep(0.005)
+    after = pulse(os.getpid())[threading.get_native_id()]
+    assert after.slices - before.slices >= 20
+    assert replace(after, queued=after.queued + SECOND).wanted(before) == after.ran - before.ran
 
 
 def test_a_process_that_is_not_there_has_no_pulse():
-    assert pulse(2**22 + 1) is None
+    assert pulse(2**22 + 1) == {}
 
 
 # ——— stacks that a rank made up
@@ -269,7 +303,11 @@ def test_a_process_that_is_not_there_has_no_pulse():
 
 def test_a_forged_report_takes_no_time():
     began = time.process_time()
-    for text in ("Thread 0x" + "a" * (1 << 18), "Thread 0x1" + " " * (1 << 18), '  File "' + '", line 1' * (1 << 15)):
+    for text in (
+        "Thread 0x" + "a" * (1 << 18),
+        "Thread 0x1" + " " * (1 << 18),
+        '  File "' + '", line 1' * (1 << 15),
+    ):
         assert parse_stacks(text) == []
         assert parse_stacks("Thread 0x1 (most recent call first):\n" + text) == []
     assert time.process_time() - began < 3
@@ -293,7 +331,11 @@ def test_only_the_stage_is_shown_to_a_rank(tmp_path):
     for folder in (tmp_path, tmp_path / "stage-of-another"):
         (folder / "secret.py").write_text("secret.wait()\n")
     stage = tmp_path / "stage"
-    for path in ("stage/../secret.py", "stage/handout/../../secret.py", "stage-of-another/secret.py"):
+    for path in (
+        "stage/../secret.py",
+        "stage/handout/../../secret.py",
+        "stage-of-another/secret.py",
+    ):
         place = Place(f"{tmp_path}/{path}", 1, "f")
         assert own_place([[place]], stage) is None and not waits_for_nothing([place], stage)
         assert not in_communication([place], stage, True)

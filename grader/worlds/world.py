@@ -54,7 +54,7 @@ class World:
         self.stacks_grew = 0.0
         self.verdict_pending = ""  # what to conclude once the stacks are there
         self.failed_at: float | None = None
-        self.began = self.call_began = time.monotonic()
+        self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}
         # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
         self.awaited = {(hold.on, i, hold.until) for i, call in enumerate(calls) for hold in call.holds.values()}
@@ -194,7 +194,7 @@ class World:
 
     def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
         self.watch.moved()
-        self.doubts = 0
+        self.doubts, self.heard = 0, time.monotonic()
         self.sent[rank.rank] += frame.weight
         if self.sent[rank.rank] > self.limits.sent_bytes:
             raise frames.FrameError(f"more than {self.limits.sent_bytes >> 20} MiB in all")
@@ -342,8 +342,12 @@ class World:
         for rank in asked:
             rank.stacks = hangs.parse_stacks(self.stack_text[rank.rank].decode(errors="replace"))
         self.stacks_asked = None
-        if self.verdict_pending == "late" or self._is_stuck(asked):
-            self.report.ending = self.verdict_pending
+        # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
+        silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
+        if (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
+            self.report.ending = "stuck"
+        elif self.verdict_pending == "late":
+            self.report.ending = "late"
         else:
             self.watch.moved()  # asleep, but not in a communication: it may wake up
 
