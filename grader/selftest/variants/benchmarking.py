@@ -1,0 +1,5 @@
+"""Right submissions of benchmarking, in other styles than the solution's."""
+
+from grader.selftest.variants.variant import Variant
+
+VARIANTS: list[Variant] = []
