@@ -1,9 +1,12 @@
 """What ranks may not do, tier by tier, and what they are told when they meet a bound."""
 
+import ctypes
 import os
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy
 import pytest
 
 from grader.face import CheckFailed, World, call
@@ -16,6 +19,25 @@ from grader.worlds.server_process import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
 CONFINED = [name for name in TIERS if name != "none"]
+
+
+def kernel_has_landlock() -> bool:
+    """Asked without the grader's own code, which may be what is broken."""
+    return sys.platform.startswith("linux") and ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
+
+
+def best_of_this_machine() -> str:
+    """The tier that a kernel with Landlock should end in: as its user is, and what strangers may read."""
+    own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())
+    powers = int(own["CapEff"], 16)
+    users = max(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    chown, read, change_group, change_user = (powers >> number & 1 for number in (0, 2, 6, 7))
+    if os.geteuid() or not (chown and change_group and change_user) or users < confinement.UIDS.stop:
+        return "landlock"
+    wanted = [Path(name).resolve() for name in (os.__file__, numpy.__file__, tempfile.gettempdir())]
+    if all(folder.stat().st_mode & 0o001 for path in wanted for folder in path.parents):
+        return "uid+landlock"
+    return "uid+landlock+reader" if read else "landlock"
 
 
 def told(world: World, function: str, size: int = 1) -> str:
@@ -88,6 +110,19 @@ def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     assert told(world, "judge") == repr(["PermissionError"] * 3)
     if not confined.facts()["gaps"] or "uid" in confined.facts()["tier"]:
         assert told(world, "signals") == "'PermissionError'"
+
+
+@pytest.mark.skipif(not kernel_has_landlock(), reason="this kernel has no Landlock")
+def test_what_a_machine_has_is_used(monkeypatch):
+    """A protection that is broken would end in a weaker tier, and the tests of the better ones would be skipped."""
+    for name in ("LOCKSTEP_TIER", "LOCKSTEP_START"):
+        monkeypatch.delenv(name, raising=False)
+    server = Server.start()
+    facts = server.facts()
+    server.stop()
+    assert facts["tier"] == best_of_this_machine(), facts["failed"]
+    assert list(facts["failed"]) == confinement.candidates()[: len(facts["failed"])]
+    assert all(facts["failed"].values())
 
 
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
