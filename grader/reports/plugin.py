@@ -148,7 +148,11 @@ def _run() -> dict:
 @pytest.fixture
 def world(_run: dict, request: pytest.FixtureRequest) -> World:
     """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
-    spent = request.node.stash.setdefault(SPENT, [])
+    return make_world(_run, request.node.stash.setdefault(SPENT, []))
+
+
+def make_world(_run: dict, spent: list[tuple[int, float]], limits: worlds.Limits = worlds.Limits()) -> World:
+    """What starts the worlds of a check. Each is noted in ``spent``."""
     server, device = Server(_run["server"]), _run["device"]
 
     def runner(size, calls):
@@ -157,11 +161,10 @@ def world(_run: dict, request: pytest.FixtureRequest) -> World:
             if began > _run["ends_at"]:
                 seconds = _run["seconds"]
                 raise CheckFailed(f"Not run: the {seconds:g} seconds that one submission may take were over.")
-            limits = worlds.Limits()
             left = max(1.0, _run["ends_at"] - began)
-            limits = replace(limits, world_seconds=min(limits.world_seconds, left))
+            bounds = replace(limits, world_seconds=min(limits.world_seconds, left))
             try:
-                return worlds.World(server, size, calls, Path(_run["stage"]), device, limits).run()
+                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds).run()
             finally:
                 spent.append((size, time.monotonic() - began))
 
@@ -180,7 +183,11 @@ def world(_run: dict, request: pytest.FixtureRequest) -> World:
 @pytest.fixture
 def rng(_run: dict, request: pytest.FixtureRequest) -> np.random.Generator:
     """Random inputs: others in every run, the same for the same seed and check."""
-    return np.random.default_rng([_run["seed"], zlib.crc32(request.node.nodeid.encode())])
+    return make_rng(_run["seed"], request.node.nodeid)
+
+
+def make_rng(seed: int, check: str) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(check.encode())])
 
 
 # ——— what becomes of it
@@ -192,25 +199,28 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     record = record_of(item)
     if record is None or (call.when != "call" and report.passed):
         return report
-    error = call.excinfo.value if call.excinfo else None
-    if error is None:
-        record.status, record.message = PASSED, ""
-    elif isinstance(error, CheckFailed):
-        record.status = FAILED if error.implemented else UNIMPLEMENTED
-        record.message = str(error)
+    record.status, record.message = verdict(call.excinfo.value if call.excinfo else None)
+    if record.status == FAILED or record.status == UNIMPLEMENTED:
         report.longrepr = record.message
-    elif isinstance(error, NeedsGpus):
-        record.status, record.message = SKIPPED, f"Skipped: {error}."
+    elif record.status == SKIPPED:
         report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], record.message)
-    else:
-        record.status = ERROR
-        cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
-        record.message = f"The grader itself failed in this check; tell your instructor.\n{cause}"
     spent = item.stash.get(SPENT, [])
     record.seconds, record.worlds, record.in_worlds = call.duration, [n for n, _ in spent], sum(s for _, s in spent)
     report.lockstep = record.as_dict()
     report.location = (*report.location[:2], f"{record.number} {record.name}")
     return report
+
+
+def verdict(error: BaseException | None) -> tuple[str, str]:
+    """The status and the message of a check that ended with this exception, or with none."""
+    if error is None:
+        return PASSED, ""
+    if isinstance(error, CheckFailed):
+        return FAILED if error.implemented else UNIMPLEMENTED, str(error)
+    if isinstance(error, NeedsGpus):
+        return SKIPPED, f"Skipped: {error}."
+    cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
+    return ERROR, f"The grader itself failed in this check; tell your instructor.\n{cause}"
 
 
 def pytest_report_teststatus(report: pytest.TestReport):

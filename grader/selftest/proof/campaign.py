@@ -1,0 +1,109 @@
+"""All trials, on all cores, as often as asked for."""
+
+import multiprocessing
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from grader.selftest.proof.checks import Checks, Outcome
+from grader.selftest.proof.trials import Reach, Result, Trial, decide, solution
+from grader.worlds.frames import HEAVY
+from grader.worlds.platform import cores
+from grader.worlds.server_process import Server
+
+checks: Checks | None = None  # of a process that tries
+
+
+@dataclass
+class Pass:
+    """One repetition of everything."""
+
+    seed: int
+    loaded: bool
+    seconds: float = 0.0
+    results: list[Result] = field(default_factory=list)
+
+
+def _get_ready(address: str) -> None:
+    global checks
+    checks = Checks(Server(address))
+
+
+def _explore(part: str) -> list[tuple[str, Outcome]]:
+    """What each check says of the solution, and calls of it."""
+    with checks.staged(part, solution(part)) as staged:
+        return [(part, checks.run(name, staged)) for name in checks.parts[part]]
+
+
+def _try(trial: Trial, seed: int, everything: bool, reach: Reach) -> Result:
+    return decide(trial, checks, seed, everything, reach)
+
+
+class Campaign:
+    """``with Campaign(trials) as campaign: campaign.run(…)``. The fork server and the processes that try stay for all passes."""
+
+    def __init__(self, trials: list[Trial], workers: int = 0) -> None:
+        self.trials, self.workers = trials, workers or cores() + 1
+
+    def __enter__(self) -> "Campaign":
+        self.server = Server.start(HEAVY)
+        start = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.server.address,))
+        explored = self.pool.map(_explore, sorted({trial.part for trial in self.trials}))
+        self.reach = Reach(pair for part in explored for pair in part)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self.server.stop()
+
+    def run(self, each: Callable[[Result], None], everything: bool = False, loaded: bool = False, seed=None) -> Pass:
+        """Try everything once, with inputs of this seed; ``each`` is told of every result as it comes."""
+        done, began = Pass(secrets.randbits(32) if seed is None else seed, loaded), time.monotonic()
+        with load() if loaded else _nothing():
+            tried = [self.pool.submit(_try, trial, done.seed, everything, self.reach) for trial in self.trials]
+            for future in as_completed(tried):
+                each(future.result())
+            done.results = [future.result() for future in tried]
+        done.seconds = time.monotonic() - began
+        return done
+
+
+@contextmanager
+def load() -> Iterator[None]:
+    """Another program on every core, that wants all of it."""
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(os.getpid())]) for _ in range(cores())]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+# It looks every now and then whether there is still somebody to disturb.
+BUSY = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    sum(range(1_000_000))
+"""
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def flickers(passes: list[Pass]) -> dict[tuple[str, str, str], list[str]]:
+    """The trials that did not get the same verdict each time, with their verdicts."""
+    verdicts: dict[tuple[str, str, str], list[str]] = {}
+    for done in passes:
+        for result in done.results:
+            verdicts.setdefault(result.key, []).append(result.verdict)
+    return {key: found for key, found in verdicts.items() if len(set(found)) > 1}

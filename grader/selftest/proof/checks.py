@@ -1,0 +1,118 @@
+"""The checks, collected once, and run in this process on one submission after the other."""
+
+import contextlib
+import io
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from grader.assignment import PARTS
+from grader.intake.stage import stage
+from grader.reports.plugin import make_rng, make_world, part_of, record_of, verdict
+from grader.selftest.grading import ROOT, short
+from grader.worlds.server_process import Server
+from grader.worlds.world import Limits
+
+# A check that is to fail may do so sooner than a student's: nobody's slow machine is at stake.
+IMPATIENT = Limits(cpu_seconds=2.5, wall_seconds=8.0, world_seconds=16.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one check said of one submission."""
+
+    check: str
+    status: str
+    message: str
+    seconds: float
+    called: frozenset[str] = frozenset()  # the submission's functions, as ``collectives.ring_all_reduce``
+
+
+@dataclass
+class Staged:
+    """A submission that a part's checks can be run on."""
+
+    part: str
+    run: dict
+    seed: int
+
+
+class Checks:
+    """``parts[part][name]`` is a check, by a short name such as ``hidden broadcast``."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.parts: dict[str, dict[str, pytest.Item]] = {part: {} for part in PARTS}
+        for item in _collect():
+            self.parts[part_of(item)][short(item.nodeid)] = item
+
+    @contextmanager
+    def staged(self, part: str, text: str, seed: int | None = None) -> Iterator[Staged]:
+        """The solutions, with this text in the place of one file."""
+        with TemporaryDirectory(prefix="lockstep-proof-") as folder:
+            submission = Path(folder) / "submission"
+            submission.mkdir(mode=0o700)
+            for file in (ROOT / "solutions").glob("*.py"):
+                (submission / file.name).write_text(text if file.stem == part else file.read_text())
+            Path(folder).chmod(0o711)  # ranks pass through, to the stage
+            found = stage(submission, Path(folder) / "stage")
+            run = {"stage": str(found.folder), "absent": found.absent, "server": self.server.address, "device": "cpu"}
+            run |= {"seconds": math.inf, "ends_at": math.inf}
+            yield Staged(part, run, secrets.randbits(32) if seed is None else seed)
+
+    def run(self, name: str, staged: Staged, limits: Limits = Limits()) -> Outcome:
+        """Run one check, as pytest would."""
+        item, began = self.parts[staged.part][name], time.monotonic()
+        world = make_world(staged.run, [], limits)
+        called = _note_calls(world)
+        fixtures = {"world": world, "rng": make_rng(staged.seed, item.nodeid)}
+        fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
+        error = None
+        try:
+            item.function(**{name: value for name, value in fixtures.items() if name in item.fixturenames})
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as caught:
+            error = caught
+        status, message = verdict(error)
+        return Outcome(name, status, message, time.monotonic() - began, frozenset(called))
+
+
+def _note_calls(world) -> set[str]:
+    """The set that every function will be in that is called in this world's runs."""
+    called, start = set(), world.runner
+
+    def noting(size, calls):
+        called.update(call.function for call in calls)
+        return start(size, calls)
+
+    world.runner = noting
+    return called
+
+
+@dataclass
+class _Collected:
+    """A pytest plugin that keeps what was collected."""
+
+    items: list[pytest.Item] = field(default_factory=list)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.items = [item for item in session.items if record_of(item)]
+
+
+def _collect() -> list[pytest.Item]:
+    plugin, printed = _Collected(), io.StringIO()
+    places = [str(ROOT / "tests"), str(ROOT / "grader" / "hidden")]
+    options = ["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), "--collect-only", "-p", "no:xdist"]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        pytest.main([*options, *places], [plugin])
+    if not plugin.items:
+        raise RuntimeError(f"no check could be collected:\n{printed.getvalue()}")
+    return plugin.items

@@ -1,0 +1,199 @@
+"""A trial: one submission, what the checks should say of it, and when enough of them have spoken."""
+
+import ast
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+from grader.reports.plugin import record_of
+from grader.reports.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
+from grader.selftest.grading import ROOT
+from grader.selftest.mutants import MUTANTS
+from grader.selftest.proof.checks import IMPATIENT, Checks, Outcome
+from grader.selftest.proof.systematic import changes
+from grader.selftest.variants import VARIANTS
+from grader.worlds.world import Limits
+
+MUTANT, VARIANT, SOLUTION, SYSTEMATIC = "mutant", "variant", "solution", "systematic"
+
+# What became of a wrong submission, and of a right one.
+KILLED = "killed"
+UNNAMED = "killed without the words"  # by the checks that it should be, and no message names the mistake
+PARTLY = "killed by some"  # of those that should
+ELSEWHERE = "killed elsewhere"  # only by checks that should not
+SURVIVED = "survived"
+RIGHT = "passed"
+REFUSED = "lost points"
+BROKEN = "broke the grader"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """``text`` is the part's file. ``caught`` are the checks that must fail (of a right submission: may), ``words`` what is said."""
+
+    kind: str
+    name: str
+    part: str
+    text: str
+    caught: frozenset[str] = frozenset()
+    words: str = ""
+    function: str = ""  # that was changed, of a systematic mutant
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.kind in (MUTANT, SYSTEMATIC)
+
+
+@dataclass
+class Result:
+    """``outcomes`` are those of the checks that were run: a status and a message."""
+
+    kind: str
+    name: str
+    part: str
+    verdict: str
+    seconds: float
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    words: str = ""
+    caught: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # that it is a mistake in
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kind, self.part, self.name
+
+    @property
+    def killers(self) -> list[str]:
+        return [check for check, (status, _) in self.outcomes.items() if status != PASSED]
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def solution(part: str) -> str:
+    return (ROOT / "solutions" / f"{part}.py").read_text()
+
+
+def by_hand(parts: Iterable[str]) -> list[Trial]:
+    """The wrong submissions and the right ones that somebody has thought of."""
+    texts = {part: solution(part) for part in parts}
+    trials = [Trial(SOLUTION, "the solution", part, text) for part, text in texts.items()]
+    for mutant in MUTANTS:
+        if text := texts.get(mutant.part):
+            if text.count(mutant.old) != 1:
+                raise ValueError(f"the mutant “{mutant.name}” does not apply to solutions/{mutant.part}.py any more")
+            changed = text.replace(mutant.old, mutant.new)
+            trials.append(Trial(MUTANT, mutant.name, mutant.part, changed, frozenset(mutant.caught), mutant.words))
+    for variant in VARIANTS:
+        if text := texts.get(variant.part):
+            source = f"{text}\n\n{variant.source}"
+            trials.append(Trial(VARIANT, variant.name, variant.part, source, frozenset(variant.loses)))
+    files = sorted((ROOT / "grader" / "selftest" / "submissions").glob("*/*.py"))
+    for file in files:
+        if file.stem in texts:
+            lost = LOST.get((file.parent.name, file.stem), frozenset())
+            trials.append(Trial(VARIANT, f"all of it, {file.parent.name}", file.stem, file.read_text(), lost))
+    return trials
+
+
+# Right answers that lose what they are told to lose: all-reduce and slice, in the place of a reduce-scatter.
+LOST = {("autograd", "tensor_parallel"): frozenset({"hidden backward_traffic_of_reduce_scatters"})}
+
+
+def systematic(parts: Iterable[str], without: Iterable[tuple[str, str]] = ()) -> list[Trial]:
+    """All small changes, without those (by part and name) that are known to change nothing."""
+    without, trials = set(without), []
+    for part in parts:
+        text = solution(part)
+        for change in changes(part, text):
+            if (part, change.name) not in without:
+                trials.append(Trial(SYSTEMATIC, change.name, part, change.apply(text), function=change.function))
+    return trials
+
+
+def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None) -> Result:
+    """Run checks until it is clear what becomes of the trial; with ``everything``, all of its part."""
+    outcomes: dict[str, Outcome] = {}
+    limits = IMPATIENT if trial.is_wrong else Limits()
+    with checks.staged(trial.part, trial.text, seed) as staged:
+        for name in _order(trial, checks, reach):
+            if not everything and _is_decided(trial, outcomes, name):
+                break
+            outcomes[name] = checks.run(name, staged, limits)
+    told = {name: (outcome.status, outcome.message) for name, outcome in outcomes.items()}
+    spent = sum(outcome.seconds for outcome in outcomes.values())
+    aimed = trial.caught if trial.kind == MUTANT else list(outcomes)[:1]
+    problems = sorted({record_of(checks.parts[trial.part][name]).number for name in aimed})
+    verdict, caught = judge(trial, told), sorted(trial.caught)
+    return Result(trial.kind, trial.name, trial.part, verdict, spent, told, trial.words, caught, problems)
+
+
+def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
+    """Who is to catch it first; of a systematic mutant, only those checks that call what was changed, the quickest first."""
+    names = list(checks.parts[trial.part])
+    if trial.kind == SYSTEMATIC and reach:
+        return reach.checks(trial)
+    return sorted(names, key=lambda name: name not in trial.caught)
+
+
+def _is_decided(trial: Trial, outcomes: dict[str, Outcome], following: str) -> bool:
+    if trial.kind == SYSTEMATIC:
+        return any(outcome.status != PASSED for outcome in outcomes.values())
+    if trial.kind == MUTANT:  # one check that should fail and passes: look who else catches it
+        return bool(outcomes) and following not in trial.caught and bool(_failed(outcomes) & trial.caught)
+    return False
+
+
+def _failed(outcomes: dict[str, Outcome]) -> set[str]:
+    return {name for name, outcome in outcomes.items() if outcome.status != PASSED}
+
+
+def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
+    """The verdict on a trial, from the statuses and messages of the checks that were run."""
+    lost = {name for name, (status, _) in told.items() if status != PASSED}
+    if any(status not in (PASSED, FAILED, UNIMPLEMENTED) for status, _ in told.values()):
+        return BROKEN if any(status == ERROR for status, _ in told.values()) else REFUSED
+    if not trial.is_wrong:
+        return RIGHT if lost == trial.caught else REFUSED
+    if not lost:
+        return SURVIVED
+    if trial.kind == SYSTEMATIC:
+        return KILLED
+    if not lost & trial.caught:
+        return ELSEWHERE
+    if not trial.caught <= lost:
+        return PARTLY
+    return KILLED if any(trial.words in told[name][1] for name in lost) else UNNAMED
+
+
+class Reach:
+    """Which checks come by which function, from what they called of the solution and what calls what in it."""
+
+    def __init__(self, outcomes: Iterable[tuple[str, Outcome]]) -> None:
+        self.called = {(part, o.check): (o.called, o.seconds) for part, o in outcomes}
+        self.callers = {part: _callers(solution(part)) for part in {part for part, _ in self.called}}
+
+    def checks(self, trial: Trial) -> list[str]:
+        """The checks of the trial's part that reach its function: those that call it themselves first, then by their time."""
+        top = trial.function.partition(".")[0]
+        reaching = {f"{trial.part}.{name}" for name in self._up(trial.part, top)}
+        mine = {check: found for (part, check), found in self.called.items() if part == trial.part}
+        chosen = [check for check, (called, _) in mine.items() if called & reaching]
+        return sorted(chosen, key=lambda c: (f"{trial.part}.{top}" not in mine[c][0], mine[c][1]))
+
+    def _up(self, part: str, function: str) -> set[str]:
+        found, new = set(), {function}
+        while new:
+            found |= new
+            new = set().union(*(self.callers[part].get(name, set()) for name in new)) - found
+        return found
+
+
+def _callers(text: str) -> dict[str, set[str]]:
+    """For each name: the top-level functions and classes whose bodies use it."""
+    users: dict[str, set[str]] = {}
+    for definition in ast.parse(text).body:
+        if isinstance(definition, (ast.FunctionDef, ast.ClassDef)):
+            for node in ast.walk(definition):
+                if isinstance(node, ast.Name):
+                    users.setdefault(node.id, set()).add(definition.name)
+    return users
