@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test prove grade bandwidth stubs format lint bench fuzz clean
+.PHONY: help setup test proof prove grade bandwidth stubs format lint bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -39,9 +39,11 @@ $(VENV)/.ready: $(REQUIREMENTS)
 test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
 	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
 
-prove: $(READY)  ## every wrong submission, every hostile one in every tier, a hundred kills (make test tries some of each)
-	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_submissions.py \
-	  grader/selftest/test_hostile.py grader/selftest/test_killed.py
+proof: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. PROOF='--part collectives'
+	$(PY) -m grader.selftest.proof $(PROOF)
+
+prove: $(READY)  ## every hostile submission in every tier, a hundred kills (make test tries some of each)
+	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_hostile.py grader/selftest/test_killed.py
 
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }

@@ -55,8 +55,9 @@ class Campaign:
         self.server = Server.start(HEAVY)
         start = multiprocessing.get_context("spawn")
         self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.server.address,))
-        explored = self.pool.map(_explore, sorted({trial.part for trial in self.trials}))
+        explored = list(self.pool.map(_explore, sorted({trial.part for trial in self.trials})))
         self.reach = Reach(pair for part in explored for pair in part)
+        self.names = {part[0][0]: [outcome.check for _, outcome in part] for part in explored}
         return self
 
     def __exit__(self, *_: object) -> None:

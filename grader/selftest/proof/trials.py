@@ -121,7 +121,7 @@ def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Re
             outcomes[name] = checks.run(name, staged, limits)
     told = {name: (outcome.status, outcome.message) for name, outcome in outcomes.items()}
     spent = sum(outcome.seconds for outcome in outcomes.values())
-    aimed = trial.caught if trial.kind == MUTANT else list(outcomes)[:1]
+    aimed = {MUTANT: trial.caught, SYSTEMATIC: list(outcomes)[:1]}.get(trial.kind, ())
     problems = sorted({record_of(checks.parts[trial.part][name]).number for name in aimed})
     verdict, caught = judge(trial, told), sorted(trial.caught)
     return Result(trial.kind, trial.name, trial.part, verdict, spent, told, trial.words, caught, problems)

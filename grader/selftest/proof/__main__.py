@@ -1,0 +1,87 @@
+"""Prove that the grader bites:  python -m grader.selftest.proof [--part PART] [--only WORDS] [--repeat N] [--report FOLDER]
+
+Exits with 0 when every wrong submission was caught as intended and every right one passed, each time; else with 1.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+
+from grader.assignment import PARTS
+from grader.reports.terminal import progress
+from grader.selftest.grading import ROOT
+from grader.selftest.proof import report
+from grader.selftest.proof.campaign import Campaign, Pass
+from grader.selftest.proof.equivalent import EQUIVALENT
+from grader.selftest.proof.findings import Findings, is_right
+from grader.selftest.proof.trials import MUTANT, SOLUTION, SYSTEMATIC, VARIANT, Result, Trial, by_hand, systematic
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m grader.selftest.proof", description=__doc__.split("\n")[0])
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only submissions whose name holds these words")
+    kinds = (MUTANT, VARIANT, SYSTEMATIC)
+    parser.add_argument("--kind", action="append", choices=kinds, help="only these; may be repeated")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times; the last of several under load")
+    parser.add_argument("--seed", type=int, help="of the first pass's inputs")
+    parser.add_argument("--everything", action="store_true", help="all checks of a part, also when it is decided")
+    parser.add_argument("--workers", type=int, default=0, help="default: one more than there are cores")
+    parser.add_argument("--report", type=Path, default=ROOT / ".proof", help="a folder (default: .proof)")
+    return parser.parse_args()
+
+
+def _trials(arguments: argparse.Namespace) -> list[Trial]:
+    parts = arguments.part or list(PARTS)
+    known = [(part, name) for part in parts for name in EQUIVALENT[part]]
+    trials = [*by_hand(parts), *systematic(parts, known)]
+    kinds = {SOLUTION, *(arguments.kind or (MUTANT, VARIANT, SYSTEMATIC))}
+    return [t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)]
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.repeat < 1:
+        print("--repeat: at least once", file=sys.stderr)
+        return 2
+    try:
+        trials = _trials(arguments)
+    except ValueError as error:
+        print(f"cannot try: {error}", file=sys.stderr)
+        return 2
+    console, passes = Console(highlight=False, width=None if sys.stdout.isatty() else 140), []
+    with Campaign(trials, arguments.workers) as campaign:
+        for number in range(arguments.repeat):
+            passes.append(_pass(campaign, arguments, console, number))
+        used = {trial.part for trial in trials}
+        checks = {part: names for part, names in campaign.names.items() if part in used}
+    findings = Findings(passes, checks)
+    report.write(findings, arguments.report)
+    report.show(console, findings)
+    console.print(f"The report: {arguments.report / 'proof.html'}", markup=False, soft_wrap=True)
+    return 0 if findings.is_proof else 1
+
+
+def _pass(campaign: Campaign, arguments: argparse.Namespace, console: Console, number: int) -> Pass:
+    loaded = arguments.repeat > 1 and number == arguments.repeat - 1
+    seed = None if arguments.seed is None else arguments.seed + number
+    seen: Counter[bool] = Counter()
+    with progress(console) as bar:
+        task = bar.add_task("", total=len(campaign.trials))
+
+        def each(result: Result) -> None:
+            seen[is_right(result)] += 1
+            under = ", under load" if loaded else ""
+            said = f"Pass {number + 1} of {arguments.repeat}{under}: {seen[True]} as they should be, {seen[False]} not"
+            bar.update(task, advance=1, description=said)
+
+        done = campaign.run(each, arguments.everything, loaded, seed)
+    console.print(f"Pass {number + 1}{', under load' if loaded else ''}: {done.seconds:.0f} s, seed {done.seed}")
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())
