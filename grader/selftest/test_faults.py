@@ -412,7 +412,8 @@ def test_a_deadlock_of_threads(submit):
             thread.join()
             return x
         """)
-    assert "Deadlock" in verdict(world, 2)
+    message = verdict(world, 2)
+    assert "Deadlock" in message, message
 
 
 def test_a_deadlock_beside_a_busy_thread(submit):
