@@ -18,7 +18,7 @@ The size S of a collective is the number of bytes of the *whole* array: what one
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -167,8 +167,8 @@ def stopwatch(
 
 
 def sweep(
-    collectives: Iterable[str],
-    sizes: Iterable[int],
+    collectives: Sequence[str],
+    sizes: Sequence[int],
     world_size: int,
     run: Callable[[str, int], tuple[float, int]],
 ) -> Iterator[Row]:

@@ -18,7 +18,7 @@ The size S of a collective is the number of bytes of the *whole* array: what one
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -210,8 +210,8 @@ def stopwatch(
 
 
 def sweep(
-    collectives: Iterable[str],
-    sizes: Iterable[int],
+    collectives: Sequence[str],
+    sizes: Sequence[int],
     world_size: int,
     run: Callable[[str, int], tuple[float, int]],
 ) -> Iterator[Row]:
@@ -232,7 +232,6 @@ def sweep(
     About 8 lines.
     """
     # BEGIN SOLUTION 2.3: sweep
-    collectives, sizes = list(collectives), list(sizes)
     for collective in collectives:
         _check(collective, world_size)
     return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)

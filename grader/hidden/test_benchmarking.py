@@ -280,6 +280,12 @@ def test_sweep_rows(world, rng):
     rows = run.values()[0]
     run.demand(len(rows) == 12, f"{len(rows)} rows; 3 collectives at 4 sizes make 12.")
     asked = [(collective, size) for collective in collectives for size in sizes]
+    ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
+    for i, (right, got) in enumerate(zip([f"{collective} {size}" for collective, size in asked], ran)):
+        run.demand(
+            got == right,
+            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for ({right.replace(' ', ', ')}).",
+        )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
         algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, 4, seconds)
         different = truth.row_difference(row, (collective, size, seconds, algorithm, bus, wrong))

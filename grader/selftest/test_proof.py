@@ -238,6 +238,7 @@ def test_one_wrong_verdict_in_one_pass_is_no_proof(verdicts, proved, killed):
 
 def test_a_check_that_nothing_fails_is_named():
     assert Findings(passes(KILLED), {PART: ["a", "b", "c"]}).idle == [(PART, "b"), (PART, "c")]
+    assert Findings(passes(KILLED), {PART: ["a", "b", "c"]}, whole=False).idle == []
 
 
 def test_the_report_shows_what_students_wrote_as_text(tmp_path):

@@ -58,7 +58,8 @@ def main() -> int:
             passes.append(_pass(campaign, arguments, console, number))
         used = {trial.part for trial in trials}
         checks = {part: names for part, names in campaign.names.items() if part in used}
-    findings = Findings(passes, checks)
+    whole = not arguments.only and MUTANT in (arguments.kind or [MUTANT])
+    findings = Findings(passes, checks, whole)
     report.write(findings, arguments.report)
     report.show(console, findings)
     console.print(f"The report: {arguments.report / 'proof.html'}", markup=False, soft_wrap=True)

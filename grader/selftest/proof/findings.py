@@ -62,6 +62,7 @@ class Matrix:
 class Findings:
     passes: list[Pass]
     checks: dict[str, list[str]]  # all of a part
+    whole: bool = True  # all mutants were tried
     parts: list[Row] = field(default_factory=list)
     problems: list[Row] = field(default_factory=list)
     total: Row = field(default_factory=lambda: Row("", "All"))
