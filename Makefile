@@ -42,8 +42,8 @@ test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges
 proof: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. PROOF='--part collectives'
 	$(PY) -m grader.selftest.proof $(PROOF)
 
-prove: $(READY)  ## every hostile submission in every tier, a hundred kills (make test tries some of each)
-	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal grader/selftest/test_hostile.py grader/selftest/test_killed.py
+prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
+	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py)
 
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }

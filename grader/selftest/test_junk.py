@@ -1,0 +1,52 @@
+"""Submissions in which every function returns the same nonsense: no points, no error of ours, and a message each time."""
+
+import ast
+import os
+
+import pytest
+
+from grader.assignment import PARTS
+from grader.reports.record import FAILED
+from grader.selftest.grading import ROOT
+from grader.selftest.proof.checks import Checks
+from grader.worlds.server_process import Server
+
+JUNK = {
+    "nothing": "None",
+    "a number": "7",
+    "a list": "[1]",
+    "a text": "'text'",
+    "a tensor": "torch.zeros(1)",
+    "a tensor that is not finite": "torch.full((2, 2), float('nan'))",
+    "a dictionary": "{'value': torch.ones(2), 7: None}",
+    "pairs of nothing": "(None, None)",
+    "an object": "object()",
+    "a function": "print",
+    "itself": "SELF",
+    "true": "True",
+}
+# The others are tried by `make prove`.
+TRIED = list(JUNK) if os.environ.get("LOCKSTEP_PROVE") else ["nothing", "a tensor", "itself"]
+
+
+def junk(part: str, value: str) -> str:
+    """The part's file, with every function and class in the place of which there is now one that returns this."""
+    tree = ast.parse((ROOT / "handout" / f"{part}.py").read_text())
+    given = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    lines = ["import torch", "SELF = []", "SELF.append(SELF)", "def junk(*args, **kwargs):", f"    return {value}"]
+    return "\n".join([*lines, *(f"{name} = junk" for name in given)])
+
+
+@pytest.fixture(scope="module")
+def checks(_run):
+    return Checks(Server(_run["server"]))
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("kind", TRIED)
+def test_nonsense_fails_every_check_with_a_message(checks, kind, part):
+    with checks.staged(part, junk(part, JUNK[kind])) as staged:
+        for name in checks.parts[part]:
+            outcome = checks.run(name, staged)
+            assert outcome.status == FAILED, f"{name}: {outcome.status} {outcome.message}"
+            assert len(outcome.message) > 20 and str(ROOT) not in outcome.message, f"{name}: {outcome.message}"
