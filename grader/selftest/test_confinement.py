@@ -1,7 +1,9 @@
 """What ranks may not do, tier by tier, and what they are told when they meet a bound."""
 
 import ctypes
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from grader.face import CheckFailed, World, call
+from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT
@@ -97,6 +99,9 @@ def imports():
 def opens_itself():
     return len(os.listdir("/proc/self/fd")) > 2
 
+def user():
+    return os.getuid()
+
 def judge():
     return [attempt(lambda path: open(path, "rb").read(9), f"/proc/{JUDGE}/{name}") for name in ("environ", "mem", "maps")]
 """
@@ -113,6 +118,8 @@ def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
     assert told(world, "imports") == "'fine'"
     assert told(world, "opens_itself") == "True"
     assert told(world, "judge") == repr(["PermissionError"] * 3)
+    tier = TIERS[confined.facts()["tier"]]
+    assert (int(told(world, "user")) in confinement.UIDS) == tier.uid
     if not confined.facts()["gaps"] or "uid" in confined.facts()["tier"]:
         assert told(world, "signals") == "'PermissionError'"
 
@@ -128,6 +135,97 @@ def test_what_a_machine_has_is_used(monkeypatch):
     assert facts["tier"] == best_of_this_machine(), facts["failed"]
     assert list(facts["failed"]) == confinement.candidates()[: len(facts["failed"])]
     assert all(facts["failed"].values())
+
+
+NO_LANDLOCK = "confinement._landlock = lambda *_: None"
+# What is broken, in tiers with this or in this tier alone, and what the probe has to say; ``landlock`` is as it should be.
+BROKEN = [
+    (NO_LANDLOCK, "with landlock", "a rank could read grader"),
+    (NO_LANDLOCK + "; probe.SECRETS = ['solutions']", "with landlock", "a rank could read solutions"),
+    (NO_LANDLOCK + "; probe.SECRETS = ['.git']", "with landlock", "a rank could read .git"),
+    (NO_LANDLOCK + "; probe.SECRETS = []", "landlock", "a rank could write outside its own folder"),
+    ("confinement.SCOPE_SOCKETS_AND_SIGNALS = 0", "landlock", "a rank could signal the grader"),
+    ("confinement._landlock = lambda r, w, d: landlock([], w, d)", "with landlock", "a rank could not read the stage"),
+    ("confinement._landlock = lambda r, w, d: landlock(r, w[1:], d)", "with landlock", "a rank could not write to"),
+    ("confinement._landlock = lambda r, w, d: landlock(r, w[:1], d)", "with landlock", "ranks could not communicate"),
+    (
+        "confinement.PYTHONS.clear(), confinement.SYSTEM.clear(), confinement._common.cache_clear()",
+        "with landlock",
+        "a rank could not read Python",
+    ),
+    ("probe._close = lambda engine: None", "uid", "a rank could read grader"),
+    ("confinement._become = lambda *_, **__: None", "uid", "a rank could not write to its own folder"),
+]
+PROBE = """
+import json, os, shutil, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from grader.worlds import confinement, probe, server
+
+server._prepare([])
+landlock, engine = confinement._landlock, Path(sys.argv[2])
+for tier, broken in json.load(sys.stdin):
+    if os.fork() == 0:
+        exec(broken)
+        print(json.dumps(probe.failure(tier, engine)), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def probed(engine: Path, questions: list[tuple[str, str]]) -> list[str]:
+    """What the probe says of each tier while something is broken."""
+    for name in ("grader", "solutions", ".git"):
+        (engine / name).mkdir(parents=True)
+    command = [sys.executable, "-I", "-c", PROBE, str(ROOT), str(engine)]
+    environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # as the server has it
+    done = subprocess.run(
+        command, input=json.dumps(questions), env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_probe_notices_what_is_broken(grounds):
+    sound = dict(zip(CONFINED, probed(grounds / "sound", [(tier, "") for tier in CONFINED])))
+    works = [tier for tier, complaint in sound.items() if not complaint]
+    assert works, sound
+    asked = []
+    for broken, where, complaint in BROKEN:
+        for tier in works:
+            of_signals = "signal" in complaint and confinement.landlock_abi() < 6  # which nothing confines there
+            if where in (tier, *(f"with {name}" for name in tier.split("+"))) and not of_signals:
+                asked.append((tier, broken, complaint))
+    said = probed(grounds / "engine", [(tier, broken) for tier, broken, _ in asked])
+    assert len(said) == len(asked)
+    wrong = [(*question, got) for question, got in zip(asked, said) if not got.startswith(question[-1])]
+    assert not wrong
+
+
+def test_an_ordinary_user_that_hides_can_be_confined(grounds):
+    """Even its own files in /proc are closed to a process that nobody may trace, unless it is root's."""
+    if not confinement.landlock_abi():
+        pytest.skip("this kernel has no Landlock")
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from grader.worlds import confinement
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+confinement.hide_from_tracers()
+try:
+    open("/proc/self/oom_score_adj", "r+")
+except PermissionError:
+    print("hidden")
+confinement.get_ready()
+confinement.enter(confinement.TIERS["landlock"], 0, [], [os.getcwd()], "cpu")
+print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", program], cwd=grounds, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("hidden\nentered True True\n", "")
 
 
 def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
@@ -173,19 +271,53 @@ def test_forks_without_end_are_ended(confined, grounds):
     assert "processes and threads" in told(inside(confined, grounds, source), "broken")
 
 
-def test_the_server_serves_no_rank(submit, server):
-    world = submit(f"""
+@pytest.mark.parametrize("who", ["rank", "orphan"])
+def test_the_server_serves_no_rank(confined, grounds, who):
+    """Nor what a rank has started and left. The server's own user can reach it: then it looks who asks."""
+    source = f"""
         import json, socket
-        def broken():
-            connection = socket.socket(socket.AF_UNIX)
+
+        def rank():
             try:
-                connection.connect({server.address!r})
+                os.chdir({os.path.dirname(confined.address)!r})
+                connection = socket.socket(socket.AF_UNIX)
+                connection.connect("socket")
+            except OSError:
+                return "not reached"
+            try:
                 connection.sendall(json.dumps({{"hello": True}}).encode())
-                return connection.recv(1000)
-            except OSError as error:
-                return type(error).__name__
+                return connection.recv(1000).decode() or "refused"
+            except OSError:
+                return "refused"
+
+        def orphan():
+            read, write = os.pipe()
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(0.2)
+                    os.write(write, rank().encode())
+                os._exit(0)
+            return os.read(read, 1000).decode()
+        """
+    own_user = TIERS[confined.facts()["tier"]].uid
+    assert told(inside(confined, grounds, source), who) == repr("not reached" if own_user else "refused")
+
+
+@pytest.mark.parametrize("function", ["guesses", "average"])
+def test_a_right_value_that_came_by_no_communication_is_no_answer(submit, function):
+    world = submit("""
+        def average(tensor):
+            return torch.full_like(tensor, 3.0)
+
+        def guesses(tensor):  # alone on its rank
+            return torch.full_like(tensor, 3.0)
         """)
-    assert "torch" not in told(world, "broken")
+    (run,) = world(2, call(f"collectives.{function}", each([1.0, 2.0], [5.0, 4.0])))
+    if function == "guesses":
+        return run.returns([3.0, 3.0], [3.0, 3.0])
+    with pytest.raises(CheckFailed, match="rank 0 has the right result, and has communicated nothing"):
+        run.returns([3.0, 3.0], [3.0, 3.0])
 
 
 def segments() -> set[str]:
