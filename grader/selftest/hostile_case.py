@@ -20,7 +20,7 @@ The keys of case.json:
     alone     without ``preamble.py`` in front of collectives.py
     seconds   that grading may take
     rare      only `make prove` tries it: slow, or much like another, or like a test elsewhere
-    unless    {tier: why it cannot be held there}
+    unless    {tier: the gap of this tier that it goes through, in the words of ``Tier.gaps``}
     make      what git cannot hold: see ``Workshop``
 """
 

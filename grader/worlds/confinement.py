@@ -4,7 +4,8 @@
     landlock   sees its own folder, the stage, Python and the system; may write only to its own folder     Linux 5.13
     uid        a user of its own for every rank                                         root
 
-A tier is a set of names. ``server`` finds out by a probe which one works here: see ``probe``. Nothing in here is secret.
+A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. ``server`` finds out by a probe which one
+works here: see ``probe``. Nothing in here is secret.
 """
 
 import ctypes
@@ -52,17 +53,26 @@ class Tier:
         return " and ".join(parts) or "nothing but limits"
 
     def gaps(self, abi: int) -> list[str]:
-        """What student code can do in this tier though it should not; ``abi`` is this kernel's version of Landlock."""
-        gaps = []
-        if not self.uid and not self.landlock:
-            gaps.append("read and change whatever the user who grades may, also signal the grader")
-        elif not self.uid and abi < 6:
-            gaps.append("signal the grader")
-        if not self.landlock:
-            gaps.append("see what other processes were started with, and share files with other ranks")
-        if not self.uid:
-            gaps.append("leave System V semaphores and queues behind")
-        return gaps
+        """What student code can do in this tier though it should not; ``abi`` is this kernel's version of Landlock.
+
+        Held against the hostile submissions that show it: their ``unless`` has these words.
+        """
+        alone = self.landlock and not self.uid
+        nothing = not self.landlock and not self.uid
+        found = {
+            "read and change whatever the user who grades may, also signal the grader": nothing,
+            "signal the grader": alone and abi < 6,
+            "change limits and priorities of the grader's processes": alone,
+            "change rights, owners and times of the grader's files": alone,
+            "see what other processes were started with": not self.landlock,
+            "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
+            "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
+            "share sockets that have no file with other ranks": not self.landlock or abi < 6,
+            "leave System V semaphores and queues behind": not self.uid,
+            "open connections to other machines": True,
+            "forge the record of what it communicated": True,  # it is made in the rank: a way to cheat, not to harm
+        }
+        return [gap for gap, there in found.items() if there]
 
 
 # Best first. A stranger's user with a reader's right is confined by Landlock alone in what it reads, and by both in the rest.
