@@ -46,7 +46,9 @@ def test_forward(world, rng):
     """The last stage has the output of a single device, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
         made = [PipelineProblem(rng, n, m, dtype=dtype) for m, dtype in micro_batch_counts(n)]
-        runs = world(n, *(p.forward(wrap) for p, wrap in zip(made, [Strided] + [np.array] * len(made))))
+        both = [PipelineProblem(rng, n, 2) for _ in range(2)]
+        wraps = [Strided] + [np.array] * len(made)
+        *runs, in_turn = world(n, *(p.forward(wrap) for p, wrap in zip(made, wraps)), forward_in_turn(both))
         for run, p in zip(runs, made):
             run.returns(
                 *[None] * (n - 1),
@@ -57,6 +59,20 @@ def test_forward(world, rng):
                 lookalikes=[{}] * (n - 1) + [p.misplaced_rows()],
             )
             run.keeps_inputs()
+        in_turn.returns(
+            *[[None, None]] * (n - 1),
+            [p.y for p in both],
+            within=rounding(np.float64),
+            part=lambda r: [y for y, _ in r],
+            named="the list of two calls' outputs",
+        )
+
+
+def forward_in_turn(problems):
+    """A call for each, one after the other, judged at the end: what the first one returned must be its own."""
+    stages = range(problems[0].n)
+    inputs = (each(*(p.arguments(stage) for stage in stages)) for p in problems)
+    return call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
 
 
 def micro_batch_counts(n):
@@ -70,10 +86,8 @@ def micro_batch_counts(n):
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
     for n in (1, 2, 3):
-        # Two batches, one after the other, judged at the end: what the first call returned must be its own.
         both = [PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)]
-        inputs = (each(*(p.arguments(stage) for stage in range(n))) for p in both)
-        (run,) = world(n, call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn"))
+        (run,) = world(n, forward_in_turn(both))
         expected = [[p.saved_by_stage[stage] for p in both] for stage in range(n)]
         late = [{parts.LATE_Z: [[[(x, truth.gelu(z)) for x, z in own] for own in s] for s in e]} for e in expected]
         run.returns(
@@ -158,9 +172,18 @@ def test_backward_flows(world, rng):
 @visibility("after_published")
 def test_backward_twice(world, rng):
     """A second backward pass with the same tensors gives the same gradients, not twice as much"""
-    p = PipelineProblem(rng, 2, 3)
-    (run,) = world(2, p.backward(driver="twice"))
+    p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
+    inputs = (
+        each(*((q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None) for stage in range(2)))
+        for q in (p, other)
+    )
+    run, in_turn = world(
+        2, p.backward(driver="twice"), call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn")
+    )
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]} for own in p.gradients_of_stages
     ]
     run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], named=GRADIENTS, lookalikes=doubled)
+    # Two passes with other tensors, judged at the end: what the first one returned must be its own.
+    both = zip(p.gradients_of_stages, other.gradients_of_stages)
+    in_turn.returns(*map(list, both), within=p.within, named="the list of both passes' gradients")

@@ -250,6 +250,7 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     # may have copied its batch.
     for run, grown, message, _, text in list(growth(world, rng, one_forward_one_backward))[1:]:
         text += f" A message has {message} bytes: is every isend waited for, soon after it has arrived?"
+        text += " And is nothing kept that was received, and no output?"
         run.demand(grown <= 0.7 * message, text)
 
 

@@ -281,4 +281,621 @@ MUTANTS = [
         {"public bubble", "hidden bubble_measured"},
         "the list of fractions is wrong",
     ),
+    # ——— 5.1
+    Mutant(
+        "stages of a size that is rounded up",
+        "pipeline_parallel",
+        "    bounds = [stage * each + min(stage, remainder) for stage in range(num_stages + 1)]\n",
+        "    bounds = [min(stage * -(-num_layers // num_stages), num_layers) for stage in range(num_stages + 1)]\n",
+        {"public split_layers", "hidden split_layers"},
+        "expected the layers [[0, 1], [2], [3]], got [[0, 1], [2, 3], []]",
+    ),
+    Mutant(
+        "as many stages as layers are refused",
+        "pipeline_parallel",
+        "    if not 1 <= num_stages <= num_layers:",
+        "    if not 1 <= num_stages < num_layers:",
+        {"hidden split_layers"},
+        "1 layers cannot be cut into 1 stages",
+    ),
+    Mutant(
+        "more stages than layers get empty ranges",
+        "pipeline_parallel",
+        "    if not 1 <= num_stages <= num_layers:",
+        "    if num_stages < 1:",
+        {"hidden split_layers_misuse"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
+    Mutant(
+        "no stage at all is divided by",
+        "pipeline_parallel",
+        "    if not 1 <= num_stages <= num_layers:",
+        "    if num_stages > num_layers:",
+        {"hidden split_layers_misuse"},
+        "raised ZeroDivisionError",
+    ),
+    Mutant(
+        "an error about layers without their numbers",
+        "pipeline_parallel",
+        'raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")',
+        'raise ValueError("more stages than layers")',
+        {"hidden split_layers_misuse"},
+        "ValueError does not say 2 nor 3",
+    ),
+    # ——— 5.2
+    Mutant(
+        "z is what comes after gelu",
+        "pipeline_parallel",
+        "        saved.append((x, z))\n",
+        "        saved.append((x, y))\n",
+        {"public forward", "hidden forward_saves"} | RUN,
+        "z is what comes before gelu",
+    ),
+    Mutant(
+        "the layers are saved from the last to the first",
+        "pipeline_parallel",
+        "        saved.append((x, z))\n",
+        "        saved.insert(0, (x, z))\n",
+        {"public forward", "hidden forward_saves"} | RUN,
+        "saved, [micro-batch][layer][x or z],",
+    ),
+    Mutant(
+        "every stage returns its output",
+        "pipeline_parallel",
+        "        if stage == last_stage:\n            outputs.append(y_i)\n        else:\n            sends.append(dist.isend(y_i, dst=stage + 1))"
+        "  # the next micro-batch does not wait for the next stage\n"
+        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs) if stage == last_stage else None, saved\n",
+        "        outputs.append(y_i)\n        if stage < last_stage:\n            sends.append(dist.isend(y_i, dst=stage + 1))\n"
+        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs), saved\n",
+        FORWARD,
+        "expected None, got a tensor",
+    ),
+    Mutant(
+        "the micro-batches' outputs are stacked",
+        "pipeline_parallel",
+        "    return torch.cat(outputs) if",
+        "    return torch.stack(outputs) if",
+        FORWARD,
+        "expected shape (9, 2), got (3, 3, 2)",
+    ),
+    Mutant(
+        "every message is received as float32",
+        "pipeline_parallel",
+        "    received = like.new_empty(rows, like.shape[1])\n",
+        "    received = torch.empty(rows, like.shape[1])\n",
+        FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
+        "receive from rank 0 of 6 × float32",
+    ),
+    Mutant(
+        "every message is received as float64",
+        "pipeline_parallel",
+        "    received = like.new_empty(rows, like.shape[1])\n",
+        "    received = torch.empty(rows, like.shape[1], dtype=torch.float64)\n",
+        {"hidden forward", "hidden backward", "hidden run_schedule"},
+        "receive from rank 0 of 18 × float64",
+    ),
+    Mutant(
+        "one buffer for all messages",
+        "pipeline_parallel",
+        "    received = like.new_empty(rows, like.shape[1])\n",
+        "    global _buffer\n"
+        '    if globals().get("_buffer") is None or _buffer.shape != (rows, like.shape[1]) or _buffer.dtype != like.dtype:\n'
+        "        _buffer = like.new_empty(rows, like.shape[1])\n    received = _buffer\n",
+        {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
+        "saved, [micro-batch][layer][x or z], is wrong on rank 1",
+    ),
+    Mutant(
+        "a message is used before it is there",
+        "pipeline_parallel",
+        "    received = like.new_empty(rows, like.shape[1])\n    dist.recv(received, src=source)\n",
+        "    received = like.new_zeros(rows, like.shape[1])\n    dist.irecv(received, src=source)\n",
+        FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
+        "all zeros: is the output ever filled",
+    ),
+    Mutant(
+        "sends of the forward pass are never waited for",
+        "pipeline_parallel",
+        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs)",
+        "    return torch.cat(outputs)",
+        FORWARD | {"hidden forward_saves"},
+        "Keep what isend returns, and call its wait()",
+    ),
+    Mutant(
+        "activations go to stage 1, whoever sends them",
+        "pipeline_parallel",
+        "            sends.append(dist.isend(y_i, dst=stage + 1))",
+        "            sends.append(dist.isend(y_i, dst=1))",
+        {"hidden forward", "hidden forward_saves", "hidden forward_flows"},
+        "a rank sends to itself",
+    ),
+    Mutant(
+        "the batch is viewed as if it were contiguous",
+        "pipeline_parallel",
+        "    outputs, saved, sends = [], [], []\n",
+        "    if stage == 0:\n        x = x.view(-1).view(batch_size, -1)\n    outputs, saved, sends = [], [], []\n",
+        {"hidden forward"},
+        "view size is not compatible with input tensor's size and stride",
+    ),
+    Mutant(
+        "what is saved grows from call to call",
+        "pipeline_parallel",
+        "    outputs, saved, sends = [], [], []\n",
+        '    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []\n',
+        {"hidden forward_saves"},
+        "[0]: expected a list of 3, got a list of 6",
+    ),
+    Mutant(
+        "an output is kept, and overwritten by the next call's",
+        "pipeline_parallel",
+        "    return torch.cat(outputs) if stage == last_stage else None, saved",
+        '    kept = pipeline_forward.__dict__.setdefault("kept", {})\n'
+        "    if stage == last_stage:\n        y = torch.cat(outputs)\n"
+        "        y = kept.setdefault((y.shape, y.dtype), torch.empty_like(y)).copy_(y)\n"
+        "    return y if stage == last_stage else None, saved",
+        {"hidden forward"},
+        "the list of two calls' outputs is wrong",
+    ),
+    Mutant(
+        "the shape of each further micro-batch is sent before it",
+        "pipeline_parallel",
+        """        y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+        if stage == last_stage:
+            outputs.append(y_i)
+        else:
+            sends.append(dist.isend(y_i, dst=stage + 1))""",
+        """        y_i, saved_i = _stage_forward(weights, x_i)
+        saved.append(saved_i)
+        if stage > 0 and i + 1 < num_micro_batches:
+            dist.recv(torch.empty(2, dtype=torch.int64), src=stage - 1)
+        if stage == last_stage:
+            outputs.append(y_i)
+        else:
+            if i > 0:
+                dist.send(torch.tensor(y_i.shape), dst=stage + 1)
+            sends.append(dist.isend(y_i, dst=stage + 1))""",
+        {"hidden forward_flows"},
+        "rank 0 sent 9 messages for 5 micro-batches",
+    ),
+    Mutant(
+        "all stages meet after the forward pass",
+        "pipeline_parallel",
+        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs)",
+        "    for send in sends:\n        send.wait()\n    dist.barrier()\n    return torch.cat(outputs)",
+        {"hidden forward_flows"},
+        "Stages speak to their neighbours by sending and receiving",
+    ),
+    Mutant(
+        "only the first stage looks whether the batch divides",
+        "pipeline_parallel",
+        "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
+        "    if dist.get_rank() == 0 and (num_micro_batches < 1 or batch_size % num_micro_batches):",
+        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        "expected a ValueError on every rank, but rank 1",
+    ),
+    Mutant(
+        "no micro-batch at all is divided by",
+        "pipeline_parallel",
+        "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
+        "    if num_micro_batches < 0 or batch_size % num_micro_batches:",
+        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        "raised ZeroDivisionError",
+    ),
+    Mutant(
+        "a remainder is dropped in the forward pass",
+        "pipeline_parallel",
+        "    rows = _micro_batch_rows(batch_size, num_micro_batches)\n    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1\n"
+        "    outputs, saved, sends = [], [], []\n",
+        "    rows = batch_size // max(num_micro_batches, 1)\n    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1\n"
+        "    outputs, saved, sends = [], [], []\n"
+        "    if num_micro_batches < 1 or num_micro_batches > batch_size:\n        _micro_batch_rows(batch_size, num_micro_batches)\n",
+        {"hidden forward_misuse"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
+    # ——— 5.3
+    Mutant(
+        "the layers of a stage go back in the order of the forward pass",
+        "pipeline_parallel",
+        "    for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):\n",
+        "    for weight, (x, z), total in zip(weights, saved, totals):\n",
+        BACKWARD | RUN,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "the weight is not transposed on the way back",
+        "pipeline_parallel",
+        "        grad_y = grad_z @ weight.T\n",
+        "        grad_y = grad_z @ weight\n",
+        BACKWARD | RUN,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "gradients are added to those of the step before",
+        "pipeline_parallel",
+        "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
+        "    for weight in weights:\n        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad\n"
+        "    totals, sends = [weight.grad for weight in weights], []\n",
+        {"hidden backward_twice"},
+        "the second pass's gradients were added to the first's",
+    ),
+    Mutant(
+        "a backward pass takes what was saved out of the list",
+        "pipeline_parallel",
+        "    for i, saved_i in enumerate(saved):\n",
+        "    for i in range(len(saved)):\n        saved_i = saved.pop(0)\n",
+        {"hidden backward_twice"},
+        "IndexError: list index out of range",
+    ),
+    Mutant(
+        "gelu's gradient is written over z",
+        "pipeline_parallel",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
+        "        grad_z = z.copy_(torch.ops.aten.gelu_backward(grad_y, z))\n",
+        {"hidden backward", "hidden backward_twice"},
+        "changed its input",
+    ),
+    Mutant(
+        "the stages are a ring",
+        "pipeline_parallel",
+        "        if stage > 0:\n            sends.append(dist.isend(grad_x, dst=stage - 1))\n",
+        "        sends.append(dist.isend(grad_x, dst=(stage - 1) % (last_stage + 1)))\n",
+        BACKWARD,
+        "returned without receiving from rank 0",
+    ),
+    Mutant(
+        "gradients go to stage 0, whoever sends them",
+        "pipeline_parallel",
+        "            sends.append(dist.isend(grad_x, dst=stage - 1))\n",
+        "            sends.append(dist.isend(grad_x, dst=0))\n",
+        {"hidden backward", "hidden backward_flows"},
+        "its receive from rank 2 of 18",
+    ),
+    Mutant(
+        "the gradients of all stages are added up, as in data parallelism",
+        "pipeline_parallel",
+        "    for send in sends:\n        send.wait()\n    return totals",
+        "    for send in sends:\n        send.wait()\n    for total in totals:\n        dist.all_reduce(total)\n    return totals",
+        BACKWARD,
+        "returned without taking part in the all-reduce",
+    ),
+    Mutant(
+        "every micro-batch begins with the first one's gradient of the loss",
+        "pipeline_parallel",
+        "grad_loss[i * rows :][:rows] if stage == last_stage",
+        "grad_loss[:rows] if stage == last_stage",
+        BACKWARD,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "the gradient of a sum of squares",
+        "pipeline_parallel",
+        "    grad_loss = mlp.loss_backward(y) if stage == last_stage else None",
+        "    grad_loss = 2 * y if stage == last_stage else None",
+        BACKWARD,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "the gradients are kept, and overwritten by the next call's",
+        "pipeline_parallel",
+        "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
+        '    kept = pipeline_backward.__dict__.setdefault("kept", {})\n'
+        "    kept = kept.setdefault((len(weights), weights[0].dtype, weights[0].shape), [torch.zeros_like(w) for w in weights])\n"
+        "    totals, sends = [total.zero_() for total in kept], []\n",
+        {"hidden backward_twice"},
+        "the list of both passes' gradients is wrong",
+    ),
+    # ——— 5.4
+    Mutant(
+        "micro-batches are counted from one",
+        "pipeline_parallel",
+        '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
+        '    return [(kind, i + 1) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
+        {"public schedules", "hidden gpipe"},
+        "('forward', 0) is missing",
+    ),
+    Mutant(
+        "one stage goes back in reverse order, the others do not",
+        "pipeline_parallel",
+        '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
+        '    back = [("backward", i) for i in range(num_micro_batches)]\n'
+        '    return [("forward", i) for i in range(num_micro_batches)] + (back if stage else back[::-1])',
+        {"hidden gpipe"},
+        "the stages do not have the backward passes in the same order",
+    ),
+    Mutant(
+        "a schedule that can be gone through only once",
+        "pipeline_parallel",
+        '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
+        '    return ((kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches))',
+        {"public schedules", "hidden gpipe"},
+        "not a list of pairs like ('forward', 0)",
+    ),
+    Mutant(
+        "1F1B does not cool down",
+        "pipeline_parallel",
+        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
+        "    return actions\n",
+        {"public schedules", "hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "('backward', 2) is missing",
+    ),
+    Mutant(
+        "1F1B warms up with micro-batches that do not exist",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
+        "    warm_up = num_stages - stage - 1",
+        {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "does not exist: the micro-batches are 0 … 0",
+    ),
+    Mutant(
+        "1F1B warms up for two stages only",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches, 1)",
+        {"hidden 1f1b_is_as_fast_as_gpipe"},
+        "3 stages, 3 micro-batches, forward 1 and backward 1 long: ends at 12, GPipe at 10",
+    ),
+    Mutant(
+        "1F1B goes back with the newest micro-batch",
+        "pipeline_parallel",
+        '        actions += [("forward", i), ("backward", i - warm_up)]\n'
+        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
+        '        actions += [("forward", i), ("backward", i)]\n'
+        '    return actions + [("backward", i) for i in reversed(range(warm_up))]\n',
+        {"hidden 1f1b", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "the stages do not have the backward passes in the same order",
+    ),
+    Mutant(
+        "stages are counted from the end, as Python's lists allow",
+        "pipeline_parallel",
+        "    if not 0 <= stage < num_stages:",
+        "    if not -num_stages <= stage < num_stages:",
+        {"hidden schedules_misuse"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
+    Mutant(
+        "a schedule of nothing is an empty list",
+        "pipeline_parallel",
+        "    if num_micro_batches < 1:\n",
+        "    if num_micro_batches < 0:\n",
+        {"hidden schedules_misuse", "hidden bubble_in_theory"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
+    Mutant(
+        "an error about stages that does not say which",
+        "pipeline_parallel",
+        'raise ValueError(f"stage {stage} is not one of {num_stages}")',
+        'raise ValueError("no such stage")',
+        {"hidden schedules_misuse", "hidden bubble_in_theory"},
+        "ValueError does not say",
+    ),
+    # ——— 5.5
+    Mutant(
+        "an activation waits for its receiver, and each gradient for the one before",
+        "pipeline_parallel",
+        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            if stage < last_stage:
+                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+""",
+        """                dist.send(y_i, dst=stage + 1)
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+""",
+        {"hidden run_other_legal_schedules"},
+        "Deadlock: no rank can go on.",
+    ),
+    Mutant(
+        "all activations are received at the beginning",
+        "pipeline_parallel",
+        "    for kind, i in schedule:\n"
+        '        if kind == "forward":\n'
+        "            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n",
+        "    if stage > 0:\n"
+        "        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])\n"
+        "    for kind, i in schedule:\n"
+        '        if kind == "forward":\n'
+        "            x_i = x[i * rows :][:rows]\n",
+        RUN | {"hidden own_timeline"},
+        "Deadlock: no rank can go on.",
+    ),
+    Mutant(
+        "micro-batches go back in the order in which they came forward",
+        "pipeline_parallel",
+        "_stage_backward(weights, alive.pop(i), grad_y, totals)",
+        "_stage_backward(weights, alive.pop(next(iter(alive))), grad_y, totals)",
+        {"hidden run_other_legal_schedules"},
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "the micro-batch that came last goes back first",
+        "pipeline_parallel",
+        "_stage_backward(weights, alive.pop(i), grad_y, totals)",
+        "_stage_backward(weights, alive.popitem()[1], grad_y, totals)",
+        RUN,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "the loss of the last micro-batch alone",
+        "pipeline_parallel",
+        "                    losses.append(mlp.loss(y_i))\n",
+        "                    losses = [mlp.loss(y_i)]\n",
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
+        "the loss of the last micro-batch alone",
+    ),
+    Mutant(
+        "the loss is a number of Python",
+        "pipeline_parallel",
+        "torch.stack(losses).mean()",
+        "torch.stack(losses).mean().item()",
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
+        "expected a tensor of shape (), float64, got float",
+    ),
+    Mutant(
+        "the loss is float32, whatever came in",
+        "pipeline_parallel",
+        "torch.stack(losses).mean()",
+        "torch.tensor([loss.item() for loss in losses]).mean()",
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
+        "expected dtype float64, got float32",
+    ),
+    Mutant(
+        "the last stage tells all others the loss",
+        "pipeline_parallel",
+        "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
+        "    loss = torch.stack(losses).mean() if stage == last_stage else weights[0].new_empty(())\n"
+        "    dist.broadcast(loss, src=last_stage)\n    return loss, totals",
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
+        "expected None",
+    ),
+    Mutant(
+        "the loss is divided by the number of stages",
+        "pipeline_parallel",
+        "grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches",
+        "grad_outputs[i] = mlp.loss_backward(y_i) / (last_stage + 1)",
+        RUN,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "gradients are added to those of the run before",
+        "pipeline_parallel",
+        "    totals = [torch.zeros_like(weight) for weight in weights]\n    losses = []\n",
+        "    for weight in weights:\n        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad\n"
+        "    totals = [weight.grad for weight in weights]\n    losses = []\n",
+        {"hidden run_schedule_twice"},
+        "the second step's gradients were added to the first's",
+    ),
+    Mutant(
+        "a run uses its schedule up",
+        "pipeline_parallel",
+        "    for kind, i in schedule:\n",
+        "    while schedule:\n        kind, i = schedule.pop(0)\n",
+        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        "changed the schedule that it was given",
+    ),
+    Mutant(
+        "gradients that were sent are waited for at the end",
+        "pipeline_parallel",
+        "                if sending_back:\n                    sending_back.wait()\n"
+        "                sending_back = dist.isend(grad_x, dst=stage - 1)\n"
+        "    if sending_back:\n        sending_back.wait()\n",
+        "                sending_back = sending_back or []\n"
+        "                sending_back.append(dist.isend(grad_x, dst=stage - 1))\n"
+        "    for send in sending_back or []:\n        send.wait()\n",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "is every isend waited for, soon after it has arrived?",
+    ),
+    Mutant(
+        "a send is asked whether it is complete, and never waited for",
+        "pipeline_parallel",
+        "                sending.pop(i).wait()  # at once",
+        "                sending = {j: send for j, send in sending.items() if not send.is_completed()}  # at once",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "is every isend waited for, soon after it has arrived?",
+    ),
+    Mutant(
+        "the last stage keeps the outputs of all micro-batches",
+        "pipeline_parallel",
+        "                    losses.append(mlp.loss(y_i))\n",
+        "                    losses.append(mlp.loss(y_i))\n                    grad_outputs[-1 - i] = y_i\n",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "is nothing kept that was received, and no output?",
+    ),
+    Mutant(
+        "backward passes are not recorded",
+        "pipeline_parallel",
+        "            with timeline.span(kind, i):\n                grad_x =",
+        "            if timeline:\n                grad_x =",
+        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden own_timeline"},
+        "recorded [('forward', 0)",
+    ),
+    Mutant(
+        "a span that is over before its work begins",
+        "pipeline_parallel",
+        "            with timeline.span(kind, i):\n                grad_x = _stage_backward",
+        "            with timeline.span(kind, i):\n                pass\n            if timeline:\n                grad_x = _stage_backward",
+        {"hidden own_timeline"},
+        "products were computed outside of all spans: they are work, too",
+    ),
+    Mutant(
+        "waiting for a gradient counts as work",
+        "pipeline_parallel",
+        """            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            if stage < last_stage:
+                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+            with timeline.span(kind, i):
+""",
+        """            with timeline.span(kind, i):
+                grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+                if stage < last_stage:
+                    sending.pop(i).wait()
+""",
+        {"hidden own_timeline"},
+        "span of ('backward', 0) begins before stage",
+    ),
+    Mutant(
+        "a list of the right length is a schedule",
+        "pipeline_parallel",
+        '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
+        "    if len(schedule) != 2 * num_micro_batches:",
+        {"hidden run_schedule_misuse"},
+        "expected a ValueError on every rank, but rank 0 went on to the receive",
+    ),
+    Mutant(
+        "a pass that is there twice goes unnoticed",
+        "pipeline_parallel",
+        '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
+        '    if set(schedule) != {(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)}:',
+        {"hidden run_schedule_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    # ——— 5.6
+    Mutant(
+        "the bubble of no stage is a number",
+        "pipeline_parallel",
+        "    _check_stage(0, num_stages, num_micro_batches)\n",
+        "",
+        {"hidden bubble_in_theory"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
+    Mutant(
+        "a fraction without its remainder",
+        "pipeline_parallel",
+        "return (num_stages - 1) / (num_micro_batches + num_stages - 1)",
+        "return (num_stages - 1) // (num_micro_batches + num_stages - 1)",
+        {"public bubble", "hidden bubble_in_theory"},
+        "expected 0.428571, got 0",
+    ),
+    Mutant(
+        "the clock is thought to begin at zero",
+        "pipeline_parallel",
+        "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
+        "    total = max(span.end for span in spans)\n",
+        {"hidden bubble_measured"},
+        "the list of fractions is wrong",
+    ),
+    Mutant(
+        "spans are thought to be in order",
+        "pipeline_parallel",
+        "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
+        "    total = spans[-1].end - spans[0].start\n",
+        {"hidden bubble_measured"},
+        "the list of fractions is wrong",
+    ),
+    Mutant(
+        "a stage that records nothing is not counted",
+        "pipeline_parallel",
+        "/ (len(timelines) * total)",
+        "/ (sum(1 for timeline in timelines if timeline) * total)",
+        {"hidden bubble_measured"},
+        "the list of fractions is wrong",
+    ),
+    Mutant(
+        "where nobody recorded anything nobody waited",
+        "pipeline_parallel",
+        '        raise ValueError(f"none of {len(timelines)} timelines holds a span")\n',
+        "        return 0.0\n",
+        {"hidden bubble_measured"},
+        "expected a ValueError on every rank, but rank 0 returned",
+    ),
 ]

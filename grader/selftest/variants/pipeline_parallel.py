@@ -2,4 +2,614 @@
 
 from grader.selftest.variants.variant import Variant
 
-VARIANTS: list[Variant] = []
+VARIANTS = [
+    Variant(
+        "autograd inside a stage, by torch.func.vjp",
+        "pipeline_parallel",
+        """
+def _through(weights, x):
+    for weight in weights:
+        x = torch.nn.functional.gelu(x @ weight)
+    return x
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends, incoming = [torch.zeros_like(weight) for weight in weights], [], None
+    if stage == last_stage:
+        _, pull = torch.func.vjp(mlp.loss, y)
+        incoming = pull(y.new_ones(()))[0].chunk(len(saved))
+    for i, of_micro_batch in enumerate(saved):
+        x = of_micro_batch[0][0]
+        grad = incoming[i] if incoming else _receive(len(x), weights[0], stage + 1)
+        _, pull = torch.func.vjp(_through, list(weights), x)
+        of_weights, of_x = pull(grad)
+        torch._foreach_add_(totals, of_weights)
+        if stage:
+            sends.append(dist.isend(of_x.contiguous(), stage - 1))
+    for send in sends:
+        send.wait()
+    return totals
+
+
+def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+
+    def last(weights, x):
+        return mlp.loss(_through(weights, x)) / num_micro_batches
+
+    totals, loss, pulls, going, back = None, 0, {}, {}, []
+    for kind, i in schedule:
+        if kind == "forward":
+            x_i = _receive(rows, weights[0], stage - 1) if stage else x[i * rows :][:rows]
+            with timeline.span(kind, i):
+                y, pulls[i] = torch.func.vjp(last if stage == last_stage else _through, list(weights), x_i)
+            if stage == last_stage:
+                loss = loss + y
+            else:
+                going[i] = dist.isend(y.contiguous(), stage + 1)
+            del x_i, y
+        else:
+            grad = weights[0].new_ones(()) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            if i in going:
+                going.pop(i).wait()
+            with timeline.span(kind, i):
+                of_weights, of_x = pulls.pop(i)(grad)
+                totals = of_weights if totals is None else [a + b for a, b in zip(totals, of_weights)]
+            if stage:
+                while back:
+                    back.pop().wait()
+                back.append(dist.isend(of_x.contiguous(), stage - 1))
+            del grad, of_weights, of_x
+    for send in back:
+        send.wait()
+    return (loss if stage == last_stage else None), totals
+""",
+    ),
+    Variant(
+        "activations are computed anew in the backward pass",
+        "pipeline_parallel",
+        """
+def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals = [torch.zeros_like(weight) for weight in weights]
+    inputs, going, back, squares = {}, {}, None, 0.0
+    for kind, i in schedule:
+        if kind == "forward":
+            inputs[i] = _receive(rows, weights[0], stage - 1) if stage else x.narrow(0, i * rows, rows)
+            with timeline.span(kind, i):
+                y = mlp.forward(weights, inputs[i])
+                squares = squares + y.square().sum()
+            if stage < last_stage:
+                going[i] = dist.isend(y, stage + 1)
+            del y
+            continue
+        grad = _receive(rows, weights[0], stage + 1) if stage < last_stage else None
+        if grad is not None:
+            going.pop(i).wait()
+        with timeline.span(kind, i):
+            y, saved = _stage_forward(weights, inputs.pop(i))
+            grad = y * (2 / (batch_size * y.shape[1])) if grad is None else grad
+            grad = _stage_backward(weights, saved, grad, totals)
+            del y, saved
+        if back:
+            back.wait()
+        back = dist.isend(grad, stage - 1) if stage else None
+    if back:
+        back.wait()
+    return (squares / (batch_size * len(weights[0])) if stage == last_stage else None), totals
+""",
+    ),
+    Variant(
+        "received from whoever sends",
+        "pipeline_parallel",
+        """
+FORWARD, BACKWARD = 1, 2  # tags: each kind of message has one sender
+
+
+def _anybodys(rows, like, tag):
+    buffer = like.new_empty(rows, like.shape[1])
+    dist.recv(buffer, tag=tag)
+    return buffer
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, sends = [], [], []
+    for i in range(num_micro_batches):
+        x_i = _anybodys(rows, weights[0], FORWARD) if stage else x[i * rows :][:rows]
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, stage + 1, tag=FORWARD))
+        else:
+            ys.append(y_i)
+    [send.wait() for send in sends]
+    return (torch.cat(ys) if ys else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    grads = mlp.loss_backward(y).chunk(len(saved)) if stage == last_stage else [None] * len(saved)
+    for own, grad in zip(saved, grads):
+        if grad is None:
+            grad = _anybodys(len(own[0][0]), weights[0], BACKWARD)
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            sends.append(dist.isend(grad, stage - 1, tag=BACKWARD))
+    [send.wait() for send in sends]
+    return totals
+""",
+    ),
+    Variant(
+        "a group of two for each pair of neighbours",
+        "pipeline_parallel",
+        '''
+_groups = {}
+
+
+def _pairs():
+    """For each pair of neighbours a group, in which the earlier stage is 0 and the later one 1."""
+    if not _groups:
+        for first in range(dist.get_world_size() - 1):
+            _groups[first] = dist.new_group([first, first + 1])
+    return _groups
+
+
+def _from(rows, like, group, group_src):
+    buffer = like.new_empty(rows, like.shape[1])
+    dist.recv(buffer, group=group, group_src=group_src)
+    return buffer
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, groups = dist.get_rank(), _pairs()
+    before, after = groups.get(stage - 1), groups.get(stage)
+    ys, saved, sends = [], [], []
+    for i in range(num_micro_batches):
+        x_i = _from(rows, weights[0], before, 0) if before else x[i * rows :][:rows]
+        y_i, own = _stage_forward(weights, x_i)
+        saved.append(own)
+        if after:
+            sends.append(dist.isend(y_i, group=after, group_dst=1))
+        else:
+            ys.append(y_i)
+    for send in sends:
+        send.wait()
+    return (None if after else torch.cat(ys)), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, groups = dist.get_rank(), _pairs()
+    before, after = groups.get(stage - 1), groups.get(stage)
+    totals, sends = [torch.zeros_like(weight) for weight in weights], []
+    grads = None if after else mlp.loss_backward(y).chunk(len(saved))
+    for i, own in enumerate(saved):
+        grad = _from(len(own[0][0]), weights[0], after, 1) if after else grads[i]
+        grad = _stage_backward(weights, own, grad, totals)
+        if before:
+            sends.append(dist.isend(grad, group=before, group_dst=0))
+    for send in sends:
+        send.wait()
+    return totals
+''',
+    ),
+    Variant(
+        "float64 inside, einsum, and results in tensors that were made before",
+        "pipeline_parallel",
+        """
+def _wide(tensors):
+    return torch.stack([tensor.double() for tensor in tensors])
+
+
+def _stage_forward(weights, x):
+    saved, dtype = [], x.dtype
+    for weight in _wide(weights):
+        z = torch.einsum("bi,ij->bj", x.double(), weight)
+        y = (z * 0.5 * (1 + torch.erf(z / 2**0.5))).to(dtype)
+        saved.append((x, z.to(dtype)))
+        x = y
+    return x.contiguous(), saved
+
+
+def _stage_backward(weights, saved, grad_y, totals):
+    grad = grad_y.double()
+    for weight, (x, z), total in zip(reversed(_wide(weights)), reversed(saved), reversed(totals)):
+        z = z.double()
+        density = torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5
+        grad = grad * (0.5 * (1 + torch.erf(z / 2**0.5)) + z * density)
+        total += torch.einsum("bi,bj->ij", x.double(), grad).to(total.dtype)
+        grad = torch.einsum("bj,ij->bi", grad, weight)
+    return grad.to(grad_y.dtype).contiguous()
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows, width = _micro_batch_rows(batch_size, num_micro_batches), weights[0].shape[1]
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    inputs = weights[0].new_empty(num_micro_batches, rows, width)
+    y = weights[0].new_empty(num_micro_batches, rows, width)
+    saved, sends = [], []
+    for i in range(num_micro_batches):
+        if stage:
+            dist.recv(inputs[i], stage - 1)
+        else:
+            inputs[i] = x.unflatten(0, (num_micro_batches, rows))[i]
+        y[i], own = _stage_forward(weights, inputs[i])
+        saved.append(own)
+        if stage < last_stage:
+            sends += [dist.isend(y[i], stage + 1)]
+    for send in sends:
+        send.wait()
+    return (y.flatten(0, 1) if stage == last_stage else None), saved
+""",
+    ),
+    Variant(
+        "every exchange by batch_isend_irecv, receives one ahead",
+        "pipeline_parallel",
+        '''
+def _begin(operation, tensor, peer):
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer)])
+    return work
+
+
+class _Inbox:
+    """Receives from one neighbour, of which the next one has always begun."""
+
+    def __init__(self, count, rows, like, source):
+        self.left, self.source = count, source
+        self.new = lambda: like.new_empty(rows, like.shape[1])
+        self.next = self._post()
+
+    def _post(self):
+        if self.left == 0:
+            return None
+        self.left -= 1
+        buffer = self.new()
+        return buffer, _begin(dist.irecv, buffer, self.source)
+
+    def take(self):
+        buffer, work = self.next
+        work.wait()
+        self.next = self._post()
+        return buffer
+
+
+class _Outbox:
+    def __init__(self, target):
+        self.target, self.works = target, []
+
+    def put(self, tensor):
+        self.works.append(_begin(dist.isend, tensor.contiguous(), self.target))
+
+    def empty(self):
+        while self.works:
+            self.works.pop(0).wait()
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    inbox = _Inbox(num_micro_batches, rows, weights[0], stage - 1) if stage else None
+    outbox, results = _Outbox(stage + 1), []
+    for part in range(num_micro_batches):
+        results.append(_stage_forward(weights, inbox.take() if inbox else x.split(rows)[part]))
+        if stage < last_stage:
+            outbox.put(results[-1][0])
+    outbox.empty()
+    ys, saved = zip(*results)
+    return (torch.cat(ys) if stage == last_stage else None), list(saved)
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    rows = saved[0][0][0].shape[0]
+    inbox = _Inbox(len(saved), rows, weights[0], stage + 1) if stage < last_stage else None
+    outbox, totals = _Outbox(stage - 1), [torch.zeros_like(weight) for weight in weights]
+    for part, own in enumerate(saved):
+        grad = inbox.take() if inbox else mlp.loss_backward(y).split(rows)[part]
+        grad = _stage_backward(weights, own, grad, totals)
+        if stage:
+            outbox.put(grad)
+    outbox.empty()
+    return totals
+
+
+def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    first, last = stage == 0, stage == last_stage
+    forwards = None if first else _Inbox(num_micro_batches, rows, weights[0], stage - 1)
+    backwards = None if last else _Inbox(num_micro_batches, rows, weights[0], stage + 1)
+    on, back = _Outbox(stage + 1), _Outbox(stage - 1)
+    totals, alive, loss = [torch.zeros_like(weight) for weight in weights], {}, 0
+
+    def forward(i):
+        nonlocal loss
+        part = x[i * rows : (i + 1) * rows] if first else forwards.take()
+        with timeline.span("forward", i):
+            y, own = _stage_forward(weights, part)
+            alive[i] = own, (mlp.loss_backward(y) / num_micro_batches if last else None)
+            loss = loss + mlp.loss(y) / num_micro_batches if last else None
+        if not last:
+            on.put(y)
+
+    def backward(i):
+        grad = None if last else backwards.take()
+        while len(on.works) > len(alive) - 1:  # sends come first in, first out: as many have arrived as gradients have
+            on.works.pop(0).wait()
+        with timeline.span("backward", i):
+            own, grad_of_loss = alive.pop(i)
+            grad = _stage_backward(weights, own, grad_of_loss if last else grad, totals)
+        if not first:
+            back.empty()
+            back.put(grad)
+
+    for kind, i in schedule:
+        {"forward": forward, "backward": backward}[kind](i)
+    on.empty()
+    back.empty()
+    return loss, totals
+''',
+    ),
+    Variant(
+        "coroutines, of which each waits where it has to",
+        "pipeline_parallel",
+        """
+import asyncio
+
+
+async def _arrival(work):
+    await asyncio.to_thread(work.wait)
+
+
+async def _take(rows, like, source, tag):
+    buffer = like.new_empty(rows, like.shape[1])
+    await _arrival(dist.irecv(buffer, source, tag=tag))
+    return buffer
+
+
+async def _forward(weights, x, rows, m):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    ys, saved, going = [], [], []
+    for i in range(m):
+        y, own = _stage_forward(weights, await _take(rows, weights[0], stage - 1, i) if stage else x[i * rows :][:rows])
+        ys.append(y)
+        saved.append(own)
+        if stage < last_stage:
+            going.append(asyncio.create_task(_arrival(dist.isend(y, stage + 1, tag=i))))
+    await asyncio.gather(*going)
+    return (torch.cat(ys) if stage == last_stage else None), saved
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    return asyncio.run(_forward(weights, x, rows, num_micro_batches))
+
+
+async def _backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, going = [torch.zeros_like(weight) for weight in weights], []
+    own = mlp.loss_backward(y).chunk(len(saved)) if stage == last_stage else None
+    for i, part in enumerate(saved):
+        grad = own[i] if own else await _take(len(part[0][0]), weights[0], stage + 1, i)
+        grad = _stage_backward(weights, part, grad, totals)
+        if stage:
+            going.append(asyncio.create_task(_arrival(dist.isend(grad, stage - 1, tag=i))))
+    await asyncio.gather(*going)
+    return totals
+
+
+def pipeline_backward(weights, saved, y):
+    return asyncio.run(_backward(weights, saved, y))
+
+
+async def _run(schedule, weights, x, rows, m, timeline):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, alive, losses, going = [torch.zeros_like(weight) for weight in weights], {}, [], set()
+
+    def send(tensor, target, tag):
+        task = asyncio.create_task(_arrival(dist.isend(tensor, target, tag=tag)))
+        going.add(task)
+        task.add_done_callback(going.discard)
+
+    for kind, i in schedule:
+        if kind == "forward":
+            x_i = await _take(rows, weights[0], stage - 1, i) if stage else x[i * rows :][:rows]
+            with timeline.span(kind, i):
+                y, alive[i] = _stage_forward(weights, x_i)
+                if stage == last_stage:
+                    losses.append(mlp.loss(y))
+                    alive[i] = alive[i], mlp.loss_backward(y) / m
+            if stage < last_stage:
+                send(y, stage + 1, i)
+            del x_i, y
+        else:
+            own = alive.pop(i)
+            own, grad = own if stage == last_stage else (own, await _take(rows, weights[0], stage + 1, m + i))
+            with timeline.span(kind, i):
+                grad = _stage_backward(weights, own, grad, totals)
+            if stage:
+                send(grad, stage - 1, m + i)
+            del own, grad
+        await asyncio.sleep(0)
+    await asyncio.gather(*going)
+    return (torch.stack(losses).mean() if losses else None), totals
+
+
+def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
+    return asyncio.run(_run(schedule, weights, x, rows, num_micro_batches, timeline))
+""",
+    ),
+    Variant(
+        "recursion, over layers and over micro-batches",
+        "pipeline_parallel",
+        """
+def split_layers(num_layers, num_stages):
+    if num_stages < 1 or num_stages > num_layers:
+        raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")
+    if num_stages == 1:
+        return [range(num_layers)]
+    size = num_layers // num_stages
+    return [*split_layers(num_layers - size, num_stages - 1), range(num_layers - size, num_layers)]
+
+
+def _stage_forward(weights, x):
+    if not weights:
+        return x, []
+    y, z = mlp.layer_forward(x, weights[0])
+    out, rest = _stage_forward(weights[1:], y)
+    return out, [(x, z), *rest]
+
+
+def _stage_backward(weights, saved, grad_y, totals):
+    if not weights:
+        return grad_y
+    grad, own = mlp.layer_backward(
+        *saved[0], weights[0], _stage_backward(weights[1:], saved[1:], grad_y, totals[1:])
+    )
+    totals[0] += own
+    return grad.contiguous()
+
+
+def pipeline_forward(weights, x, batch_size, num_micro_batches):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+
+    def rest(left):
+        if left == 0:
+            return [], []
+        x_i = _receive(rows, weights[0], stage - 1) if stage else x[batch_size - left * rows :][:rows]
+        y, own = _stage_forward(weights, x_i)
+        going = dist.isend(y, stage + 1) if stage < last_stage else None
+        ys, saved = rest(left - 1)
+        if going:
+            going.wait()
+        return [y, *ys], [own, *saved]
+
+    ys, saved = rest(num_micro_batches)
+    return (torch.cat(ys) if stage == last_stage else None), saved
+
+
+def pipeline_backward(weights, saved, y):
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals = [torch.zeros_like(weight) for weight in weights]
+
+    def rest(left, grads):
+        if left:
+            own = left.pop()  # the last micro-batch first
+            grad = grads.pop() if grads else _receive(len(own[0][0]), weights[0], stage + 1)
+            grad = _stage_backward(weights, own, grad, totals)
+            going = dist.isend(grad, stage - 1) if stage else None
+            rest(left, grads)
+            if going:
+                going.wait()
+
+    rest(list(saved), list(mlp.loss_backward(y).chunk(len(saved))) if stage == last_stage else [])
+    return totals
+""",
+    ),
+    Variant(
+        "other schedules that are right",
+        "pipeline_parallel",
+        '''
+import heapq
+
+
+def gpipe_schedule(stage, num_stages, num_micro_batches):
+    """Last micro-batch first, and back the way it came."""
+    _check_stage(stage, num_stages, num_micro_batches)
+    order = [*range(num_micro_batches)][::-1]
+    return [("forward", i) for i in order] + [("backward", i) for i in order[::-1]]
+
+
+def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):
+    """All stages on a clock of half steps: a pass forward at even ticks, one back at odd ones; micro-batch 0 comes last."""
+    _check_stage(stage, num_stages, num_micro_batches)
+    passes = []
+    for turn in range(num_micro_batches):
+        i = num_micro_batches - 1 - turn
+        heapq.heappush(passes, (2 * turn + stage, ["forward", i]))
+        heapq.heappush(passes, (2 * turn + 2 * num_stages - 1 - stage, ["backward", i]))
+    return [tuple(heapq.heappop(passes)[1]) for _ in range(2 * num_micro_batches)]
+
+
+def bubble_fraction(num_stages, num_micro_batches):
+    """Counted, on that clock."""
+    _check_stage(0, num_stages, num_micro_batches)
+    ticks = 2 * (num_micro_batches + num_stages - 1)
+    return sum(ticks - 2 * num_micro_batches for _ in range(num_stages)) / (num_stages * ticks)
+
+
+def measured_bubble(timelines):
+    """Idle time, gap by gap."""
+    edges = [edge for timeline in timelines for span in timeline for edge in (span.start, span.end)]
+    if not edges:
+        raise ValueError(f"{len(timelines)} stages recorded nothing")
+    began, ended, idle = min(edges), max(edges), 0.0
+    for timeline in timelines:
+        now = began
+        for span in sorted(timeline, key=lambda span: span.start):
+            idle += span.start - now
+            now = span.end
+        idle += ended - now
+    return idle / (len(timelines) * (ended - began))
+''',
+    ),
+    Variant(
+        "blocking sends of gradients, and receives posted for them before",
+        "pipeline_parallel",
+        """
+def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
+        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    totals, alive = [weight * 0 for weight in weights], {}
+    loss = weights[0].new_tensor(0.0) if stage == last_stage else None
+    # Every gradient has a place to arrive in before anything is sent: a slab of a whole batch, from the beginning to the end.
+    order = [i for kind, i in schedule if kind == "backward"]
+    slab = weights[0].new_empty(num_micro_batches, rows, weights[0].shape[0]) if stage < last_stage else None
+    posted = {i: dist.irecv(slab[i], stage + 1) for i in order} if stage < last_stage else {}
+    going = {}
+    for kind, i in schedule:
+        if kind == "forward":
+            x_i = _receive(rows, weights[0], stage - 1) if stage else x[i * rows :][:rows]
+            with timeline.span(kind, i):
+                y, saved = _stage_forward(weights, x_i)
+                if stage == last_stage:
+                    loss += mlp.loss(y) / num_micro_batches
+                alive[i] = y if stage == last_stage else None, saved
+            if stage < last_stage:
+                going[i] = dist.isend(y, stage + 1)
+            del x_i, y, saved
+        else:
+            y, saved = alive.pop(i)
+            if stage < last_stage:
+                posted.pop(i).wait()
+                going.pop(i).wait()
+            with timeline.span(kind, i):
+                grad = mlp.loss_backward(y) / num_micro_batches if stage == last_stage else slab[i]
+                grad = _stage_backward(weights, saved, grad, totals)
+            if stage:
+                dist.send(grad, stage - 1)
+            del y, saved, grad
+    return loss, totals
+""",
+        {"hidden run_schedule_frees_what_was_sent"},
+        "a place for all gradients from the beginning is memory that grows with the number of micro-batches",
+    ),
+]
