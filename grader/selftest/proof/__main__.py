@@ -15,17 +15,17 @@ from grader.reports.terminal import progress
 from grader.selftest.grading import ROOT
 from grader.selftest.proof import report
 from grader.selftest.proof.campaign import Campaign, Pass
-from grader.selftest.proof.equivalent import EQUIVALENT
 from grader.selftest.proof.findings import Findings, is_right
-from grader.selftest.proof.trials import MUTANT, SOLUTION, SYSTEMATIC, VARIANT, Result, Trial, by_hand, systematic
+from grader.selftest.proof.trials import MUTANT, SAME, SOLUTION, SYSTEMATIC, VARIANT, Result, Trial, by_hand, systematic
+
+KINDS = (MUTANT, VARIANT, SYSTEMATIC, SAME)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m grader.selftest.proof", description=__doc__.split("\n")[0])
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--only", default="", metavar="WORDS", help="only submissions whose name holds these words")
-    kinds = (MUTANT, VARIANT, SYSTEMATIC)
-    parser.add_argument("--kind", action="append", choices=kinds, help="only these; may be repeated")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only these; may be repeated")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times; the last of several under load")
     parser.add_argument("--seed", type=int, help="of the first pass's inputs")
     parser.add_argument("--everything", action="store_true", help="all checks of a part, also when it is decided")
@@ -36,9 +36,8 @@ def _arguments() -> argparse.Namespace:
 
 def _trials(arguments: argparse.Namespace) -> list[Trial]:
     parts = arguments.part or list(PARTS)
-    known = [(part, name) for part in parts for name in EQUIVALENT[part]]
-    trials = [*by_hand(parts), *systematic(parts, known)]
-    kinds = {SOLUTION, *(arguments.kind or (MUTANT, VARIANT, SYSTEMATIC))}
+    trials = [*by_hand(parts), *systematic(parts)]
+    kinds = {SOLUTION, *(arguments.kind or KINDS)}
     return [t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)]
 
 

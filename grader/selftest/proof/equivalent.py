@@ -1,9 +1,30 @@
 """Systematic changes of the solutions that change nothing that the assignment asks for, each with the reason."""
 
 EQUIVALENT: dict[str, dict[str, str]] = {
-    "collectives": {},
-    "benchmarking": {},
-    "data_parallel": {},
-    "tensor_parallel": {},
-    "pipeline_parallel": {},
+    "collectives": {
+        "gather: dist.gather(tensor.contiguous(), blocks, dst=root) → dist.gather(tensor, blocks, dst=root)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "reduce_scatter: dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction) → dist.reduce_scatter(received, list(tensor.chunk(dist.get_world_size())), op=reduction)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "shift_right: return tensor.clone() → return tensor": "With one rank, what is returned may be the input itself: the file's head says so.",
+        "shift_right: dist.recv(received, src=(rank - 1) % n) → dist.recv(received)": "From anybody: only the left neighbour sends to this rank, and messages of one sender arrive in order.",
+    },
+    "benchmarking": {
+        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": "On a CPU the default device is the device. Killed where there are GPUs: nccl has no CPU tensors.",
+        "fit_latency_bandwidth: if slope <= 0: → if slope < 0:": "A slope of exactly 0 does not come out of a fit in floating point.",
+    },
+    "data_parallel": {
+        "broadcast_parameters: values = parameter.detach().contiguous() → values = parameter.contiguous()": "A copy for all but contiguous parameters, and these may be written to by a communication, which autograd does not see.",
+        "GradientBuckets.__init__: room = 0 → room = 1": "The first parameter opens a bucket whatever the room, because there is none yet.",
+    },
+    "tensor_parallel": {
+        "_all_gather_columns: parts = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → parts = [torch.empty_like(y) for _ in range(dist.get_world_size())]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_all_gather_columns: dist.all_gather(parts, y.contiguous()) → dist.all_gather(parts, y)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_reduce_scatter_columns: parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(), dim=1)] → parts = [part for part in partial.chunk(dist.get_world_size(), dim=1)]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+    },
+    "pipeline_parallel": {
+        "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": "A layer's weight is square.",
+        "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": "What goes into a layer and what comes out of it have as many rows.",
+        "run_schedule: sending.pop(i).wait() → sending.pop(i)": "Whoever has sent the gradient has received the activation: the send is over, and gloo's wait() only says so.",
+        'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': "The largest of nothing is a ValueError, too, and nothing asks for certain words here.",
+    },
 }

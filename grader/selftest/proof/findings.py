@@ -8,7 +8,7 @@ from grader.assignment import PARTS
 from grader.reports.record import PASSED
 from grader.selftest.proof.campaign import Pass, flickers
 from grader.selftest.proof.equivalent import EQUIVALENT
-from grader.selftest.proof.trials import KILLED, MUTANT, RIGHT, SYSTEMATIC, Result
+from grader.selftest.proof.trials import KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
 from grader.worlds.platform import cores
 
 
@@ -32,6 +32,8 @@ class Row:
             self.mutants, self.killed = self.mutants + 1, self.killed + ok
         elif result.kind == SYSTEMATIC:
             self.systematic, self.found = self.systematic + 1, self.found + ok
+        elif result.kind == SAME:
+            self.equivalent += 1
         else:
             self.variants, self.right = self.variants + 1, self.right + ok
         self.flickers += flickers
@@ -84,9 +86,6 @@ class Findings:
             if not ok:
                 self.wrong.append(Wrong(result, [alternative.verdict for alternative in alternatives]))
         self.equivalent = {part: known for part, known in EQUIVALENT.items() if part in self.checks}
-        for name, known in self.equivalent.items():
-            parts[name].equivalent += len(known)
-            self.total.equivalent += len(known)
         self.parts = [row for name, row in parts.items() if name in self.checks]
         self.problems = [row for row in problems.values() if row.mutants + row.systematic]
         self.matrices = [self._matrix(part) for part in self.checks]

@@ -61,11 +61,17 @@ def changes(part: str, text: str) -> list[Change]:
                 continue
             head, tail = text.rfind("\n", 0, start) + 1, text.find("\n", end)
             before, after = text[head:tail], text[head:start] + new + text[end:tail]
-            change = Change(part, function, start, old, new, line, *(" ".join(s.split()) for s in (before, after)))
+            change = Change(part, function, start, old, new, line, _short(before), _short(after))
             if _compiles(changed := change.apply(text)) and (program := ast.dump(ast.parse(changed))) not in found:
                 named[change.name] += 1
                 found[program] = replace(change, again=named[change.name])
     return list(found.values())
+
+
+def _short(lines: str) -> str:
+    """Without what only makes it longer: comments, and all after the first line."""
+    first, *others = [line.partition("  #")[0].strip() for line in lines.strip().split("\n")]
+    return first + (" …" if others else "")
 
 
 def _compiles(text: str) -> bool:

@@ -9,11 +9,12 @@ from grader.reports.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT
 from grader.selftest.mutants import MUTANTS
 from grader.selftest.proof.checks import IMPATIENT, Checks, Outcome
+from grader.selftest.proof.equivalent import EQUIVALENT
 from grader.selftest.proof.systematic import changes
 from grader.selftest.variants import VARIANTS
 from grader.worlds.world import Limits
 
-MUTANT, VARIANT, SOLUTION, SYSTEMATIC = "mutant", "variant", "solution", "systematic"
+MUTANT, VARIANT, SOLUTION, SYSTEMATIC, SAME = "mutant", "variant", "solution", "systematic", "equivalent"
 
 # What became of a wrong submission, and of a right one.
 KILLED = "killed"
@@ -99,14 +100,14 @@ def by_hand(parts: Iterable[str]) -> list[Trial]:
 LOST = {("autograd", "tensor_parallel"): frozenset({"hidden backward_traffic_of_reduce_scatters"})}
 
 
-def systematic(parts: Iterable[str], without: Iterable[tuple[str, str]] = ()) -> list[Trial]:
-    """All small changes, without those (by part and name) that are known to change nothing."""
-    without, trials = set(without), []
+def systematic(parts: Iterable[str]) -> list[Trial]:
+    """All small changes. Those that are held to change nothing are right submissions."""
+    trials = []
     for part in parts:
         text = solution(part)
         for change in changes(part, text):
-            if (part, change.name) not in without:
-                trials.append(Trial(SYSTEMATIC, change.name, part, change.apply(text), function=change.function))
+            kind = SAME if change.name in EQUIVALENT[part] else SYSTEMATIC
+            trials.append(Trial(kind, change.name, part, change.apply(text), function=change.function))
     return trials
 
 
@@ -130,7 +131,7 @@ def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Re
 def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
     """Who is to catch it first; of a systematic mutant, only those checks that call what was changed, the quickest first."""
     names = list(checks.parts[trial.part])
-    if trial.kind == SYSTEMATIC and reach:
+    if trial.kind in (SYSTEMATIC, SAME) and reach:
         return reach.checks(trial)
     return sorted(names, key=lambda name: name not in trial.caught)
 
