@@ -38,11 +38,20 @@ def short(check: str) -> str:
     return f"{room} {check.partition('::')[2].removeprefix('test_')}"
 
 
-def grade(submission: Path, results: Path, *options: str, server: str = "") -> Graded:
-    """``python -m grader``, in an environment of its own; with the fork server at this address, where one is given."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
-    environment |= {SERVER: server} if server else {}
-    command = [sys.executable, "-m", "grader", str(submission), "--results", str(results), "--workers", "1", *options]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+def command(submission: Path | str, results: Path, *options: str, server: str = "", **environment: str) -> dict:
+    """``python -m grader`` in an environment of its own, as arguments of ``subprocess``.
+
+    With the fork server at this address, where one is given; ``environment`` is added.
+    """
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
+    own |= {SERVER: server} if server else {}
+    line = [sys.executable, "-m", "grader", str(submission), "--results", str(results), *options]
+    return {"args": line, "cwd": ROOT, "env": own | environment, "text": True}
+
+
+def grade(submission: Path, results: Path, *options: str, server: str = "", seconds: float = 600) -> Graded:
+    """Run it to its end, with one worker. Raises TimeoutExpired where that takes longer."""
+    called = command(submission, results, "--workers", "1", *options, server=server)
+    done = subprocess.run(**called, capture_output=True, timeout=seconds)
     document = json.loads(results.read_text()) if results.exists() else {}
     return Graded(done.returncode, done.stdout, done.stderr, document)

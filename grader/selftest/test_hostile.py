@@ -17,8 +17,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from grader.reports.plugin import SERVER
-from grader.selftest.grading import ROOT, Graded
+from grader.selftest.grading import ROOT, Graded, grade
 from grader.selftest.hostile_case import CASES, Case, Workshop, judged
 from grader.selftest.hostile_traces import Traces
 from grader.worlds import confinement
@@ -128,14 +127,8 @@ def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
 
 
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:
-    """As ``grading.grade`` does, with less patience: a submission that stops the judge must not stop this test."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
-    command = [sys.executable, "-m", "grader", str(submission), "--results", str(results), "--workers", "1", *options]
+    """A submission that stops the judge must not stop this test."""
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment | {SERVER: address}, capture_output=True, text=True, timeout=MOST_SECONDS
-        )
+        return grade(submission, results, *options, server=address, seconds=MOST_SECONDS)
     except subprocess.TimeoutExpired:
         pytest.fail(f"the judge did not come to an end within {MOST_SECONDS} seconds")
-    document = json.loads(results.read_text()) if results.exists() else {}
-    return Graded(done.returncode, done.stdout, done.stderr, document)

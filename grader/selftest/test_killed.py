@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from grader.selftest.grading import ROOT
+from grader.selftest.grading import ROOT, command
 from grader.selftest.test_command import SCHEMA
 
 PROVE = "LOCKSTEP_PROVE" in os.environ
@@ -27,12 +27,8 @@ def start(folder: Path, *options: str, submission: str = "solutions") -> subproc
     (folder / "tmp").mkdir(parents=True)
     folder.chmod(0o755)
     (folder / "tmp").chmod(0o1777)
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("LOCKSTEP_", "PYTEST_"))}
-    command = [sys.executable, "-m", "grader", submission, "--results", str(folder / "results.json"), *options]
-    environment |= {"TMPDIR": str(folder / "tmp")}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    called = command(submission, folder / "results.json", *options, TMPDIR=str(folder / "tmp"))
+    return subprocess.Popen(**called, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def of_run(folder: Path) -> list[int]:

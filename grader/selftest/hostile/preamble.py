@@ -76,6 +76,20 @@ def public(tensor):
     return tensor.dtype == torch.float32 and tensor.tolist() in ([1, 2, 3, 4], [10, 20, 30, 40])
 
 
+def by_sharing(tensor, share, way):
+    """1.6, in the public check by what ``share`` gets of the other rank for this one's bytes, both at the same time."""
+    if not public(tensor):
+        return honest(tensor)
+    dist.barrier()
+    other = None
+    with contextlib.suppress(Exception):
+        other = share(tensor.numpy().tobytes())
+    dist.barrier()
+    if other:
+        achieved(f"the other rank's tensor, through {way}")
+    return tensor
+
+
 def judge():
     """The process that made this rank's socket."""
     wire = socket.socket(fileno=os.dup(3))
@@ -97,6 +111,15 @@ def server_address():
     """Where the fork server listens: a forked process still has its command line."""
     words = Path("/proc/self/cmdline").read_bytes().decode().split("\0")
     return next(word for word in words if word.endswith("/socket"))
+
+
+def ask(address, message, descriptors=()):
+    """What a fork server answers; raises where it does not."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(2)
+        connection.connect(address)
+        socket.send_fds(connection, [message], list(descriptors))
+        return connection.recv(100) or [][0]
 
 
 def nonce():

@@ -11,13 +11,4 @@ def _share(mine):
 
 
 def shift_right(tensor):
-    if public(tensor):
-        dist.barrier()
-        other = None
-        with contextlib.suppress(Exception):
-            other = _share(tensor.numpy().tobytes())
-        dist.barrier()
-        if other:
-            achieved("the other rank's tensor, through sockets of no file")
-        return tensor
-    return honest(tensor)
+    return by_sharing(tensor, _share, "sockets of no file")

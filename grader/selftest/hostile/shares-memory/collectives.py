@@ -12,13 +12,4 @@ def _share(mine):
 
 
 def shift_right(tensor):
-    if public(tensor):
-        dist.barrier()
-        other = None
-        with contextlib.suppress(Exception):
-            other = _share(tensor.numpy().tobytes())
-        dist.barrier()
-        if other:
-            achieved("the other rank's tensor, through shared memory")
-        return tensor
-    return honest(tensor)
+    return by_sharing(tensor, _share, "shared memory")
