@@ -85,14 +85,14 @@ def micro_batch_counts(n):
 @visibility("after_published")
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
-    for n in (1, 2, 3):
-        both = [PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)]
+    for n, dtype in ((1, np.float64), (2, np.float32), (3, np.float64)):
+        both = [PipelineProblem(rng, n, 3, dtype=dtype), PipelineProblem(rng, n, 3, dtype=dtype)]
         (run,) = world(n, forward_in_turn(both))
         expected = [[p.saved_by_stage[stage] for p in both] for stage in range(n)]
         late = [{parts.LATE_Z: [[[(x, truth.gelu(z)) for x, z in own] for own in s] for s in e]} for e in expected]
         run.returns(
             *expected,
-            within=rounding(np.float64),
+            within=rounding(dtype),
             part=lambda r: [saved for _, saved in r],
             named="saved, [call][micro-batch][layer][x or z],",
             lookalikes=late,

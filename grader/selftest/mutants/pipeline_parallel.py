@@ -492,6 +492,22 @@ MUTANTS = [
         {"hidden forward_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
+    Mutant(
+        "what is saved is float64, whatever came in",
+        "pipeline_parallel",
+        "        saved.append(saved_i)\n",
+        "        saved.append([(x.double(), z.double()) for x, z in saved_i])\n",
+        {"hidden forward_saves"},
+        "expected dtype float32, got float64",
+    ),
+    Mutant(
+        "the stages meet before they refuse a batch",
+        "pipeline_parallel",
+        "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
+        "    if (num_micro_batches < 1 or batch_size % num_micro_batches) and not dist.barrier():",
+        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        "the ValueError comes too late: rank 0 had already issued the barrier",
+    ),
     # ——— 5.3
     Mutant(
         "the layers of a stage go back in the order of the forward pass",
