@@ -16,6 +16,7 @@ from grader.judging import collective_truth as truth
 SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+KEPT = "the list of two calls' results, kept together,"
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
@@ -85,7 +86,15 @@ def _keeps_results(world, rng, collective, n):
     turns = [each(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
     (run,) = world(n, call(f"collectives.{collective}", *turns, driver="in_turn", **options))
     results = zip(*(getattr(truth, collective)(xs, **options) for xs in pair))
-    run.returns(*map(list, results), named="the list of two calls' results, kept together,")
+    run.returns(*map(list, results), named=KEPT)
+
+
+def _keeps_results_of(world, rng, function, right, *more):
+    """The same, of a function of a tensor, and of ``more`` that is the same in both calls; ``right`` tells the results."""
+    pair = [[integers(rng, (5,)) for _ in range(3)] for _ in range(2)]
+    turns = [each(*([x, *more] for x in xs)) for xs in pair]
+    (run,) = world(3, call(f"collectives.{function}", *turns, driver="in_turn"))
+    run.returns(*map(list, zip(*map(right, pair))), named=KEPT)
 
 
 @number("1.1")
@@ -177,6 +186,7 @@ def test_all_reduce_from_parts(world, rng):
     )
     for n in SIZES:
         _sums(world, rng, "collectives.all_reduce_from_parts", n, shapes)
+    _keeps_results_of(world, rng, "all_reduce_from_parts", lambda xs: truth.all_reduce(xs, "sum"))
 
 
 def _sums(world, rng, function, n, shapes):
@@ -218,8 +228,9 @@ def test_average_is_exact(world, rng):
     for n in SIZES:
         dtypes = (np.float32, np.float64)
         large = {np.float32: 9999, np.float64: 10**15}  # sums of four of them still have no rounding errors
-        inputs = [[integers(rng, (64,), d, -large[d], large[d]) for _ in range(n)] for d in dtypes]
-        runs = world(n, *(call("collectives.average", each(*map(Strided, xs))) for xs in inputs))
+        inputs = [[integers(rng, (64,), d, -large[d], large[d]) for _ in range(n)] for d in dtypes for _ in range(2)]
+        layouts = (Strided, np.asarray) * len(dtypes)  # a copy of the one may be the other itself
+        runs = world(n, *(call("collectives.average", each(*map(w, xs))) for w, xs in zip(layouts, inputs)))
         for run, xs in zip(runs, inputs):
             run.returns(*[truth.reduction(xs, "average")] * n)
             run.keeps_inputs()
@@ -228,6 +239,7 @@ def test_average_is_exact(world, rng):
                 run.demand(
                     "average" not in used, f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide."
                 )
+    _keeps_results_of(world, rng, "average", lambda xs: [truth.reduction(xs, "average")] * 3)
 
 
 @number("1.4")
@@ -273,11 +285,16 @@ def test_it_waits_before_it_returns(world, rng):
     for n in SIZES:
         holds = {rank: Hold(until="call began", on=0, then=0.15) for rank in range(1, n)}
         xs = [integers(rng, (3, 4), np.float64) for _ in range(n)]
-        arguments = each(*map(Strided, xs)), Probe("compute", "done")
-        late, again = (call("collectives.overlapped_all_reduce", *arguments, holds=h) for h in (holds, {}))
-        for run in world(n, late, again):
+        function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
+        late = call(function, each(*map(Strided, xs)), compute, holds=holds)
+        for run in world(n, late, call(function, each(*xs), compute)):
             run.returns(*((total, "done") for total in truth.all_reduce(xs, "sum")))
             run.keeps_inputs()
+
+    def both(xs):
+        return [(total, "done") for total in truth.all_reduce(xs, "sum")]
+
+    _keeps_results_of(world, rng, "overlapped_all_reduce", both, Probe("compute", "done"))
 
 
 @number("1.6")
@@ -302,6 +319,7 @@ def test_shift_right(world, rng):
                 sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
                 wanted = [((rank + 1) % n, xs[rank].size)]
                 run.demand(sends == wanted, f"rank {rank} sent (to, elements) {sends} instead of {wanted}.")
+    _keeps_results_of(world, rng, "shift_right", lambda xs: [xs[rank - 1] for rank in range(3)])
 
 
 @number("1.7")
@@ -320,6 +338,7 @@ def test_ring_values(world, rng):
     )
     for n in SIZES:
         _sums(world, rng, "collectives.ring_all_reduce", n, shapes)
+    _keeps_results_of(world, rng, "ring_all_reduce", lambda xs: truth.all_reduce(xs, "sum"))
 
 
 @number("1.7")
@@ -327,7 +346,7 @@ def test_ring_values(world, rng):
 @visibility("after_published")
 def test_ring_traffic(world, rng):
     """Sends and receives alone, to the neighbours alone, and each rank sends at most 2(n−1)/n of the bytes"""
-    for n, length in ((2, 8), (3, 10), (4, 4096)):
+    for n, length in ((2, 8), (3, 10), (4, 7), (4, 4096)):
         (run,) = _sums(world, rng, "collectives.ring_all_reduce", n, [((length,), np.float32, False)])
         run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
         most = 2 * (n - 1) * -(-length // n) * 4
