@@ -200,9 +200,9 @@ def test_synchronize(world, rng):
 def test_slowest_rank(world, rng):
     """Of each iteration the slowest rank's time counts, on every rank; nothing is exchanged while the watch runs"""
     for n in (1, 2, 3):
-        # The maxima are 2, 5 and 8 times a number, whose mean is their median.
+        # The maxima are 2, 8 and 5 times a number, whose mean is their median.
         unit = float(rng.uniform(1, 2))
-        of_ranks = [[2, 1, 8], [1, 5, 3], [1, 2, 4]][:n] if n > 1 else [[2, 5, 8]]
+        of_ranks = [[2, 8, 1], [1, 3, 5], [1, 4, 2]][:n] if n > 1 else [[2, 8, 5]]
         timed = [[unit * t for t in own] for own in of_ranks]
         (run,) = world(n, watch(timed, 0))
         right = np.max(timed, axis=0)
