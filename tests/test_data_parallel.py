@@ -28,8 +28,8 @@ def test_broadcast_parameters(world):
     """Rank 0's parameters overwrite rank 1's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     (run,) = world(2, call("data_parallel.broadcast_parameters", each(mine, yours), root=0))
-    run.returns(None, None)
     run.leaves_arguments(mine, mine, named="the list of parameters after the call")
+    run.returns(None, None)
 
 
 @number("3.3")

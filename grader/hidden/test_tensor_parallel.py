@@ -93,8 +93,9 @@ def test_shards_own_their_memory(world, rng):
     """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
     for n in (2, 4, 1):
         whole = rng.standard_normal((8, 8))
+        given = [(axis, wrap) for axis in ("columns", "rows") for wrap in (np.array, Strided)]
         for run in world(
-            n, *(call(f"tensor_parallel.shard_{axis}", whole, driver="stored") for axis in ("columns", "rows"))
+            n, *(call(f"tensor_parallel.shard_{axis}", wrap(whole), driver="stored") for axis, wrap in given)
         ):
             run.returns(*[(8 * 8 // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
             for rank, value in enumerate(run.values()):
@@ -302,20 +303,21 @@ def test_copy_to_ranks(world, rng):
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
+        mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]  # not laid out alike
         runs = world(
             n,
             call("tensor_parallel.CopyToRanks", Leaf(x), each(*upstream), driver="differentiate"),
-            call("tensor_parallel.CopyToRanks", Leaf(x), each(*map(Strided, upstream)), driver="differentiate"),
+            call("tensor_parallel.CopyToRanks", Leaf(x), each(*mixed), driver="differentiate"),
             call("tensor_parallel.CopyToRanks", Leaf(wide), None, driver="differentiate"),
         )
         ones = np.full_like(wide, n)
         for run, value, gradient in zip(runs, (x, x, wide), (total, total, ones)):
-            run.returns(*[value] * n, part=lambda r: r["value"], named="f(x)")
             known = [{parts.OWN_TERM: own} for own in upstream] if gradient is total else [{}] * n
             within = rounding(value.dtype)
             run.returns(
                 *[[gradient]] * n, within=within, part=lambda r: r["gradients"], named="x's gradient", lookalikes=known
             )
+            run.returns(*[value] * n, part=lambda r: r["value"], named="f(x)")
         for run in runs[:2]:
             run.returns(
                 *upstream, part=lambda r: r["upstream"], named="the gradient of y, which is to keep its values,"
@@ -329,7 +331,7 @@ def test_sum_over_ranks(world, rng):
     """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
     for n in SIZES:
         terms, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
-        leaves = [each(*(Leaf(t, strided=s) for t in terms)) for s in (False, True)]
+        leaves = [each(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(terms))) for s in (False, True)]
         run, strided, flat = world(
             n,
             *(call("tensor_parallel.SumOverRanks", own, upstream, driver="differentiate") for own in leaves),

@@ -2,4 +2,293 @@
 
 from grader.selftest.variants.variant import Variant
 
-VARIANTS: list[Variant] = []
+POINT_TO_POINT = '''
+def shard_columns(weight):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    size, rest = divmod(weight.shape[1], n)
+    if rest:
+        raise ValueError(f"{n} ranks cannot share {weight.shape[1]} columns")
+    mine = torch.empty(weight.shape[0], size, dtype=weight.dtype)
+    for i, j in enumerate(range(rank * size, (rank + 1) * size)):
+        mine[:, i] = weight[:, j]
+    return mine
+
+
+def shard_rows(weight):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    size, rest = divmod(weight.shape[0], n)
+    if rest:
+        raise ValueError(f"{n} ranks cannot share {weight.shape[0]} rows")
+    return torch.stack([weight[i] for i in range(rank * size, (rank + 1) * size)]).contiguous()
+
+
+def _swap(out, into):
+    """One step around the ring."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    sent = dist.isend(out, (rank + 1) % n)
+    dist.recv(into, (rank - 1) % n)
+    sent.wait()
+
+
+def _all_gather_columns(y):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = {rank: y.contiguous()}
+    for step in range(n - 1):
+        came = torch.empty_like(parts[rank])
+        _swap(parts[(rank - step) % n], came)
+        parts[(rank - step - 1) % n] = came
+    return torch.hstack([parts[r] for r in range(n)])
+
+
+def _reduce_scatter_columns(partial):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = [part.contiguous() for part in partial.tensor_split(n, dim=1)]
+    total = parts[(rank - 1) % n]
+    for step in range(n - 1):
+        came = torch.empty_like(total)
+        _swap(total, came)
+        total = came + parts[(rank - step - 2) % n]
+    return total
+
+
+def tensor_parallel_backward(shards, saved, grad_y):
+    """Down one layer and back up, recursively; what each rank holds of grad_x is gathered at the end."""
+    _check_columns(shards, grad_y, "a gradient")
+    if not shards:
+        return grad_y.clone(), []
+    n, rank = dist.get_world_size(), dist.get_rank()
+
+    def down(left, own):
+        if left == 0:
+            return own, []
+        (x, z), shard = saved[left - 1], shards[left - 1]
+        term, gradient = mlp.layer_backward(x, z, shard, own)
+        bottom, gradients = down(left - 1, _reduce_scatter_columns(term))
+        return bottom, gradients + [gradient]
+
+    bottom, gradients = down(len(shards), grad_y.tensor_split(n, dim=1)[rank])
+    return _all_gather_columns(bottom), gradients
+'''
+
+EXCHANGE = '''
+import torch.distributed as d
+
+
+def _to_all(parts):
+    """parts[r] goes to rank r; what came from each rank."""
+    n, rank = d.get_world_size(), d.get_rank()
+    came = [part.contiguous() if r == rank else torch.empty_like(part, memory_format=torch.contiguous_format) for r, part in enumerate(parts)]
+    others = [r for r in range(n) if r != rank]
+    ops = [d.P2POp(d.isend, parts[r].contiguous(), r) for r in others] + [d.P2POp(d.irecv, came[r], r) for r in others]
+    for work in d.batch_isend_irecv(ops) if ops else []:
+        work.wait()
+    return came
+
+
+def tensor_parallel_forward(shards, x):
+    _check_columns(shards, x, "x")
+    saved, n = [], d.get_world_size()
+    for shard in shards:
+        z = torch.einsum("bi,io->bo", x, shard)
+        saved.append((x, z))
+        x = torch.cat(_to_all([F.gelu(z)] * n), dim=-1)
+    return x, saved
+
+
+def tensor_parallel_backward(shards, saved, grad_y):
+    """Every layer by autograd of its own; pieces are exchanged, and added by their owner."""
+    _check_columns(shards, grad_y, "grad_y")
+    n, rank = d.get_world_size(), d.get_rank()
+    own, gradients, total = grad_y.chunk(n, 1)[rank], [], None
+    for shard, (x, z) in list(zip(shards, saved))[::-1]:
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_(), shard.detach().requires_grad_()]
+            term, gradient = torch.autograd.grad(F.gelu(leaves[0] @ leaves[1]), leaves, own)
+        gradients.append(gradient)
+        own = torch.stack(_to_all(list(term.chunk(n, 1)))).sum(0)
+    grad_x = torch.cat(_to_all([own] * n), dim=1)
+    return grad_x, gradients[::-1]
+'''
+
+ASYNCHRONOUS = '''
+_group = None
+
+
+def _ours():
+    """A group of our own, made once."""
+    global _group
+    _group = _group or dist.new_group()
+    return _group
+
+
+def tensor_parallel_forward(shards, x):
+    _check_columns(shards, x, "x")
+    saved, n = [], dist.get_world_size()
+    for shard in shards:
+        z = x @ shard
+        whole = z.new_empty(n, *z.shape)
+        work = dist.all_gather_into_tensor(whole.view(-1, z.shape[1]), F.gelu(z), group=_ours(), async_op=True)
+        saved += [(x, z)]
+        work.wait()
+        x = whole.permute(1, 0, 2).reshape(len(x), -1)
+    return x, saved
+
+
+def tensor_parallel_backward(shards, saved, grad_y):
+    """The gradient of a weight is computed while that of its input is under way."""
+    _check_columns(shards, grad_y, "grad_y")
+    n, rank = dist.get_world_size(), dist.get_rank()
+    own, gradients = grad_y.unflatten(1, (n, -1))[:, rank], [None] * len(shards)
+    for l in range(len(shards) - 1, -1, -1):
+        x, z = saved[l]
+        grad_z = torch.ops.aten.gelu_backward(own.contiguous(), z)
+        term = grad_z @ shards[l].T
+        if l:
+            stacked = torch.stack(term.chunk(n, dim=1))
+            own = torch.empty_like(stacked[0])
+            work = dist.reduce_scatter_tensor(own, stacked.view(-1, stacked.shape[-1]), group=_ours(), async_op=True)
+        else:
+            work = dist.all_reduce(term, group=_ours(), async_op=True)
+        gradients[l] = x.T @ grad_z
+        work.wait()
+    return term, gradients
+'''
+
+ROOTS = '''
+def _all_gather_columns(y):
+    """Every rank in turn tells its columns."""
+    parts = [y.clone(memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+    for root, part in enumerate(parts):
+        dist.broadcast(part, src=root)
+    return torch.column_stack(parts)
+
+
+def _reduce_scatter_columns(partial):
+    """Every rank in turn is told its columns."""
+    n = dist.get_world_size()
+    parts = [part.contiguous().clone() for part in partial.split(partial.shape[1] // n, dim=1)]
+    for root, part in enumerate(parts):
+        dist.reduce(part, dst=root)
+    return parts[dist.get_rank()]
+
+
+def tensor_parallel_forward(shards, x):
+    """In float64 inside, whatever came."""
+    _check_columns(shards, x, "x")
+    saved, dtype = [], x.dtype
+    for shard in shards:
+        z = (x.double() @ shard.double()).to(dtype)
+        saved.append((x.clone(), z))
+        x = _all_gather_columns(F.gelu(z.double()).to(dtype))
+    return x, saved
+'''
+
+FUNCTIONAL = '''
+import torch.distributed._functional_collectives as fc
+
+
+def _added(tensor):
+    return fc.wait_tensor(fc.all_reduce(tensor.contiguous(), "sum", dist.group.WORLD))
+
+
+def _all_gather_columns(y):
+    return fc.wait_tensor(fc.all_gather_tensor(y.contiguous(), 1, dist.group.WORLD))
+
+
+def _reduce_scatter_columns(partial):
+    return fc.wait_tensor(fc.reduce_scatter_tensor(partial.contiguous(), "sum", 1, dist.group.WORLD))
+
+
+class CopyToRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.alias() if hasattr(x, "alias") else x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        return _added(grad_y)
+
+
+class SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return _added(x)
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        return grad_y.clone()
+
+
+def megatron_pair(column, row, x):
+    """f and g at the ends of one chain."""
+    for name, have, need in (("x", x.shape[1], column.shape[0]), ("column", column.shape[1], row.shape[0])):
+        if have != need:
+            raise ValueError(f"{name} has {have} columns, not {need}")
+    chain = (CopyToRanks.apply, lambda t: t @ column, F.gelu, lambda t: t @ row, SumOverRanks.apply, F.gelu)
+    for step in chain:
+        x = step(x)
+    return x
+'''
+
+FUSED = '''
+class Pair(torch.autograd.Function):
+    """The whole pair with a backward pass by hand."""
+
+    @staticmethod
+    def forward(ctx, column, row, x):
+        z = x @ column
+        hidden = F.gelu(z)
+        out = hidden @ row
+        dist.all_reduce(out)
+        ctx.save_for_backward(column, row, x, z, hidden, out)
+        return F.gelu(out)
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        column, row, x, z, hidden, out = ctx.saved_tensors
+        grad_out = torch.ops.aten.gelu_backward(grad_y, out)
+        grad_z = torch.ops.aten.gelu_backward(grad_out @ row.T, z)
+        grad_x = grad_z @ column.T
+        work = dist.all_reduce(grad_x, async_op=True)
+        gradients = x.T @ grad_z, hidden.T @ grad_out
+        work.wait()
+        return *gradients, grad_x
+
+
+def megatron_pair(column, row, x):
+    if x.shape[1] != len(column) or column.shape[1] != len(row):
+        raise ValueError(f"{tuple(x.shape)}, {tuple(column.shape)}, {tuple(row.shape)} do not fit")
+    return Pair.apply(column, row, x)
+'''
+
+HOOKS = '''
+def megatron_pair(column, row, x):
+    """A hook in the place of f; and a constant, all that the other ranks add, in the place of g."""
+    if column.size(0) != x.size(1):
+        raise ValueError(f"{x.size(1)} columns of x, {column.size(0)} rows of the shard")
+    if row.size(0) != column.size(1):
+        raise ValueError(f"{column.size(1)} columns, then {row.size(0)} rows")
+
+    def add_up(gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    copy = x.view_as(x)
+    if copy.requires_grad:
+        copy.register_hook(add_up)
+    own = F.gelu(copy @ column) @ row
+    total = own.detach().clone()
+    dist.all_reduce(total)
+    return F.gelu(own + (total - own.detach()))
+'''
+
+VARIANTS: list[Variant] = [
+    Variant("rings of point-to-point messages, and a recursive backward pass", "tensor_parallel", POINT_TO_POINT),
+    Variant("everybody sends everybody its piece", "tensor_parallel", EXCHANGE),
+    Variant("tensor forms, asynchronous, in a group of their own", "tensor_parallel", ASYNCHRONOUS),
+    Variant("broadcasts and reduces, one root after the other, and float64 inside", "tensor_parallel", ROOTS),
+    Variant("functional collectives, and a chain of functions", "tensor_parallel", FUNCTIONAL),
+    Variant("a pair as one autograd function", "tensor_parallel", FUSED),
+    Variant("a hook and a constant in the place of f and g", "tensor_parallel", HOOKS),
+]
