@@ -371,7 +371,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    received = like.new_empty(rows, like.shape[1])\n",
         "    received = torch.empty(rows, like.shape[1], dtype=torch.float64)\n",
-        {"hidden forward", "hidden backward", "hidden run_schedule"},
+        {"hidden forward", "hidden forward_saves", "hidden backward", "hidden run_schedule"},
         "receive from rank 0 of 18 × float64",
     ),
     Mutant(
