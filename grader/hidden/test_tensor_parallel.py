@@ -295,6 +295,14 @@ def test_backward_misuse(world, rng):
             run.raises_value_error(*numbers)
 
 
+def added_as_it_lies(terms):
+    """What each rank has where the memory of all is added up, and that of even ranks is transposed."""
+    orders = ["C" if rank % 2 else "F" for rank in range(len(terms))]
+    total = sum(term.ravel(order) for term, order in zip(terms, orders))
+    sentence = "the memory of the ranks was added as it lies, but it is not laid out alike on all of them"
+    return [{sentence: total.reshape(terms[0].shape, order=order)} for order in orders]
+
+
 @number("4.4")
 @weight(0.75)
 @visibility("after_published")
@@ -312,7 +320,10 @@ def test_copy_to_ranks(world, rng):
         )
         ones = np.full_like(wide, n)
         for run, value, gradient in zip(runs, (x, x, wide), (total, total, ones)):
-            known = [{parts.OWN_TERM: own} for own in upstream] if gradient is total else [{}] * n
+            known = [{parts.OWN_TERM: [own]} for own in upstream] if gradient is total else [{}] * n
+            if run is runs[1]:
+                lie = [{sentence: [wrong] for sentence, wrong in own.items()} for own in added_as_it_lies(upstream)]
+                known = [a | b for a, b in zip(known, lie)]
             within = rounding(value.dtype)
             run.returns(
                 *[[gradient]] * n, within=within, part=lambda r: r["gradients"], named="x's gradient", lookalikes=known
@@ -347,7 +358,13 @@ def test_sum_over_ranks(world, rng):
             lookalikes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
-        strided.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x) of a non-contiguous x")
+        strided.returns(
+            *[sum(terms)] * n,
+            within=CLOSE,
+            part=lambda r: r["value"],
+            named="g(x) of a non-contiguous x",
+            lookalikes=added_as_it_lies(terms),
+        )
         flat.returns(*[[np.ones(4)]] * n, within=CLOSE, part=lambda r: r["gradients"], named="x's gradient")
 
 

@@ -175,7 +175,7 @@ MUTANTS = [
         "        before = getattr(self, 'pending', [0] * len(self.buckets))\n"
         "        self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]",
         {"hidden buckets_without_gradient"},
-        "",
+        "the list of gradients after each pass is wrong",
     ),
     Mutant(
         "the buckets' gradients are summed, not averaged",

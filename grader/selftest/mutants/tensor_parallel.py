@@ -84,7 +84,7 @@ MUTANTS = [
         "tensor_parallel",
         "    dist.all_reduce(partial)  # whoever called with the whole x gets the whole gradient\n",
         "",
-        {"public backward", "hidden backward_input", "hidden backward_twice"},
+        {"public backward", "hidden backward_input", "hidden backward_twice", "hidden backward_shards"},
         "this rank's own term of the sum: the other ranks' terms were never added",
     ),
     Mutant(
@@ -221,7 +221,7 @@ MUTANTS = [
         "    return torch.cat(parts, dim=1)",
         "    return torch.cat([parts[0], parts[-1]], dim=1)",
         {"hidden forward", "hidden forward_traffic", "hidden forward_saves"},
-        "",
+        "mat1 and mat2 shapes cannot be multiplied",
     ),
     Mutant(
         "what is gathered is received as float32",
@@ -229,7 +229,7 @@ MUTANTS = [
         "torch.empty_like(y, memory_format=torch.contiguous_format) for",
         "torch.empty(y.shape) for",
         FORWARD | {"hidden forward_saves"},
-        "",
+        "Invalid usage of tensors with different dtypes",
     ),
     Mutant(
         "gelu before the gather, and after it once more",
@@ -433,7 +433,7 @@ MUTANTS = [
         "        kept = tensor_parallel_backward.__dict__.setdefault((l, *gradient.shape, gradient.dtype), gradient)\n"
         "        gradients.insert(0, kept.copy_(gradient))\n",
         {"hidden backward_twice"},
-        "",
+        "[call], is wrong on every rank. On rank 0: [0][1]",
     ),
     Mutant(
         "f averages",
@@ -441,7 +441,7 @@ MUTANTS = [
         "        return grad_x\n",
         "        return grad_x / dist.get_world_size()\n",
         {"hidden copy_to_ranks"} | PAIR,
-        "",
+        "exactly 1/2 of the expected value: divided by the world size where a sum was asked for",
     ),
     Mutant(
         "f's copy of a gradient keeps its strides",
@@ -449,7 +449,7 @@ MUTANTS = [
         "grad_x = grad_y.clone(memory_format=torch.contiguous_format)",
         "grad_x = grad_y.clone()",
         {"hidden copy_to_ranks"},
-        " is wrong on every rank",
+        "the memory of the ranks was added as it lies",
     ),
     Mutant(
         "f adds up on its way forward, too",
@@ -457,7 +457,7 @@ MUTANTS = [
         "        return x.view_as(x)\n",
         "        y = x.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(y)\n        return y\n",
         {"hidden copy_to_ranks", "hidden megatron_pair_traffic"} | PAIR,
-        "",
+        "f(x) is wrong on every rank",
     ),
     Mutant(
         "g averages",
@@ -465,7 +465,7 @@ MUTANTS = [
         "        dist.all_reduce(y)\n        return y\n",
         "        dist.all_reduce(y)\n        return y / dist.get_world_size()\n",
         {"hidden sum_over_ranks"} | PAIR,
-        "",
+        "exactly 1/2 of the expected value: divided by the world size where a sum was asked for",
     ),
     Mutant(
         "g's copy keeps the strides",
@@ -473,7 +473,7 @@ MUTANTS = [
         "        y = x.clone(memory_format=torch.contiguous_format)",
         "        y = x.clone()",
         {"hidden sum_over_ranks"},
-        " is wrong on every rank",
+        "the memory of the ranks was added as it lies",
     ),
     Mutant(
         "g adds up in float32",
@@ -497,7 +497,7 @@ MUTANTS = [
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
         "    return F.gelu(SumOverRanks.apply((hidden @ row).detach()))",
         {"hidden megatron_pair_traffic"} | PAIR,
-        "",
+        "the list of the gradients of column, row and x is wrong on every rank. On rank 0: [0]: expected a tensor of",
     ),
     Mutant(
         "no gelu between the two layers",
