@@ -202,4 +202,339 @@ MUTANTS = [
         {"hidden fit_misuse"},
         "expected a ValueError on every rank",
     ),
+    Mutant(
+        "the size of an all-gather is what one rank puts in",
+        "benchmarking",
+        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        "    return input_bytes",
+        {"public bandwidths", "hidden array_bytes"},
+        "array_bytes('all_gather', ",
+    ),
+    Mutant(
+        "a gather is no all-gather",
+        "benchmarking",
+        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        '    return input_bytes * world_size if collective == "all_gather" else input_bytes',
+        {"hidden array_bytes"},
+        "array_bytes('gather', ",
+    ),
+    Mutant(
+        "a scatter of n times the root's tensor",
+        "benchmarking",
+        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        '    return input_bytes * world_size if collective in ("all_gather", "gather", "scatter") else input_bytes',
+        {"hidden array_bytes"},
+        "array_bytes('scatter', ",
+    ),
+    Mutant(
+        "no bytes at all for one rank",
+        "benchmarking",
+        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        "    if world_size == 1:\n        return 0\n"
+        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        {"hidden array_bytes"},
+        "got 0",
+    ),
+    Mutant(
+        "all links of all ranks added up",
+        "benchmarking",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)",
+        {"hidden bus_bandwidth", "hidden sweep_rows"},
+        "the size was multiplied by n again",
+    ),
+    Mutant(
+        "the part of one rank for the size",
+        "benchmarking",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size**2)",
+        {"hidden bus_bandwidth", "hidden sweep_rows"},
+        "divided by n: the size of one rank's part",
+    ),
+    Mutant(
+        "the algorithm's bandwidth for that of the bus",
+        "benchmarking",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        "    return algorithm_bandwidth(size, seconds)",
+        {"public bandwidths", "hidden bus_bandwidth", "hidden sweep_rows"},
+        "all_reduce: the algorithm bandwidth",
+    ),
+    Mutant(
+        "a factor for four ranks",
+        "benchmarking",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        '    factors = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0}\n'
+        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        {"hidden bus_bandwidth", "public sweep"},
+        "the list of answers is wrong",
+    ),
+    Mutant(
+        "no time at all is a division by zero",
+        "benchmarking",
+        "    if seconds <= 0:\n",
+        "    if seconds < 0:\n",
+        {"hidden bandwidth_misuse"},
+        "raised ZeroDivisionError",
+    ),
+    Mutant(
+        "an unknown collective has a bandwidth, too",
+        "benchmarking",
+        "    if collective not in COLLECTIVES:\n"
+        "        raise ValueError(f\"{collective!r} is none of {', '.join(COLLECTIVES)}\")\n",
+        "",
+        {"hidden bandwidth_misuse", "hidden sweep_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "what is not a part is the whole",
+        "benchmarking",
+        '    if counted not in ("whole", "part"):\n'
+        "        raise ValueError(f\"counted {counted!r} is neither 'whole' nor 'part'\")\n",
+        "",
+        {"hidden bandwidth_misuse"},
+        "usual_bandwidth(1.0, 2, 'half')",
+    ),
+    Mutant(
+        "the lecture's gigabytes stay binary",
+        "benchmarking",
+        " * 1024**3 / 1e9 * (world_size if",
+        " * (world_size if",
+        {"hidden usual_bandwidth"},
+        "still in units of 2³⁰ bytes",
+    ),
+    Mutant(
+        "the lecture's gigabytes the other way round",
+        "benchmarking",
+        " * 1024**3 / 1e9 * (world_size if",
+        " * 1e9 / 1024**3 * (world_size if",
+        {"hidden usual_bandwidth"},
+        "the list of answers is wrong",
+    ),
+    Mutant(
+        "no look at the number of iterations",
+        "benchmarking",
+        "    if iterations < 1 or warm_up < 0:\n"
+        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n',
+        "",
+        {"hidden stopwatch_misuse"},
+        "ValueError does not say 0",
+    ),
+    Mutant(
+        "the number of iterations is looked at after the warm-up",
+        "benchmarking",
+        "    if iterations < 1 or warm_up < 0:\n"
+        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n'
+        "    for _ in range(warm_up):\n        operation()\n",
+        "    for _ in range(warm_up):\n        operation()\n    if iterations < 1 or warm_up < 0:\n"
+        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n',
+        {"hidden stopwatch_misuse"},
+        "the ValueError comes after 1 calls of the operation",
+    ),
+    Mutant(
+        "one call of warm-up too many",
+        "benchmarking",
+        "    for _ in range(warm_up):\n        operation()\n",
+        "    for _ in range(warm_up + 1):\n        operation()\n",
+        WATCH,
+        "a call of warm-up too many",
+    ),
+    Mutant(
+        "a warm-up before every iteration",
+        "benchmarking",
+        "    for _ in range(warm_up):\n        operation()\n    times = []\n    for _ in range(iterations):\n",
+        "    times = []\n    for _ in range(iterations):\n        for _ in range(warm_up):\n"
+        "            operation()\n",
+        {"public stopwatch", "hidden warm_up"},
+        "the list of samples is wrong",
+    ),
+    Mutant(
+        "the fastest rank's times",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MIN)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        {"public stopwatch", "hidden slowest_rank"},
+        "the fastest rank's times",
+    ),
+    Mutant(
+        "the largest median of a rank",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n"
+        "    own = torch.tensor([statistics.median(times)], dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(own, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(own.item(), samples)",
+        {"hidden slowest_rank"},
+        "the time is wrong",
+    ),
+    Mutant(
+        "only rank 0 knows the slowest rank's times",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.reduce(slowest, dst=0, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        {"public stopwatch", "hidden slowest_rank"},
+        "On rank 1",
+    ),
+    Mutant(
+        "the times travel in float32",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float32, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        WATCH - {"public stopwatch", "hidden median"},
+        "in a smaller dtype",
+    ),
+    Mutant(
+        "the samples are sorted",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = sorted(slowest.tolist())\n"
+        "    return Timing(statistics.median(samples), samples)",
+        {"public stopwatch", "hidden slowest_rank"},
+        "the list of samples is wrong",
+    ),
+    Mutant(
+        "the best of all iterations",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(min(samples), samples)",
+        {"hidden median", "hidden slowest_rank"},
+        "the smallest",
+    ),
+    Mutant(
+        "the upper of the two in the middle",
+        "benchmarking",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median(samples), samples)",
+        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
+        "    return Timing(statistics.median_high(samples), samples)",
+        {"hidden median"},
+        "the upper of the two in the middle",
+    ),
+    Mutant(
+        "the barrier is after the call",
+        "benchmarking",
+        "        synchronize()\n        barrier()\n        start = clock()\n        operation()\n"
+        "        synchronize()\n",
+        "        synchronize()\n        start = clock()\n        operation()\n        synchronize()\n"
+        "        barrier()\n",
+        {"hidden barrier"},
+        "the list of samples is wrong on every rank",
+    ),
+    Mutant(
+        "only rank 0 comes to the barrier",
+        "benchmarking",
+        "        barrier()\n        start",
+        "        if dist.get_rank() == 0:\n            barrier()\n        start",
+        {"hidden barrier"},
+        "the list of samples is wrong on every rank",
+    ),
+    Mutant(
+        "all collectives of one size before the next size",
+        "benchmarking",
+        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
+        "    return (_row(collective, size, world_size, *run(collective, size)) for size in sizes for collective in collectives)",
+        {"public sweep", "hidden sweep_rows"},
+        "run number 1 was asked for (broadcast, ",
+    ),
+    Mutant(
+        "each row comes a run too late",
+        "benchmarking",
+        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
+        "\n    def rows():\n        waiting = None\n        for collective in collectives:\n"
+        "            for size in sizes:\n"
+        "                row = _row(collective, size, world_size, *run(collective, size))\n"
+        "                if waiting:\n                    yield waiting\n                waiting = row\n"
+        "        yield waiting\n\n    return rows()",
+        {"hidden sweep_is_lazy"},
+        "2 runs had ended when the first row was there",
+    ),
+    Mutant(
+        "the bandwidths change places",
+        "benchmarking",
+        "    return Row(collective, size, seconds, algbw, busbw, wrong)",
+        "    return Row(collective, size, seconds, busbw, algbw, wrong)",
+        {"hidden sweep_rows"},
+        "expected algbw",
+    ),
+    Mutant(
+        "a line through the first and the last time",
+        "benchmarking",
+        "    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)\n"
+        "    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()\n",
+        "    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]) * largest\n"
+        "    alpha = seconds[0] - slope * sizes[0] / largest\n",
+        {"hidden fit"},
+        "is wrong",
+    ),
+    Mutant(
+        "the relative errors of half the weight",
+        "benchmarking",
+        "    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)\n"
+        "    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()\n",
+        "    rows = torch.stack([1 / t.sqrt(), torch.tensor(sizes, dtype=torch.float64) / largest / t.sqrt()], dim=1)\n"
+        "    alpha, slope = torch.linalg.lstsq(rows, t.sqrt()[:, None]).solution.flatten().tolist()\n",
+        {"hidden fit"},
+        "is wrong",
+    ),
+    Mutant(
+        "the slope for the bandwidth",
+        "benchmarking",
+        "    return alpha, largest / slope",
+        "    return alpha, slope / largest",
+        {"public model", "hidden fit"},
+        "is wrong",
+    ),
+    Mutant(
+        "one size twice makes two",
+        "benchmarking",
+        " or len(set(sizes)) < 2:",
+        " or len(sizes) < 2:",
+        {"hidden fit_misuse"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "no latency in the prediction",
+        "benchmarking",
+        "    return alpha + size / beta",
+        "    return size / beta",
+        {"public model", "hidden predictions"},
+        "is wrong",
+    ),
+    Mutant(
+        "half the peak where the latency is paid twice",
+        "benchmarking",
+        "    return alpha * beta\n",
+        "    return alpha * beta / 2\n",
+        {"public model", "hidden predictions"},
+        "is wrong",
+    ),
 ]

@@ -166,4 +166,621 @@ MUTANTS = [
         {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
         "sent (to, elements)",
     ),
+    Mutant(
+        "scatter deals row by row",
+        "collectives",
+        "blocks = list(tensor.contiguous().chunk(n))",
+        "blocks = [tensor[rank::n].contiguous() for rank in range(n)]",
+        {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
+        "the result is wrong on",
+    ),
+    Mutant(
+        "scatter writes into like",
+        "collectives",
+        "received = like.new_empty(like.shape)",
+        "received = like.contiguous()",
+        {"hidden values[scatter]"},
+        "changed its input, which is to keep its values",
+    ),
+    Mutant(
+        "a scatter is a broadcast of everything",
+        "collectives",
+        "    received = like.new_empty(like.shape)\n    dist.scatter(received, blocks, src=root)\n"
+        "    return received",
+        "    everything = torch.cat(blocks) if blocks else like.new_empty(dist.get_world_size() * like.shape[0], *like.shape[1:])\n"
+        "    return broadcast(everything, root).chunk(dist.get_world_size())[dist.get_rank()].clone()",
+        {"hidden one_call[scatter]"},
+        "This problem asks for the scatter itself.",
+    ),
+    Mutant(
+        "gather always on rank 0",
+        "collectives",
+        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
+        "        collected = _empty_for_all(tensor)\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    collected = blocks = None\n    if dist.get_rank() == 0:\n        collected = _empty_for_all(tensor)\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=0)\n    return collected",
+        {"hidden values[gather]"},
+        "the result is wrong on",
+    ),
+    Mutant(
+        "the root's own part comes first",
+        "collectives",
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    if blocks:\n"
+        "        others = [block for rank, block in enumerate(blocks) if rank != root]\n"
+        "        collected = torch.cat([tensor, *others])\n    return collected",
+        {"hidden values[gather]"},
+        "the right numbers in the wrong order",
+    ),
+    Mutant(
+        "room for all in the default dtype",
+        "collectives",
+        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
+        "        collected = _empty_for_all(tensor)\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
+        "        collected = torch.empty(dist.get_world_size() * len(tensor), *tensor.shape[1:])\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        {"hidden values[gather]"},
+        "dtype",
+    ),
+    Mutant(
+        "partial results on the other ranks are returned",
+        "collectives",
+        " if dist.get_rank() == root else None\n    # END SOLUTION\n\n\ndef all_gather",
+        "\n    # END SOLUTION\n\n\ndef all_gather",
+        {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
+        "expected None",
+    ),
+    Mutant(
+        "reduce knows nothing but sums",
+        "collectives",
+        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
+        {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
+        "the result is wrong on",
+    ),
+    Mutant(
+        "reduce in the caller's own memory",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        "    total = tensor.contiguous()\n"
+        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        {"hidden values[reduce]"},
+        "changed its input",
+    ),
+    Mutant(
+        "a reduce is an all-reduce whose result the others throw away",
+        "collectives",
+        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        "    dist.all_reduce(total, op=reduction)\n",
+        {"hidden one_call[reduce]"},
+        "used an all-reduce",
+    ),
+    Mutant(
+        "a broadcast in the caller's own memory",
+        "collectives",
+        "    received = tensor.clone(memory_format=torch.contiguous_format)\n",
+        "    received = tensor.contiguous()\n",
+        {"hidden values[broadcast]"},
+        "changed its input",
+    ),
+    Mutant(
+        "a broadcast of one send to each rank",
+        "collectives",
+        "    dist.broadcast(received, src=root)\n",
+        "    if dist.get_rank() == root:\n        for rank in range(dist.get_world_size()):\n"
+        "            if rank != root:\n                dist.send(received, rank)\n    else:\n"
+        "        dist.recv(received, root)\n",
+        {"hidden one_call[broadcast]"},
+        "This problem asks for the broadcast itself.",
+    ),
+    Mutant(
+        "the average is still the sum",
+        "collectives",
+        '    return total / dist.get_world_size() if op == "average" else total',
+        "    return total",
+        {
+            "public the_eight_collectives[all_reduce]",
+            "hidden values[reduce]",
+            "hidden values[reduce_scatter]",
+            "hidden values[all_reduce]",
+        },
+        "averaged nowhere, or summed instead?",
+    ),
+    Mutant(
+        "all-gather stacks the parts in a new dimension",
+        "collectives",
+        "    collected = _empty_for_all(tensor)\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    return collected",
+        "    collected = _empty_for_all(tensor)\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    return collected.view(dist.get_world_size(), *tensor.shape)",
+        {
+            "public the_eight_collectives[all_gather]",
+            "hidden values[all_gather]",
+            "public all_reduce_from_parts",
+            "hidden all_reduce_from_parts",
+            "hidden built_from_its_parts",
+        },
+        "the right number of entries in another shape",
+    ),
+    Mutant(
+        "an all-gather is a gather and a broadcast",
+        "collectives",
+        "    collected = _empty_for_all(tensor)\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    return collected",
+        "    everything = gather(tensor, 0)\n"
+        "    return broadcast(_empty_for_all(tensor) if everything is None else everything, 0)",
+        {"hidden one_call[all_gather]", "hidden built_from_its_parts"},
+        "This problem asks for the all_gather itself.",
+    ),
+    Mutant(
+        "a reduce-scatter is an all-reduce of which a part is kept",
+        "collectives",
+        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
+        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    return _finish(op, received)",
+        "    return all_reduce(tensor, op)[dist.get_rank() * rows :][:rows].clone()",
+        {"hidden one_call[reduce_scatter]", "hidden built_from_its_parts"},
+        "used an all-reduce",
+    ),
+    Mutant(
+        "an average over the rows instead of the ranks",
+        "collectives",
+        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
+        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    return _finish(op, received)",
+        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
+        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        '    return received / len(tensor) if op == "average" else received',
+        {"hidden values[reduce_scatter]"},
+        "the result is wrong on",
+    ),
+    Mutant(
+        "only rank 0 has the sum",
+        "collectives",
+        "    dist.all_reduce(total, op=reduction)\n",
+        "    dist.reduce(total, dst=0, op=reduction)\n",
+        {
+            "public the_eight_collectives[all_reduce]",
+            "hidden values[all_reduce]",
+            "hidden one_call[all_reduce]",
+            "public average",
+            "hidden average_is_exact",
+        },
+        "the result is wrong on",
+    ),
+    Mutant(
+        "an all-reduce is a reduce and a broadcast",
+        "collectives",
+        "    dist.all_reduce(total, op=reduction)\n",
+        "    dist.reduce(total, dst=0, op=reduction)\n    dist.broadcast(total, src=0)\n",
+        {"hidden one_call[all_reduce]"},
+        "This problem asks for the all_reduce itself.",
+    ),
+    Mutant(
+        "an all-reduce in the caller's own memory",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    dist.all_reduce(total, op=reduction)\n",
+        "    total = tensor.contiguous()\n    dist.all_reduce(total, op=reduction)\n",
+        {"hidden values[all_reduce]", "hidden average_is_exact"},
+        "changed its input",
+    ),
+    Mutant(
+        "all-to-all for blocks of one row only",
+        "collectives",
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    return received",
+        "    return all_gather(tensor)[dist.get_rank() :: dist.get_world_size()]",
+        {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]", "hidden one_call[all_to_all]"},
+        "the result is wrong on",
+    ),
+    Mutant(
+        "all-to-all sends every block where it came from",
+        "collectives",
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    return received",
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    return received.flip(0)",
+        {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]"},
+        "the right numbers in the wrong order",
+    ),
+    Mutant(
+        "an all-to-all is a scatter from every rank",
+        "collectives",
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    return received",
+        "    like = tensor[: len(tensor) // dist.get_world_size()]\n    ranks = range(dist.get_world_size())\n"
+        "    return torch.cat([scatter(tensor if rank == dist.get_rank() else None, like, rank) for rank in ranks])",
+        {"hidden one_call[all_to_all]"},
+        "This problem asks for the all_to_all itself.",
+    ),
+    Mutant(
+        "a root of -1 is the last rank",
+        "collectives",
+        "    if not 0 <= root < dist.get_world_size():",
+        "    if root >= dist.get_world_size():",
+        {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "an operation that is not in the table is a KeyError",
+        "collectives",
+        "    if op not in OPS:\n        raise ValueError(f\"op {op!r} is none of {', '.join(OPS)}, average\")\n",
+        "",
+        {"hidden misuse[reduce]", "hidden misuse[reduce_scatter]", "hidden misuse[all_reduce]"},
+        "raised KeyError",
+    ),
+    Mutant(
+        "the average of integers is rounded down",
+        "collectives",
+        "    if not tensor.is_floating_point():\n"
+        '        raise ValueError(f"an average of {tensor.dtype} tensors would have to round: convert to a float dtype first")\n',
+        "    pass\n",
+        {
+            "hidden misuse[reduce]",
+            "hidden misuse[reduce_scatter]",
+            "hidden misuse[all_reduce]",
+            "hidden average_of_integers",
+        },
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "a ValueError that does not say which shape",
+        "collectives",
+        'raise ValueError(f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks along dimension 0")',
+        'raise ValueError("the tensor does not divide by the number of ranks")',
+        {"hidden misuse[reduce_scatter]", "hidden misuse[all_to_all]"},
+        "ValueError does not say",
+    ),
+    Mutant(
+        "the dtype is looked at after the sum",
+        "collectives",
+        "    _check_divisible_dtype(tensor)\n    return all_reduce(tensor) / dist.get_world_size()",
+        "    total = all_reduce(tensor)\n    _check_divisible_dtype(total)\n"
+        "    return total / dist.get_world_size()",
+        {"hidden average_of_integers"},
+        "the ValueError comes too late",
+    ),
+    Mutant(
+        "a tensor without dimensions is gathered",
+        "collectives",
+        "    if tensor.dim() == 0:\n"
+        '        raise ValueError("a tensor of shape () has no dimension 0 to gather along")\n',
+        "    pass\n",
+        {"hidden misuse[gather]", "hidden misuse[all_gather]"},
+        "raised IndexError",
+    ),
+    Mutant(
+        "only rank 0 looks at the root",
+        "collectives",
+        "    if not 0 <= root < dist.get_world_size():",
+        "    if dist.get_rank() == 0 and not 0 <= root < dist.get_world_size():",
+        {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
+        "on every rank, but rank 1",
+    ),
+    Mutant(
+        "nobody waits for the last rank",
+        "collectives",
+        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n"
+        "            result = action()\n        dist.barrier()\n",
+        "    for _ in range(dist.get_rank()):\n        dist.barrier()\n    result = action()\n"
+        "    for _ in range(dist.get_rank(), dist.get_world_size() - 1):\n        dist.barrier()\n",
+        {"hidden in_rank_order"},
+        "returned before rank",
+    ),
+    Mutant(
+        "every rank acts in every turn",
+        "collectives",
+        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n"
+        "            result = action()\n        dist.barrier()\n",
+        "    for turn in range(dist.get_world_size()):\n        result = action()\n        dist.barrier()\n",
+        {"public in_rank_order", "hidden in_rank_order"},
+        "instead of once",
+    ),
+    Mutant(
+        "padded by n where nothing is missing",
+        "collectives",
+        "    n = dist.get_world_size()\n    padding = -tensor.numel() % n\n    padded",
+        "    n = dist.get_world_size()\n    padding = n - tensor.numel() % n\n    padded",
+        {"hidden built_from_its_parts"},
+        "where 8 hold them all",
+    ),
+    Mutant(
+        "padding of the default dtype",
+        "collectives",
+        "    padded = torch.cat([tensor.flatten(), tensor.new_zeros(padding)])\n",
+        "    padded = torch.cat([tensor.flatten(), torch.zeros(padding)])\n",
+        {"hidden all_reduce_from_parts"},
+        "float32",
+    ),
+    Mutant(
+        "the padding is left at the end",
+        "collectives",
+        "    return total[: tensor.numel()].reshape(tensor.shape)",
+        "    return total",
+        {"public all_reduce_from_parts", "hidden all_reduce_from_parts"},
+        "padding left at the end?",
+    ),
+    Mutant(
+        "flat as it travelled",
+        "collectives",
+        "    return total[: tensor.numel()].reshape(tensor.shape)",
+        "    return total[: tensor.numel()]",
+        {"hidden all_reduce_from_parts"},
+        "shape",
+    ),
+    Mutant(
+        "an average that is a sum",
+        "collectives",
+        "return all_reduce(tensor) / dist.get_world_size()",
+        "return all_reduce(tensor)",
+        {"public average", "hidden average_is_exact"},
+        "averaged nowhere, or summed instead?",
+    ),
+    Mutant(
+        "an average that is divided twice",
+        "collectives",
+        "return all_reduce(tensor) / dist.get_world_size()",
+        'return all_reduce(tensor, "average") / dist.get_world_size()',
+        {"public average", "hidden average_is_exact"},
+        "divided by the world size where a sum was asked for, or twice?",
+    ),
+    Mutant(
+        "multiplied by 1/n",
+        "collectives",
+        "return all_reduce(tensor) / dist.get_world_size()",
+        "return all_reduce(tensor) * (1 / dist.get_world_size())",
+        {"hidden average_is_exact"},
+        "rounded more often than necessary",
+    ),
+    Mutant(
+        "an average in the caller's own memory",
+        "collectives",
+        "return all_reduce(tensor) / dist.get_world_size()",
+        "total = tensor.contiguous()\n    dist.all_reduce(total)\n    return total / dist.get_world_size()",
+        {"hidden average_is_exact"},
+        "changed its input",
+    ),
+    Mutant(
+        "a sum that is kept for the next call",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
+        "    total = overlapped_all_reduce.__dict__.setdefault((tensor.shape, tensor.dtype), torch.empty(tensor.shape, dtype=tensor.dtype))\n"
+        "    total.copy_(tensor)\n    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
+        {"hidden it_waits_before_it_returns"},
+        "kept together",
+    ),
+    Mutant(
+        "computes first and communicates then",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    result = compute()\n"
+        "    work = dist.all_reduce(total, async_op=True)\n",
+        {"hidden compute_does_not_wait"},
+        "nothing overlaps",
+    ),
+    Mutant(
+        "overlapped, in the caller's own memory",
+        "collectives",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
+        "    total = tensor.contiguous()\n    work = dist.all_reduce(total, async_op=True)\n"
+        "    result = compute()\n",
+        {"hidden it_waits_before_it_returns"},
+        "changed its input",
+    ),
+    Mutant(
+        "computes twice",
+        "collectives",
+        "    work.wait()  # only now may total be read\n    return total, result",
+        "    work.wait()\n    return total, compute()",
+        {"hidden compute_does_not_wait"},
+        "2 times instead of once",
+    ),
+    Mutant(
+        "the ring turns left",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank - 1) % n)\n"
+        "    dist.recv(received, src=(rank + 1) % n)\n    sending.wait()\n    return received",
+        {
+            "hidden shift_right",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "the ring turns the wrong way",
+    ),
+    Mutant(
+        "the last rank has no right neighbour",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        "    if rank < n - 1:\n        sending = dist.isend(tensor.contiguous(), dst=rank + 1)\n    if rank > 0:\n"
+        "        dist.recv(received, src=rank - 1)\n    if rank < n - 1:\n        sending.wait()\n"
+        "    return received",
+        {
+            "public shift_right[2]",
+            "hidden shift_right",
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "the result is wrong on",
+    ),
+    Mutant(
+        "neighbours that want contiguous memory",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        "    sending = dist.isend(tensor, dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n"
+        "    sending.wait()\n    return received",
+        {"hidden shift_right"},
+        "contiguous",
+    ),
+    Mutant(
+        "a neighbour's tensor that the next call overwrites",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        "    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)\n"
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        {"hidden shift_right"},
+        "kept together",
+    ),
+    Mutant(
+        "neighbours by an all-gather",
+        "collectives",
+        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        "    return all_gather(tensor[None])[(rank - 1) % n].clone()",
+        {"hidden shift_right", "public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic"},
+        "Neighbours exchange by sending and receiving.",
+    ),
+    Mutant(
+        "what arrives takes the place of the sum",
+        "collectives",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n",
+        "        chunks[(rank - step - 1) % n] = shift_right(chunks[(rank - step) % n])\n",
+        {
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "the result is wrong on",
+    ),
+    Mutant(
+        "one step too few round the ring",
+        "collectives",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 2):",
+        {
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "the result is wrong on",
+    ),
+    Mutant(
+        "one step too many round the ring",
+        "collectives",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n    for step in range(n):",
+        {"hidden ring_traffic", "hidden ring_steps"},
+        "two phases of n−1 steps",
+    ),
+    Mutant(
+        "every chunk in two halves",
+        "collectives",
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n",
+        "        arriving = [shift_right(half) for half in chunks[(rank - step) % n].chunk(2)]\n"
+        "        chunks[(rank - step - 1) % n] += torch.cat(arriving)\n",
+        {"hidden ring_steps"},
+        "two phases of n−1 steps",
+    ),
+    Mutant(
+        "whole tensors travel round the ring",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
+        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        "    total, passing = tensor.clone(), tensor\n    for _ in range(dist.get_world_size() - 1):\n"
+        "        passing = shift_right(passing)\n        total += passing\n    return total",
+        {"hidden ring_traffic"},
+        "elements at once; a chunk has at most",
+    ),
+    Mutant(
+        "chunks of the default dtype",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
+        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
+        "    chunks = torch.zeros(tensor.numel() + padding)\n    chunks[: tensor.numel()] = tensor.flatten()\n"
+        "    chunks = chunks.view(n, -1)\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        {"hidden ring_values"},
+        "float32",
+    ),
+    Mutant(
+        "the last chunk takes the remainder",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
+        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    flat = tensor.flatten().clone()\n"
+        "    k = flat.numel() // n\n"
+        "    chunks = [flat[i * k : (i + 1) * k] for i in range(n - 1)] + [flat[(n - 1) * k :]]\n\n"
+        "    def shift(there, here):\n        arriving = torch.empty_like(chunks[here % n])\n"
+        "        sending = dist.isend(chunks[there % n], (rank + 1) % n)\n"
+        "        dist.recv(arriving, (rank - 1) % n)\n        sending.wait()\n        return arriving\n\n"
+        "    for step in range(n - 1):\n"
+        "        chunks[(rank - step - 1) % n] += shift(rank - step, rank - step - 1)\n"
+        "    for step in range(n - 1):\n"
+        "        chunks[(rank - step) % n].copy_(shift(rank - step + 1, rank - step))\n"
+        "    return flat.reshape(tensor.shape)",
+        {"hidden ring_traffic"},
+        "elements at once; a chunk has at most",
+    ),
+    Mutant(
+        "a ring for as many elements as ranks",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
+        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n"
+        "    chunks = list(tensor.flatten().clone().chunk(n))\n"
+        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
+        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
+        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
+        "    return torch.cat(chunks).reshape(tensor.shape)",
+        {"hidden ring_values", "hidden ring_traffic"},
+        "The ranks disagree about what is sent",
+    ),
 ]

@@ -2,4 +2,223 @@
 
 from grader.selftest.variants.variant import Variant
 
-VARIANTS: list[Variant] = []
+VARIANTS = [
+    Variant(
+        "a stopwatch with a button; the median is a quantile, and the ranks gather one tensor",
+        "benchmarking",
+        """
+class Watch:
+    def __init__(self, clock: Callable[[], float], synchronize: Callable[[], None]) -> None:
+        self.clock, self.synchronize, self.laps = clock, synchronize, []
+
+    def __enter__(self) -> None:
+        self.synchronize()
+        self.began = self.clock()
+
+    def __exit__(self, *_) -> None:
+        self.synchronize()
+        self.laps.append(self.clock() - self.began)
+
+
+def stopwatch(
+    operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None, barrier=dist.barrier
+) -> Timing:
+    if warm_up < 0 or not iterations > 0:
+        raise ValueError(f"warm-up: {warm_up}, iterations: {iterations}")
+    watch = Watch(clock, synchronize)
+    for call in range(warm_up + iterations):
+        if call < warm_up:
+            operation()
+            continue
+        synchronize()
+        barrier()
+        with watch:
+            operation()
+    laps = torch.tensor(watch.laps, dtype=torch.float64)
+    of_all = laps.new_empty(dist.get_world_size() * iterations)
+    dist.all_gather_into_tensor(of_all, laps)
+    slowest = of_all.view(-1, iterations).amax(dim=0)
+    return Timing(torch.quantile(slowest, 0.5).item(), [float(t) for t in slowest])
+""",
+    ),
+    Variant(
+        "the ranks meet at every call, also of warm-up, and exchange each time by itself",
+        "benchmarking",
+        """
+def _slowest(own: float) -> float:
+    time_ = torch.tensor([own], dtype=torch.float64)
+    work = dist.all_reduce(time_, op=dist.ReduceOp.MAX, async_op=True)
+    work.wait()
+    return time_.item()
+
+
+def stopwatch(
+    operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None, barrier=dist.barrier
+) -> Timing:
+    if iterations <= 0 or warm_up < 0:
+        raise ValueError(f"cannot time {iterations} iterations after {warm_up} calls")
+
+    def once() -> float:
+        synchronize()
+        barrier()
+        synchronize()
+        own = -clock()
+        operation()
+        synchronize()
+        own += clock()
+        return _slowest(own)
+
+    samples = [once() for _ in range(warm_up + iterations)][warm_up:]
+    ordered = sorted(samples)
+    return Timing((ordered[(iterations - 1) // 2] + ordered[iterations // 2]) / 2, samples)
+""",
+    ),
+    Variant(
+        "rank 0 collects the times, and tells the others",
+        "benchmarking",
+        """
+def _timed(operation, iterations, clock, synchronize, barrier) -> Iterator[float]:
+    while iterations:
+        iterations -= 1
+        barrier()
+        synchronize()
+        start = clock()
+        operation()
+        synchronize()
+        yield clock() - start
+
+
+def stopwatch(
+    operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None, barrier=dist.barrier
+) -> Timing:
+    for name, value, least in (("warm_up", warm_up, 0), ("iterations", iterations, 1)):
+        if value < least:
+            raise ValueError(f"{name} is {value}, and must be {least} or more")
+    [operation() for _ in range(warm_up)]
+    own = list(_timed(operation, iterations, clock, synchronize, barrier))
+    root = dist.get_rank() == 0
+    collected = [None] * dist.get_world_size() if root else None
+    dist.gather_object(own, collected, dst=0)
+    told = [[max(times) for times in zip(*collected)] if root else None]
+    dist.broadcast_object_list(told, src=0)
+    return Timing(statistics.median(told[0]), told[0])
+""",
+    ),
+    Variant(
+        "a sweep that is a generator itself: the ValueError comes with the first row that is asked for",
+        "benchmarking",
+        """
+import itertools
+
+
+def sweep(collectives, sizes, world_size, run):
+    collectives = tuple(collectives)
+    if unknown := [name for name in collectives if name not in COLLECTIVES]:
+        raise ValueError(f"no such collective: {unknown}")
+    for collective, size in itertools.product(collectives, sizes):
+        seconds, wrong = run(collective, size)
+        rates = algorithm_bandwidth(size, seconds), bus_bandwidth(collective, size, world_size, seconds)
+        yield Row(collective, size, seconds, *rates, wrong=wrong)
+""",
+    ),
+    Variant(
+        "bandwidths as exact fractions, by cases",
+        "benchmarking",
+        """
+from fractions import Fraction
+
+
+def array_bytes(collective, input_bytes, world_size):
+    match collective, world_size:
+        case _, n if n <= 0:
+            raise ValueError(f"{n} ranks")
+        case ("all_gather" | "gather"), n:
+            return n * input_bytes
+        case name, _ if name in COLLECTIVES:
+            return input_bytes
+    raise ValueError(f"what is {collective}?")
+
+
+def algorithm_bandwidth(size, seconds):
+    if not seconds > 0:
+        raise ValueError(f"{size} bytes in {seconds} seconds")
+    return float(Fraction(size, 10**9) / Fraction(seconds))
+
+
+def bus_bandwidth(collective, size, world_size, seconds):
+    array_bytes(collective, size, world_size)  # raises what is to be raised
+    if not seconds > 0:
+        raise ValueError(f"{size} bytes in {seconds} seconds")
+    sent = Fraction(world_size - 1, world_size)  # of each byte of the array
+    factor = {"all_reduce": 2 * sent, "broadcast": Fraction(1), "reduce": Fraction(1)}.get(collective, sent)
+    return float(factor * Fraction(size) / Fraction(seconds) / 10**9)
+
+
+def usual_bandwidth(reported, world_size, counted):
+    if world_size <= 0:
+        raise ValueError(f"{world_size} ranks")
+    try:
+        parts = {"whole": 1, "part": world_size}[counted]
+    except KeyError:
+        raise ValueError(f"the size of what is {counted}?") from None
+    return float(Fraction(reported) * Fraction(2**30, 10**9) * parts)
+
+
+def predict_seconds(alpha, beta, size):
+    return float(Fraction(alpha) + Fraction(size) / Fraction(beta))
+
+
+def half_peak_size(alpha, beta):
+    return beta * predict_seconds(alpha, beta, 0)
+""",
+    ),
+    Variant(
+        "the fit as one step of Newton, by torch.func",
+        "benchmarking",
+        """
+def fit_latency_bandwidth(sizes, seconds):
+    s, t = (torch.tensor(values, dtype=torch.float64) for values in (sizes, seconds))
+    if s.shape != t.shape:
+        raise ValueError(f"{len(s)} sizes, but {len(t)} times")
+    if s.unique().numel() < 2:
+        raise ValueError("one size does not make a line")
+    units = torch.stack([t.min(), t.max() / s.max()])  # unknowns of about 1
+
+    def error(unknowns: torch.Tensor) -> torch.Tensor:
+        latency, slope = unknowns * units
+        return ((latency + slope * s - t) / t).square().sum()
+
+    at = torch.zeros(2, dtype=torch.float64)
+    for _ in range(2):  # the second removes what the first rounded
+        at = at - torch.linalg.solve(torch.func.hessian(error)(at), torch.func.grad(error)(at))
+    alpha, slope = (at * units).tolist()
+    if slope <= 0:
+        raise ValueError(f"a slope of {slope}")
+    return alpha, 1 / slope
+""",
+    ),
+    Variant(
+        "the fit as a regression about the weighted mean",
+        "benchmarking",
+        """
+from math import fsum
+
+
+def fit_latency_bandwidth(sizes, seconds):
+    if len(sizes) != len(seconds):
+        raise ValueError(f"{len(sizes)} sizes do not go with {len(seconds)} times")
+    if min(sizes, default=0) == max(sizes, default=0):
+        raise ValueError(f"sizes {sizes}: two different ones make a line")
+    weights = [t**-2 for t in seconds]
+    whole = fsum(weights)
+    mean_size = fsum(w * s for w, s in zip(weights, sizes)) / whole
+    mean_time = fsum(w * t for w, t in zip(weights, seconds)) / whole
+    rise = fsum(w * (s - mean_size) * (t - mean_time) for w, s, t in zip(weights, sizes, seconds))
+    run = fsum(w * (s - mean_size) ** 2 for w, s in zip(weights, sizes))
+    if rise <= 0:
+        raise ValueError(f"the times {seconds} fall")
+    beta = run / rise
+    return mean_time - mean_size / beta, beta
+""",
+    ),
+]
