@@ -783,4 +783,36 @@ MUTANTS = [
         {"hidden ring_values", "hidden ring_traffic"},
         "The ranks disagree about what is sent",
     ),
+    Mutant(
+        "the other ranks gather nothing, but not None",
+        "collectives",
+        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
+        "        collected = _empty_for_all(tensor)\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
+        "        collected = _empty_for_all(tensor)\n"
+        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
+        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n"
+        "    return tensor.new_empty(0) if collected is None else collected",
+        {"public the_eight_collectives[gather]", "hidden values[gather]"},
+        "expected None",
+    ),
+    Mutant(
+        "the blocks are dealt out from the last rank to the first",
+        "collectives",
+        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
+        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    return _finish(op, received)",
+        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
+        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size()))[::-1], op=reduction)\n"
+        "    return _finish(op, received)",
+        {
+            "public the_eight_collectives[reduce_scatter]",
+            "hidden values[reduce_scatter]",
+            "public all_reduce_from_parts",
+            "hidden all_reduce_from_parts",
+        },
+        "another rank's part",
+    ),
 ]
