@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove grade bandwidth stubs format lint bench fuzz clean
+.PHONY: help setup test proof prove grade submission bandwidth handout autograder rehearse stubs format lint bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,7 +22,7 @@ OPTIONS = $(if $(PART),--part $(PART)) $(if $(DEVICE),--device $(DEVICE)) $(if $
 
 help:  ## this list
 	@echo "make ..."
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
 	@echo "with PART=collectives, K=ring (a word in the check's name), DEVICE=cuda, SEED=7 to narrow or repeat"
 
 setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
@@ -35,22 +35,37 @@ $(VENV)/.ready: $(REQUIREMENTS)
 	$(VENV)/bin/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
 	@touch $@
 
-# Checks and the grader's own tests here; in a student's copy, which lacks the hidden rooms, the public checks.
-test: $(READY)  ## judge the solutions, and test the grader; IMPL=handout judges that with the public checks
+# IMPL=handout judges that, with the public checks.
+test: $(READY)  ## the public checks on handout/; where there are solutions/: all checks on these, and the grader's own tests
 	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
 
+# BEGIN INSTRUCTOR
 proof: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. PROOF='--part collectives'
 	$(PY) -m grader.selftest.proof $(PROOF)
 
 prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
 	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py)
 
+# END INSTRUCTOR
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
 	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(OPTIONS)
 
 bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions with that one
 	$(PY) -m handout.bandwidth --module '$(or $(IMPL),handout)' --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device $(DEVICE))
+
+submission: $(READY)  ## check what is in handout/, and pack submission.zip; with problems that do not import: ANYWAY=1
+	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway)
+
+# BEGIN INSTRUCTOR
+handout: $(READY) stubs  ## dist/handout.zip, the student's copy
+	@$(PY) -m grader.gradescope.pack handout
+
+autograder: $(READY) stubs  ## dist/autograder.zip, for Gradescope
+	@$(PY) -m grader.gradescope.pack autograder
+
+rehearse: $(READY) stubs  ## Gradescope's run, here: within 0.5 CPU and 0.75 GB where this machine can hold a program to that
+	@$(PY) -m grader.gradescope.rehearse
 
 stubs: $(READY)  ## generate handout/ from solutions/
 	$(PY) -m grader.gradescope.stubs
@@ -69,6 +84,7 @@ bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
 fuzz: $(READY)  ## hostile frames and submissions, 120,000 of each; FUZZ='intake --seed S --only N' repeats one
 	$(PY) -m grader.selftest.fuzz $(FUZZ)
 
+# END INSTRUCTOR
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ import numpy as np
 
 from grader.face import call, each, rounding
 from grader.judging import parallel_truth as parts
+from grader.judging import pipeline_truth
 from grader.judging import truth
 
 
@@ -16,7 +17,7 @@ class PipelineProblem:
         self.product = 2 * rows * width * width  # floating-point operations of one micro-batch in one layer
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
         layers = layers or n + 1
-        self.cut = parts.stages(layers, n)
+        self.cut = pipeline_truth.stages(layers, n)
         self.weights = [self.cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
         self.x = self.cast(rng.standard_normal((self.batch_size, width)))
         self.y, self.saved = truth.forward(self.weights, self.x)

@@ -5,6 +5,7 @@ from gradescope_utils.autograder_utils.decorators import number, visibility, wei
 
 from grader.face import Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
+from grader.judging import pipeline_truth
 from grader.judging import truth
 from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_in_step, demand_messages
 
@@ -22,7 +23,7 @@ def test_split_layers(world, rng):
     ]
     (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
     for (layers, num_stages), got in zip(cuts, run.values()[0]):
-        expected = [list(stage) for stage in parts.stages(layers, num_stages)]
+        expected = [list(stage) for stage in pipeline_truth.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
         run.demand(parts.as_lists(got) == expected, text)
 

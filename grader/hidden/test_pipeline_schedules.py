@@ -6,7 +6,7 @@ from gradescope_utils.autograder_utils.decorators import number, visibility, wei
 from grader.face import Hold, Strided, call, rounding
 from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
 from grader.judging import schedules
-from grader.judging.schedules import gpipe, one_forward_one_backward
+from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)]  # stages, micro-batches
 CLOSE = rounding(np.float64)

@@ -86,12 +86,12 @@ def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) 
 
 
 def _split_backward(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> tuple[np.ndarray, list]:
-    gradients, partial = [], grad_y
+    own, partial = [], grad_y
     for weight, (x, z) in zip(reversed(weights), reversed(saved)):
         grad_z = columns(partial, n)[rank] * gelu_derivative(columns(z, n)[rank])
-        gradients.insert(0, x.T @ grad_z)
+        own.insert(0, x.T @ grad_z)
         partial = grad_z @ columns(weight, n)[rank].T
-    return partial, gradients
+    return partial, own
 
 
 def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:
@@ -140,13 +140,6 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray,
 
 
 # ——— pipeline parallelism
-
-
-def stages(num_layers: int, num_stages: int) -> list[range]:
-    """Consecutive layers, the first stages with one more where it does not come out even."""
-    sizes = [num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)]
-    ends = np.cumsum(sizes)
-    return [range(int(end) - size, int(end)) for size, end in zip(sizes, ends)]
 
 
 def as_lists(cut: object) -> list | None:

@@ -55,9 +55,9 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
     moved = True
     while moved:
         moved = False
-        for stage, actions in enumerate(stages):
-            while at[stage] < len(actions):
-                kind, i = actions[at[stage]]
+        for stage, own in enumerate(stages):
+            while at[stage] < len(own):
+                kind, i = own[at[stage]]
                 source = _source(kind, i, stage, len(stages))
                 if source and source not in ended:
                     break
@@ -77,19 +77,3 @@ def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, i
     if kind == "forward":
         return ("forward", i, stage - 1) if stage > 0 else None
     return ("backward", i, stage + 1) if stage < num_stages - 1 else None
-
-
-def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: all forward passes, then all backward passes [Huang et al., 2019]."""
-    return [("forward", i) for i in range(m)] + [("backward", i) for i in range(m)]
-
-
-def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: a stage goes forward while it may, and backward else [Narayanan et al., 2021]."""
-    actions, ahead = [], 0
-    for i in range(m):
-        while ahead < min(i + num_stages - stage, m):
-            actions.append(("forward", ahead))
-            ahead += 1
-        actions.append(("backward", i))
-    return actions

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.judging import parallel_truth as parts
+from grader.judging import pipeline_truth
 from grader.judging import truth
 from handout import mlp
 
@@ -154,7 +155,7 @@ def test_a_single_rank_can_make_none_of_these_mistakes():
     model = Model(2)
     assert parts.tensor_mistakes(model.weights, model.saved, model.grad_y, 1) == ([{}], [{}])
     assert parts.pair_mistakes(*model.weights, model.saved, model.grad_y, 1) == [{}]
-    assert parts.pipeline_mistakes(model.weights, model.saved, model.y, parts.stages(2, 2), 1) == [{}, {}]
+    assert parts.pipeline_mistakes(model.weights, model.saved, model.y, pipeline_truth.stages(2, 2), 1) == [{}, {}]
 
 
 # ——— pairs
@@ -224,11 +225,11 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
 def test_stages_are_as_even_as_can_be(layers, count):
     if count <= layers:
         expected = [part.tolist() for part in np.array_split(np.arange(layers), count)]
-        assert [list(stage) for stage in parts.stages(layers, count)] == expected
+        assert [list(stage) for stage in pipeline_truth.stages(layers, count)] == expected
 
 
 def test_stages_are_those_of_the_handout():
-    assert parts.stages(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert pipeline_truth.stages(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
 
 
 CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-batches
@@ -237,7 +238,7 @@ CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-ba
 @pytest.mark.parametrize("layers, count, m", [*CUTS, (2, 1, 3), (2, 2, 1)])
 def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
     model = Model(layers, width=6, rows=12)
-    for stage in parts.stages(layers, count):
+    for stage in pipeline_truth.stages(layers, count):
         saved = parts.micro_batches(model.saved, stage, m)
         whole = [truth.forward(model.weights, part)[1] for part in np.split(model.x, m)]
         close(saved, [[own[l] for l in stage] for own in whole])
@@ -260,7 +261,7 @@ def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) 
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count, m):
-    model, cut = Model(layers, width=6, rows=12), parts.stages(layers, count)
+    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
     right = on_stages(model, cut, m)
     _, gradients = truth.loss_and_gradients(model.weights, model.x)
     close([[gradients[l] for l in stage] for stage in cut], right)

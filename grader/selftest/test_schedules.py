@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judging.schedules import as_actions, complete, gpipe, makespan, most_alive, one_forward_one_backward
+from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
+from grader.judging.schedules import as_actions, complete, makespan, most_alive
 from grader.worlds.arrays import Foreign
 
 

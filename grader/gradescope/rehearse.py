@@ -1,0 +1,171 @@
+"""Play what Gradescope does, here:  python -m grader.gradescope.rehearse [--keep]
+
+Packs the autograder, unpacks it into a private root that looks like ``/autograder``, runs setup.sh, and run_autograder on the
+solutions, on the stubs and on hostile submissions, held to the platform's smallest container. Exits with 0 when every result is what it
+should be.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+from rich.console import Console
+from rich.table import Table
+
+from grader.assignment import FILES
+from grader.gradescope import pack
+from grader.gradescope.limits import Box, Usage
+from grader.gradescope.rooms import ROOT
+
+CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
+SECONDS = 600  # after which it writes a score of 0
+SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
+METADATA = {
+    "id": 1,
+    "created_at": "2030-01-02T12:00:00.000000-08:00",
+    "assignment": {"due_date": "2030-01-09T12:00:00.000000-08:00", "title": "Lockstep", "total_points": "100.0"},
+    "users": [{"email": "student@example.edu", "id": 1, "name": "A student"}],
+    "previous_submissions": [],
+}
+
+
+# Comes after the solutions to part 1: each of these does what it can, and loses its own points alone.
+HOSTILE = """
+import os, pathlib, shutil
+
+def broadcast(tensor, root):
+    while True:
+        os.fork()
+
+def gather(tensor, root):
+    while True:
+        print("spam" * 1000, flush=True)
+
+def reduce(tensor, root, op="sum"):
+    for path in ("results/results.json", "source/grader/run.py", "source/grader/hidden/test_collectives.py"):
+        try:
+            (pathlib.Path({root!r}) / path).write_text("ACHIEVED")
+        except OSError:
+            pass
+    shutil.rmtree({root!r}, ignore_errors=True)
+    return None
+
+def all_gather(tensor):
+    return bytearray(8 << 30)
+"""
+
+
+@dataclass
+class Play:
+    """A submission, and the points that it must get: all, none, or some."""
+
+    name: str
+    folder: Path
+    points: str
+    more: str = ""  # at the end of collectives.py
+
+
+PLAYS = [
+    Play("the solutions", ROOT / "solutions", "all"),
+    Play("the stubs", ROOT / "handout", "none"),
+    Play("a hostile one", ROOT / "solutions", "some", HOSTILE),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m grader.gradescope.rehearse", description=__doc__.split("\n")[0])
+    parser.add_argument("--keep", action="store_true", help="leave the private root where it is")
+    arguments = parser.parse_args()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
+    try:
+        return _rehearse(root, console)
+    except pack.CannotPack as error:
+        print(f"cannot rehearse: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if arguments.keep:
+            console.print(f"Left in place: {root}", markup=False, soft_wrap=True)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _rehearse(root: Path, console: Console) -> int:
+    root.chmod(0o755)  # as /autograder is
+    pack.write(pack.autograder(), ROOT / "dist" / "autograder.zip")
+    with zipfile.ZipFile(ROOT / "dist" / "autograder.zip") as archive:
+        archive.extractall(root / "source")
+    for name in pack.EXECUTABLE:
+        (root / "source" / name).chmod(0o755)
+    began = time.monotonic()
+    if subprocess.run(["./setup.sh"], cwd=root / "source").returncode:
+        print("cannot rehearse: setup.sh failed, see above", file=sys.stderr)
+        return 2
+    console.print(f"setup.sh: {time.monotonic() - began:.0f} s")
+    shutil.copy(root / "source" / "run_autograder", root / "run_autograder")
+    (root / "submission_metadata.json").write_text(json.dumps(METADATA))
+    table = Table("submission", "points", "seconds", "peak memory", "confined by", "verdict")
+    good, held = True, ""
+    for play in PLAYS:
+        complaint, row, held = _play(play, root)
+        good &= not complaint
+        table.add_row(play.name, *row, complaint or "as it should be", style="red" if complaint else "")
+    console.print(table)
+    console.print(f"Each {held}; the platform's limit is {SECONDS} s.", markup=False)
+    return 0 if good else 1
+
+
+def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
+    """What is wrong with this run of run_autograder; a row of the table; how it was held to its limits."""
+    for folder in ("submission", "results"):
+        shutil.rmtree(root / folder, ignore_errors=True)
+        (root / folder).mkdir()
+    for name in FILES:
+        more = play.more.replace("{root!r}", repr(str(root))) if name == "collectives.py" else ""
+        (root / "submission" / name).write_text((play.folder / name).read_text() + more)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LOCKSTEP_TIER") if name in os.environ}
+    with Box(CORES, MEMORY) as box:
+        usage = box.run(
+            ["./run_autograder"],
+            cwd=root,
+            env=environment | {"AUTOGRADER_ROOT": str(root)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=2 * SECONDS,
+        )
+    peak = f"{usage.peak / 2**20:.0f} MiB" if usage.peak else "not measured"
+    row = [f"{usage.seconds:.1f}", peak]
+    try:
+        document = json.loads((root / "results" / "results.json").read_text())
+        jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    except (OSError, ValueError, jsonschema.ValidationError) as error:
+        return f"no valid results.json: {str(error).splitlines()[0]}", ["–", *row, "–"], usage.held
+    points, possible = (sum(test[key] for test in document["tests"]) for key in ("score", "max_score"))
+    tier = document["extra_data"].get("confinement", {}).get("tier", "?")
+    return _complaint(play, usage, points, possible, tier), [f"{points:g} of {possible:g}", *row, tier], usage.held
+
+
+def _complaint(play: Play, usage: Usage, points: float, possible: float, tier: str) -> str:
+    right = {"all": points == possible, "none": points == 0, "some": 0 < points < possible}[play.points]
+    if usage.code:
+        return f"exit code {usage.code}"
+    if not right:
+        return f"{points:g} points, where it should have {play.points}"
+    if usage.seconds > SECONDS:
+        return "the platform would have stopped it"
+    return "ranks were not confined" if tier == "none" else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

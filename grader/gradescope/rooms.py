@@ -1,0 +1,56 @@
+"""Which files of this repository go where. What is hidden from students is decided here, and nowhere else."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a student gets: the very engine that grades, the public checks, the stubs.
+STUDENT = ("handout", "tests", "grader")
+NOT_FOR_STUDENTS = (
+    "grader/hidden",
+    "grader/gradescope",
+    "grader/selftest",
+    "grader/judging/bandwidth_truth.py",
+    "grader/judging/collective_truth.py",
+    "grader/judging/pipeline_truth.py",
+)
+# What grades uploads: the hidden checks too, and no answers: expected values come from grader/judging.
+GRADER = ("handout", "tests", "grader")
+NOT_FOR_GRADING = (
+    "grader/selftest",
+    "grader/gradescope/platform",  # its files lie at the top
+    *(
+        f"grader/gradescope/{name}"
+        for name in ("leaks.py", "pack.py", "rooms.py", "stubs.py", "rehearse.py", "for_students.md")
+    ),
+)
+
+BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
+
+
+def files(rooms: tuple[str, ...], without: tuple[str, ...]) -> list[Path]:
+    """The files of these folders, relative to the root, without what Python or an editor left behind."""
+    found = []
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*")):
+            name = path.relative_to(ROOT)
+            kept = path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts)
+            out = any(str(name) == other or str(name).startswith(f"{other}/") for other in without)
+            if kept and not out and path.suffix not in (".pyc", ".zip"):
+                found.append(name)
+    return found
+
+
+def for_students(text: str) -> str:
+    """A file's text without the lines between the two markers. Raises ValueError where these do not pair up."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        if line.strip() in (BEGIN, END):
+            if inside is (line.strip() == BEGIN):
+                raise ValueError(f"markers do not pair up: {line.strip()}")
+            inside = not inside
+        elif not inside:
+            kept.append(line)
+    if inside:
+        raise ValueError(f"markers do not pair up: no {END}")
+    return "\n".join(kept).rstrip("\n") + "\n"

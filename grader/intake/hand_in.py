@@ -1,0 +1,96 @@
+"""Check what a student has, and pack it for the upload:  python -m grader.intake.hand_in [--anyway]
+
+Looks at ``handout/`` with the eyes of the grader: all files there, readable, importable, something written in them. Exits with 0
+when submission.zip was written, and with 2 and a sentence otherwise; an older submission.zip is then left as it was.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+from grader.assignment import FILES, PARTS
+from grader.intake.stage import ROOT, read
+
+STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
+SECONDS = 60  # for an import
+
+
+def unwritten(texts: dict[str, str]) -> Counter[str]:
+    """Problem → how many of its functions are still stubs."""
+    return Counter(number for text in texts.values() for number in STUB.findall(text))
+
+
+def import_error(file: str) -> str:
+    """Why a file of ``handout/`` cannot be imported: the last line that Python says. Empty where it can."""
+    command = [sys.executable, "-c", f"import handout.{Path(file).stem}"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it does not end within {SECONDS} seconds"
+    if not done.returncode:
+        return ""
+    place = re.findall(rf'File ".*/({re.escape(file)})", line (\d+)', done.stderr)
+    last = (done.stderr.strip().splitlines() or [f"it ends Python with exit code {done.returncode}"])[-1]
+    return last + (f" (line {place[-1][1]})" if place else "")
+
+
+def pack(texts: dict[str, str], target: Path) -> None:
+    """The zip, written whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in sorted(texts.items()):
+                archive.writestr(name, text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m grader.intake.hand_in", description=__doc__.split("\n")[0])
+    parser.add_argument("--anyway", action="store_true", help="pack files that cannot be imported, too")
+    parser.add_argument("--to", type=Path, default=ROOT / "submission.zip")
+    arguments = parser.parse_args()
+    found = read(ROOT / "handout")
+    if found.absent:
+        return _cannot(" ".join(found.absent.values()))
+    left, broken = unwritten(found.texts), {}
+    for name in FILES:
+        if error := import_error(name):
+            broken[name] = error
+    for number in (number for part in PARTS.values() for number in part.problems):
+        state = f"{left[number]} function{'s' if left[number] > 1 else ''} to write" if left[number] else "written"
+        print(f"{number}  {_title(number):<46} {state}")
+    for name, error in broken.items():
+        print(f"handout/{name} cannot be imported: {error}")
+    if broken and not arguments.anyway:
+        return _cannot("mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no points")
+    if len(left) == len([number for part in PARTS.values() for number in part.problems]):
+        return _cannot("no problem is written yet: there is nothing of yours in handout/")
+    try:
+        pack(found.texts, arguments.to)
+    except OSError as error:
+        return _cannot(f"{arguments.to} cannot be written ({type(error).__name__})")
+    print(f"\n{arguments.to.name} holds {', '.join(FILES)}: upload it.")
+    return 0
+
+
+def _title(number: str) -> str:
+    return next(part.problems[number] for part in PARTS.values() if number in part.problems)
+
+
+def _cannot(sentence: str) -> int:
+    print(f"not packed: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

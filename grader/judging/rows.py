@@ -1,0 +1,23 @@
+"""What is wrong in a row of a benchmark's table."""
+
+
+def row_difference(row: tuple, due: tuple) -> str | None:
+    """In what a row of a table is not as it should be; None where it is. Names first, then numbers, up to rounding."""
+    if len(row) != len(due):
+        return f"a row has {len(row)} entries, not {len(due)}"
+    for name, got, expected in zip(("collective", "size", "seconds", "algbw", "busbw", "wrong"), row, due):
+        if isinstance(expected, str):
+            same = type(got) is str and got == expected
+        else:
+            same = abs(as_float(got) - expected) <= 1e-9 * max(abs(expected), 1)
+        if not same:
+            return f"expected {name} {expected}, got {got!r:.80}"
+    return None
+
+
+def as_float(value: object) -> float:
+    """The number; not a number where it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")

@@ -1,0 +1,223 @@
+"""What leaves the house: the student's copy, the autograder, a submission."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from grader.assignment import FILES, PARTS
+from grader.gradescope import leaks, pack, rooms, stubs
+from grader.gradescope.rooms import for_students
+from grader.intake import hand_in
+from grader.selftest.grading import ROOT
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A student's copy, unzipped, where nothing of this repository is near."""
+    folder = tmp_path_factory.mktemp("student")
+    pack.write(pack.handout(), folder / "handout.zip")
+    with zipfile.ZipFile(folder / "handout.zip") as archive:
+        archive.extractall(folder)
+    return folder / pack.FOLDER
+
+
+def command(folder, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "PYTHONPATH"))}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=timeout
+    )
+
+
+# ——— the student's copy
+
+
+def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
+    assert sorted(p.name for p in copy.iterdir()) == [
+        ".gitignore",
+        "Makefile",
+        "README.md",
+        "grader",
+        "handout",
+        "setup.cfg",
+        "tests",
+    ]
+    assert {path.name for path in (copy / "tests").glob("*.py")} == {p.name for p in (ROOT / "tests").glob("*.py")}
+    assert not [path for path in copy.rglob("*") if "solution" in path.name or "hidden" in path.name]
+    assert not (copy / "grader" / "selftest").exists() and not (copy / "grader" / "gradescope").exists()
+
+
+def test_it_holds_no_line_of_an_answer_or_of_a_hidden_check(copy):
+    contents = {str(p.relative_to(copy)): p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    assert leaks.leaks(contents) == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_line_that_leaks_is_found(file):
+    answer = (ROOT / "solutions" / file).read_text()
+    given = set(map(str.strip, stubs.stub(answer).splitlines()))
+    telling = [line for line in answer.splitlines() if line.strip() in leaks.secrets() and line.strip() not in given]
+    assert len(telling) > 15
+    for line in telling:
+        (found,) = leaks.leaks({"notes.md": f"# Notes\n  {line.strip()}\n".encode()})
+        assert found.startswith(f"notes.md:2: {line.strip()}")
+
+
+def test_a_hidden_check_that_leaks_is_found():
+    hidden = (ROOT / "grader" / "hidden" / "test_collectives.py").read_bytes()
+    assert len(leaks.leaks({"tests/test_collectives.py": hidden})) > 50
+
+
+def test_every_name_that_a_file_imports_is_there(copy):
+    modules = [str(path.relative_to(copy).with_suffix("")).replace("/", ".") for path in copy.glob("grader/**/*.py")]
+    modules = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]
+    done = command(
+        copy, "-c", "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]", *modules
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
+    done = command(copy, "-m", "pytest", "-n", "2")
+    assert done.returncode == 1
+    (number,) = re.fullmatch(r"(\d+) not implemented in .*", done.stdout.splitlines()[-1]).groups()
+    assert int(number) > 30  # and none passed, failed, or could not be run
+
+
+def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
+    shutil.copytree(copy, tmp_path / "done")
+    for file in FILES:
+        shutil.copy(ROOT / "solutions" / file, tmp_path / "done" / "handout" / file)
+    done = command(tmp_path / "done", "-m", "pytest", "-n", "2")
+    assert done.returncode == 0 and "passed" in done.stdout.splitlines()[-1], done.stdout
+    done = command(tmp_path / "done", "-m", "grader.intake.hand_in")
+    assert done.returncode == 0 and done.stdout.count("written") == sum(len(p.problems) for p in PARTS.values())
+    with zipfile.ZipFile(tmp_path / "done" / "submission.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(FILES)
+        assert archive.read("collectives.py") == (ROOT / "solutions" / "collectives.py").read_bytes()
+
+
+# ——— markers, zips
+
+
+def test_what_stands_between_the_markers_is_not_for_students():
+    text = "a\n# BEGIN INSTRUCTOR\nb\n  # END INSTRUCTOR\nc\n"
+    assert for_students(text) == "a\nc\n"
+
+
+@pytest.mark.parametrize("text", ["# BEGIN INSTRUCTOR", "# END INSTRUCTOR", "# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR"])
+def test_markers_that_do_not_pair_up_are_an_error(text):
+    with pytest.raises(ValueError, match="do not pair up"):
+        for_students(text)
+
+
+def test_a_students_make_offers_nothing_that_a_student_lacks():
+    text = for_students((ROOT / "Makefile").read_text())
+    for target in (
+        "proof:",
+        "prove:",
+        "handout:",
+        "autograder:",
+        "rehearse:",
+        "bench:",
+        "fuzz:",
+        "lint:",
+        "selftest.bench",
+    ):
+        assert target not in text
+    for target in ("test:", "submission:", "bandwidth:", "setup:"):
+        assert target in text
+
+
+@pytest.mark.parametrize("what", [pack.handout, pack.autograder])
+def test_the_same_files_make_the_same_zip(tmp_path, what):
+    for name in ("a.zip", "b.zip"):
+        pack.write(what(), tmp_path / name)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert not [name for name in archive.namelist() if "__pycache__" in name or name.endswith((".pyc", ".zip"))]
+
+
+def test_a_zip_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    (tmp_path / "a.zip").write_text("old")
+    with pytest.raises(TypeError):
+        pack.write({"a": b"fine", "b": None}, tmp_path / "a.zip")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.zip"] and (tmp_path / "a.zip").read_text() == "old"
+
+
+def test_the_autograder_holds_what_grades_and_no_answers():
+    contents = pack.autograder()
+    assert {"setup.sh", "run_autograder", "settings.ini", "requirements.txt", "Dockerfile"} <= set(contents)
+    assert "grader/hidden/test_collectives.py" in contents and "grader/gradescope/upload.py" in contents
+    assert not [name for name in contents if name.startswith(("solutions", "grader/selftest"))]
+
+
+def test_old_stubs_are_not_packed(monkeypatch):
+    monkeypatch.setattr(stubs, "stub", lambda text: "something newer")
+    with pytest.raises(pack.CannotPack, match="run make stubs"):
+        pack.handout()
+
+
+def test_a_leak_is_not_packed(monkeypatch):
+    monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", rooms.NOT_FOR_STUDENTS[1:])  # the hidden checks
+    with pytest.raises(pack.CannotPack, match="would hold what is hidden"):
+        pack.handout()
+
+
+# ——— make submission
+
+
+def hand_in_from(copy, tmp_path, change) -> subprocess.CompletedProcess:
+    shutil.copytree(copy, tmp_path / "mine")
+    change(tmp_path / "mine" / "handout")
+    return command(tmp_path / "mine", "-m", "grader.intake.hand_in")
+
+
+def begin(handout):
+    """One problem is written."""
+    shutil.copy(ROOT / "solutions" / "data_parallel.py", handout)
+
+
+def test_progress_is_told_by_problem(copy, tmp_path):
+    done = hand_in_from(copy, tmp_path, begin)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("1.1  The eight collectives") and lines[0].endswith("8 functions to write")
+    assert [line for line in lines if line.startswith("3.")] and all(
+        line.endswith("  written") for line in lines if line.startswith("3.")
+    )
+    assert (tmp_path / "mine" / "submission.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        (lambda handout: None, "nothing of yours"),
+        (lambda handout: (handout / "collectives.py").unlink(), "no collectives.py"),
+        (lambda handout: (handout / "collectives.py").write_bytes(b"\xff"), "not UTF-8"),
+        (lambda handout: (handout / "collectives.py").write_text("def f(:\n"), "mend that first"),
+        (lambda handout: (handout / "collectives.py").write_text("import os; os._exit(3)\n"), "mend that first"),
+    ],
+    ids=["untouched", "missing", "not text", "syntax", "ends Python"],
+)
+def test_what_cannot_be_handed_in_is_refused_and_the_old_zip_kept(copy, tmp_path, change, complaint):
+    def spoil(handout):
+        (handout.parent / "submission.zip").write_text("old")
+        change(handout)
+
+    done = hand_in_from(copy, tmp_path, spoil)
+    assert done.returncode == 2 and complaint in done.stderr and "Traceback" not in done.stdout + done.stderr
+    assert (tmp_path / "mine" / "submission.zip").read_text() == "old"
+
+
+def test_a_file_that_cannot_be_imported_is_named_with_its_line():
+    assert hand_in.import_error("mlp.py") == ""
+
+
+def test_stubs_are_counted():
+    text = 'raise NotImplementedError("Problem 1.1: a")\n' * 2 + 'raise NotImplementedError("Problem 2.1: b")'
+    assert hand_in.unwritten({"a.py": text}) == {"1.1": 2, "2.1": 1}
