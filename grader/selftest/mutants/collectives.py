@@ -145,7 +145,7 @@ MUTANTS = [
         "    collected = _empty_for_all(tensor)\n    dist.all_gather(",
         "    collected = _empty_for_all(tensor)\n    kept = all_gather.__dict__.setdefault((collected.shape, collected.dtype), collected)\n"
         "    collected = kept\n    dist.all_gather(",
-        {"hidden values[all_gather]"},
+        {"hidden values[all_gather]", "hidden all_reduce_from_parts"},
         "kept together",
     ),
     Mutant(
