@@ -177,7 +177,8 @@ class Run:
             for operation in self.operations(rank):
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)
-                    self._fail(f"rank {rank} used an {operation}. {because} Allowed here: {allowed}.")
+                    article = "an" if str(operation)[0] in "aeiou" else "a"
+                    self._fail(f"rank {rank} used {article} {operation}. {because} Allowed here: {allowed}.")
 
     def demand(self, condition: bool, sentence: str) -> None:
         """Fail with this sentence unless the condition holds."""

@@ -11,6 +11,7 @@ For every function here:
 - a tensor has the same shape and dtype on every rank, is float32, float64 or int64, and need **not** be contiguous,
   while most calls of ``torch.distributed`` insist on contiguous memory;
 - it works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice;
+- in Problem 1.1 the function is one call of the collective that it is named after: this is about its arguments and its output;
 - misuse raises ``ValueError`` with a message that holds the numbers, before anything is sent, on every rank that can
   know of it.
 """

@@ -68,7 +68,10 @@ def test_broadcast_parameters(world, rng):
         ways = ["generator", "plain"] * n  # model.parameters() is a generator, which passes by once
         runs = world(
             n,
-            *(call("data_parallel.broadcast_parameters", given, driver=ways[root], root=root) for root in range(n)),
+            *(
+                call("data_parallel.broadcast_parameters", given, driver=ways[root], **({"root": root} if root else {}))
+                for root in range(n)
+            ),
         )
         for root, run in enumerate(runs):
             run.leaves_arguments(*[own[root]] * n, named="the list of the caller's parameters after the call")
@@ -228,7 +231,7 @@ def test_train_losses(world, rng):
     """The losses are those of the whole batch before each update, the same on every rank"""
     for n in SIZES:
         weights, batches, shards = training(rng, n, np.float32)
-        (run,) = world(n, call("data_parallel.train", weights, each(*shards), lr=1e-3))
+        (run,) = world(n, call("data_parallel.train", weights, each(*shards)))  # at the rate of the signature
         _, losses, _ = truth.adamw(weights, batches, lr=1e-3)
         run.returns(
             *[np.array(losses, np.float32)] * n,
