@@ -1,0 +1,53 @@
+"""What students read agrees with what is graded: problems, titles, points."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from grader.assignment import FILES, GIVEN, PARTS
+from grader.reports.plugin import record_of
+from grader.selftest.grading import ROOT
+from grader.selftest.proof.checks import Checks
+from grader.worlds.server_process import Server
+
+TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()
+ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| (.*?) \| \**(\d+(?:\.\d+)?)\** \|$", re.MULTILINE)
+TABLE = {number: (title.strip("*`"), float(points)) for number, title, points in ROW.findall(TEXT)}
+
+
+@pytest.fixture(scope="module")
+def points(_run) -> Counter:
+    """Of each problem, by the checks' own decorators."""
+    found: Counter[str] = Counter()
+    for checks in Checks(Server(_run["server"])).parts.values():
+        for item in checks.values():
+            found[record_of(item).number] += record_of(item).points
+    return found
+
+
+def test_the_points_of_all_checks_are_a_hundred(points):
+    assert sum(points.values()) == 100
+
+
+def test_the_table_that_students_read_has_the_points_of_the_checks(points):
+    problems = {number: points for number, (_, points) in TABLE.items() if "." in number}
+    assert problems == points
+
+
+def test_the_points_of_a_part_are_those_of_its_problems():
+    for part in PARTS.values():
+        assert TABLE[str(part.number)][1] == sum(TABLE[number][1] for number in part.problems)
+
+
+def test_titles_stand_in_one_way():
+    for name, part in PARTS.items():
+        assert TABLE[str(part.number)][0] == f"{name}.py"
+        assert {number: TABLE[number][0] for number in part.problems} == part.problems
+
+
+def test_the_files_that_the_assignment_lists_are_there():
+    for name in (*FILES, *GIVEN):
+        assert (ROOT / "handout" / name).is_file()
+    for name in FILES:
+        assert (ROOT / "solutions" / name).is_file()

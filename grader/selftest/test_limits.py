@@ -1,0 +1,40 @@
+"""A rehearsal's box: what is inside is held to its memory where a control group can be made, and where not, that is said."""
+
+import subprocess
+import sys
+
+import pytest
+
+from grader.gradescope import limits
+from grader.gradescope.limits import Box
+
+MIB = 1 << 20
+
+
+def take(megabytes: int) -> list[str]:
+    return [sys.executable, "-S", "-c", f"x = b'1' * ({megabytes} << 20); print(len(x) >> 20)"]
+
+
+def test_a_command_runs_inside_and_its_exit_code_comes_out():
+    with Box(0.5, 256 * MIB) as box:
+        usage = box.run([sys.executable, "-S", "-c", "print('here'); raise SystemExit(7)"], stdout=subprocess.PIPE)
+    assert usage.code == 7 and usage.seconds > 0
+
+
+def test_memory_is_held():
+    with Box(1, 96 * MIB) as box:
+        if not box.folders:
+            pytest.skip("no control group can be made here")
+        assert box.run(take(40), stdout=subprocess.DEVNULL).code == 0
+        usage = box.run(take(200), stdout=subprocess.DEVNULL)
+        folders = list(box.folders)
+    assert usage.code != 0 and 40 * MIB < usage.peak <= 97 * MIB
+    assert "0.09 GiB by a control group" in usage.held
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_where_no_group_can_be_made_this_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(limits, "GROUPS", tmp_path)
+    with Box(0.5, 96 * MIB) as box:
+        usage = box.run(take(40), stdout=subprocess.DEVNULL)
+    assert usage.code == 0 and usage.peak is None and "no control group can be made here" in usage.held
