@@ -55,8 +55,7 @@ def main() -> int:
     with Campaign(trials, arguments.workers) as campaign:
         for number in range(arguments.repeat):
             passes.append(_pass(campaign, arguments, console, number))
-        used = {trial.part for trial in trials}
-        checks = {part: names for part, names in campaign.names.items() if part in used}
+        checks = {part: campaign.names[part] for part in PARTS if part in campaign.names}
     whole = not arguments.only and MUTANT in (arguments.kind or [MUTANT])
     findings = Findings(passes, checks, whole)
     report.write(findings, arguments.report)

@@ -114,7 +114,7 @@ def systematic(parts: Iterable[str]) -> list[Trial]:
 def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None) -> Result:
     """Run checks until it is clear what becomes of the trial; with ``everything``, all of its part."""
     outcomes: dict[str, Outcome] = {}
-    limits = IMPATIENT if trial.is_wrong else Limits()
+    limits = IMPATIENT if trial.kind == SYSTEMATIC else Limits()  # messages are judged as students get them
     with checks.staged(trial.part, trial.text, seed) as staged:
         for name in _order(trial, checks, reach):
             if not everything and _is_decided(trial, outcomes, name):
