@@ -90,9 +90,8 @@ class Findings:
         self.problems = [row for row in problems.values() if row.mutants + row.systematic]
         self.matrices = [self._matrix(part) for part in self.checks]
         failed = {(r.part, check) for done in self.passes for r in done.results for check in r.killers}
-        self.idle = [
-            (part, check) for part in self.checks for check in self.checks[part] if (part, check) not in failed
-        ]
+        checks = [(part, check) for part in self.checks for check in self.checks[part]]
+        self.idle = [check for check in checks if self.whole and check not in failed]
 
     def _matrix(self, part: str) -> Matrix:
         mutants = [r for r in self.passes[-1].results if r.kind == MUTANT and r.part == part]
