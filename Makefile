@@ -73,9 +73,10 @@ stubs: $(READY)  ## generate handout/ from solutions/
 format: $(READY) stubs  ## black, and the stubs
 	$(BLACK) handout solutions tests grader
 
-lint: $(READY)  ## formatting, the boundaries between the rooms, stubs as generated
+lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer than Python 3.10, stubs as generated
 	$(BLACK) --check handout solutions tests grader
 	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
+	$(PY) -c 'from vermin import main; main()' --quiet --no-tips --target=3.10- --violations handout solutions tests grader
 	$(PY) -m grader.gradescope.stubs --check
 
 bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
