@@ -10,7 +10,7 @@
 know nothing of processes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,8 +113,20 @@ def call(
 class World:
     """The fixture: ``world(n, *calls)``. ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run."""
 
-    def __init__(self, runner: Runner, gpus: int | None = None, absent: Mapping[str, str] | None = None) -> None:
-        self.runner, self.gpus, self.absent = runner, gpus, absent or {}
+    def __init__(
+        self,
+        runner: Runner,
+        gpus: int | None = None,
+        absent: Mapping[str, str] | None = None,
+        facts: Callable[[], dict] | None = None,
+    ) -> None:
+        self.runner, self.gpus, self.absent, self.facts = runner, gpus, absent or {}, facts
+
+    @property
+    def torch(self) -> tuple[int, int]:
+        """The version of the ranks' torch, such as (2, 13)."""
+        major, minor = self.facts()["torch"].split(".")[:2]
+        return int(major), int(minor)
 
     def __call__(self, size: int, *requests: Request) -> list[Run]:
         for request in requests:

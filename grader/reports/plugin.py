@@ -177,7 +177,7 @@ def make_world(_run: dict, spent: list[tuple[int, float]], limits: worlds.Limits
             return run()
 
     gpus = server.facts()["gpus"] if device == "cuda" else None
-    return World(runner, gpus, _run["absent"])
+    return World(runner, gpus, _run["absent"], server.facts)
 
 
 @pytest.fixture
