@@ -1,6 +1,5 @@
 """The wire takes whatever a rank may write to it: everything is a frame, or a FrameError, and nothing else happens."""
 
-import json
 import time
 import tracemalloc
 

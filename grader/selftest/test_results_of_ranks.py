@@ -1,7 +1,6 @@
 """Results and exceptions from a rank: values of the agreed form, or a FrameError, before anything is allocated."""
 
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
