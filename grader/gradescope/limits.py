@@ -3,8 +3,10 @@
 What could not be held is said: a rehearsal that was not held to its memory has not shown that it keeps to it.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -19,7 +21,7 @@ PERIOD = 100_000  # microseconds
 class Usage:
     """What a command took."""
 
-    code: int
+    code: int | None  # None where its time ran out
     seconds: float
     peak: int | None  # bytes that the control group was charged with, pages of files included
     held: str  # in words
@@ -70,6 +72,9 @@ class Box:
 
     def _remove(self) -> None:
         for folder in self.folders:
+            for pid in (folder / "cgroup.procs").read_text().split() if folder.exists() else ():
+                with contextlib.suppress(ProcessLookupError):  # left behind by a command that was stopped
+                    os.kill(int(pid), signal.SIGKILL)
             for _ in range(50):
                 try:
                     folder.rmdir()
@@ -82,19 +87,22 @@ class Box:
 
     def run(self, command: list[str], **options) -> Usage:
         """Run a command inside; its children are, too."""
-        core = sorted(os.sched_getaffinity(0))[:1] if hasattr(os, "sched_getaffinity") else []
+        core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
 
         # A shell joins the groups and becomes the command: nothing of it runs outside.
         joined = "".join(f'echo $$ > "{group}" && ' for group in groups) + 'exec "$@"'
         inside = ["/bin/sh", "-c", joined, "box", *command]
-        if not groups and core and shutil.which("taskset"):
+        if core and not groups:
             inside = ["taskset", "-c", str(core[0]), *command]
         began = time.monotonic()
-        done = subprocess.run(inside, **options)
+        try:
+            code = subprocess.run(inside, **options).returncode
+        except subprocess.TimeoutExpired:
+            code = None
         seconds = time.monotonic() - began
         peak = int(self.files["peak"].read_text()) if "peak" in self.files else None
-        return Usage(done.returncode, seconds, peak, self.held(bool(groups), bool(core)))
+        return Usage(code, seconds, peak, self.held(bool(groups), bool(core)))
 
     def held(self, groups: bool, core: bool) -> str:
         if groups:

@@ -5,15 +5,14 @@ byte for byte, whenever they are packed from the same files.
 """
 
 import argparse
-import os
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 from grader.gradescope import stubs
 from grader.gradescope.leaks import leaks
-from grader.gradescope.rooms import GRADER, NOT_FOR_GRADING, NOT_FOR_STUDENTS, ROOT, STUDENT, files, for_students
+from grader.gradescope.rooms import NOT_FOR_GRADING, NOT_FOR_STUDENTS, ONLY_FOR_GRADING, ROOT, files, for_students
+from grader.whole import written_whole
 
 FOLDER = "lockstep"  # that a student unzips
 EXECUTABLE = ("setup.sh", "run_autograder")
@@ -30,7 +29,7 @@ def handout() -> Contents:
         target = ROOT / "handout" / source.name
         if not target.exists() or target.read_text() != stubs.stub(source.read_text()):
             raise CannotPack(f"handout/{source.name} is not what its solution generates: run make stubs")
-    contents = {str(name): (ROOT / name).read_bytes() for name in files(STUDENT, NOT_FOR_STUDENTS)}
+    contents = {str(name): (ROOT / name).read_bytes() for name in files(NOT_FOR_STUDENTS)}
     for name in ("Makefile", "setup.cfg"):
         contents[name] = for_students((ROOT / name).read_text()).encode()
     contents["README.md"] = (Path(__file__).parent / "for_students.md").read_bytes()
@@ -42,7 +41,7 @@ def handout() -> Contents:
 
 def autograder() -> Contents:
     """What Gradescope unpacks into /autograder/source."""
-    contents = {str(name): (ROOT / name).read_bytes() for name in files(GRADER, NOT_FOR_GRADING)}
+    contents = {str(name): (ROOT / name).read_bytes() for name in [*files(NOT_FOR_GRADING), *ONLY_FOR_GRADING]}
     contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text()).encode()
     for path in sorted((Path(__file__).parent / "platform").iterdir()):
         if path.is_file():
@@ -53,19 +52,12 @@ def autograder() -> Contents:
 def write(contents: Contents, target: Path) -> None:
     """A zip without anybody's clock in it, written whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in sorted(contents):
-                entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.external_attr = (0o755 if Path(name).name in EXECUTABLE else 0o644) << 16
-                archive.writestr(entry, contents[name])
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if Path(name).name in EXECUTABLE else 0o644) << 16
+            archive.writestr(entry, contents[name])
 
 
 def main() -> int:

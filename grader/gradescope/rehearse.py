@@ -142,7 +142,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=2 * SECONDS,
+            timeout=SECONDS,
         )
     peak = f"{usage.peak / 2**20:.0f} MiB" if usage.peak else "not measured"
     row = [f"{usage.seconds:.1f}", peak]
@@ -158,12 +158,12 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
 
 def _complaint(play: Play, usage: Usage, points: float, possible: float, tier: str) -> str:
     right = {"all": points == possible, "none": points == 0, "some": 0 < points < possible}[play.points]
+    if usage.code is None:
+        return f"not over in {SECONDS} s: the platform would have written a score of 0"
     if usage.code:
         return f"exit code {usage.code}"
     if not right:
         return f"{points:g} points, where it should have {play.points}"
-    if usage.seconds > SECONDS:
-        return "the platform would have stopped it"
     return "ranks were not confined" if tier == "none" else ""
 
 

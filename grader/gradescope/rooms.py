@@ -4,8 +4,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What a student gets: the very engine that grades, the public checks, the stubs.
-STUDENT = ("handout", "tests", "grader")
+ROOMS = ("handout", "tests", "grader")
+# A student gets the very engine that grades, the public checks and the stubs.
 NOT_FOR_STUDENTS = (
     "grader/hidden",
     "grader/gradescope",
@@ -14,24 +14,17 @@ NOT_FOR_STUDENTS = (
     "grader/judging/collective_truth.py",
     "grader/judging/pipeline_truth.py",
 )
-# What grades uploads: the hidden checks too, and no answers: expected values come from grader/judging.
-GRADER = ("handout", "tests", "grader")
-NOT_FOR_GRADING = (
-    "grader/selftest",
-    "grader/gradescope/platform",  # its files lie at the top
-    *(
-        f"grader/gradescope/{name}"
-        for name in ("leaks.py", "pack.py", "rooms.py", "stubs.py", "rehearse.py", "for_students.md")
-    ),
-)
+# What grades uploads has the hidden checks, too, and no answers: expected values come from grader/judging.
+NOT_FOR_GRADING = ("grader/gradescope", "grader/selftest")
+ONLY_FOR_GRADING = ("grader/gradescope/__init__.py", "grader/gradescope/upload.py")
 
 BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 
 
-def files(rooms: tuple[str, ...], without: tuple[str, ...]) -> list[Path]:
-    """The files of these folders, relative to the root, without what Python or an editor left behind."""
+def files(without: tuple[str, ...]) -> list[Path]:
+    """The files of all rooms but these, relative to the root, without what Python or an editor left behind."""
     found = []
-    for room in rooms:
+    for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*")):
             name = path.relative_to(ROOT)
             kept = path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts)

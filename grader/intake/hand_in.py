@@ -5,17 +5,16 @@ when submission.zip was written, and with 2 and a sentence otherwise; an older s
 """
 
 import argparse
-import os
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 from grader.assignment import FILES, PARTS
 from grader.intake.stage import ROOT, read
+from grader.whole import written_whole
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
 SECONDS = 60  # for an import
@@ -42,16 +41,9 @@ def import_error(file: str) -> str:
 
 def pack(texts: dict[str, str], target: Path) -> None:
     """The zip, written whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in sorted(texts.items()):
-                archive.writestr(name, text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in sorted(texts.items()):
+            archive.writestr(name, text)
 
 
 def main() -> int:

@@ -1,12 +1,11 @@
 """results.json, in the format that Gradescope documents. Written whole or not at all."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from grader.assignment import PARTS
 from grader.reports.record import PASSED, Record
+from grader.whole import written_whole
 
 MAX_OUTPUT = 20_000  # the platform cuts at 100,000, in the middle
 
@@ -59,12 +58,5 @@ def clean(text: str) -> str:
 
 def write(path: Path, document: dict) -> None:
     """Replace the file at once, so that a reader, or a crash of ours, never meets a half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1, ensure_ascii=False, allow_nan=False)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        file.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode())

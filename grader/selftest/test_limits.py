@@ -33,6 +33,16 @@ def test_memory_is_held():
     assert not any(folder.exists() for folder in folders)
 
 
+def test_what_is_stopped_leaves_nothing_behind():
+    with Box(1, 96 * MIB) as box:
+        if not box.folders:
+            pytest.skip("no control group can be made here")
+        usage = box.run(["/bin/sh", "-c", "sleep 300 & sleep 300"], timeout=1)
+        folders = list(box.folders)
+    assert usage.code is None
+    assert not any(folder.exists() for folder in folders)  # a group with somebody in it cannot be removed
+
+
 def test_where_no_group_can_be_made_this_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(limits, "GROUPS", tmp_path)
     with Box(0.5, 96 * MIB) as box:

@@ -154,6 +154,8 @@ def test_the_autograder_holds_what_grades_and_no_answers():
     assert {"setup.sh", "run_autograder", "settings.ini", "requirements.txt", "Dockerfile"} <= set(contents)
     assert "grader/hidden/test_collectives.py" in contents and "grader/gradescope/upload.py" in contents
     assert not [name for name in contents if name.startswith(("solutions", "grader/selftest"))]
+    shipped = {name for name in contents if name.startswith("grader/gradescope/")}
+    assert shipped == {"grader/gradescope/__init__.py", "grader/gradescope/upload.py"}
 
 
 def test_old_stubs_are_not_packed(monkeypatch):
@@ -214,8 +216,9 @@ def test_what_cannot_be_handed_in_is_refused_and_the_old_zip_kept(copy, tmp_path
     assert (tmp_path / "mine" / "submission.zip").read_text() == "old"
 
 
-def test_a_file_that_cannot_be_imported_is_named_with_its_line():
-    assert hand_in.import_error("mlp.py") == ""
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(copy, tmp_path):
+    done = hand_in_from(copy, tmp_path, lambda handout: (handout / "collectives.py").write_text("x = 1\nx = y\n"))
+    assert "handout/collectives.py cannot be imported: NameError: name 'y' is not defined (line 2)" in done.stdout
 
 
 def test_stubs_are_counted():

@@ -29,7 +29,7 @@ BROKEN = "broke the grader"
 
 @dataclass(frozen=True)
 class Trial:
-    """``text`` is the part's file. ``caught`` are the checks that must fail (of a right submission: may), ``words`` what is said."""
+    """``text`` is the part's file. ``caught`` are the checks that must fail, ``words`` what is said."""
 
     kind: str
     name: str
