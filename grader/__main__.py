@@ -24,9 +24,9 @@ from grader.intake.stage import NotThere
 from grader.reports import results, terminal
 from grader.reports.plugin import RUN, GradingRun, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.worlds import container
 from grader.worlds.confinement import TIERS
 from grader.worlds.frames import HEAVY
-from grader.worlds.platform import cores
 from grader.worlds.server_process import WorldsUnavailable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,10 +80,9 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
     )
     parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
-    # Ranks wait for each other now and then: one world more than there are cores keeps the cores busy.
-    workers = cores() + 1 if cores() > 1 else 1
+    many = container.workers()
     parser.add_argument(
-        "--workers", type=int, default=workers, metavar="N", help=f"checks at a time (here {workers} unless you say so)"
+        "--workers", type=int, default=many, metavar="N", help=f"checks at a time (here {many} unless you say so)"
     )
     return parser.parse_args()
 

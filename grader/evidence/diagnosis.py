@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from grader.evidence import hangs
 from grader.evidence.agreement import Waiting, examine
 from grader.evidence.trail import Mark, operations
-from grader.worlds import confinement
+from grader.worlds import confinement, container
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
 
 SIGNALS = {
@@ -22,7 +22,7 @@ SIGNALS = {
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB beyond what it begins with.",
+        f"A rank may use {container.of_a_rank() >> 20} MiB beyond what it begins with.",
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),

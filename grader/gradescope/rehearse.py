@@ -21,7 +21,7 @@ import jsonschema
 from rich.console import Console
 from rich.table import Table
 
-from grader.assignment import FILES
+from grader.assignment import FILES, PARTS
 from grader.gradescope import pack
 from grader.gradescope.limits import Box, Usage
 from grader.gradescope.rooms import ROOT
@@ -38,9 +38,9 @@ METADATA = {
 }
 
 
-# Comes after the solutions to part 1: each of these does what it can, and loses its own points alone.
+# Comes after the solutions to part 1: each of these does what it can, and loses the points of those problems alone that use it.
 HOSTILE = """
-import os, pathlib, shutil
+import mmap, os, pathlib, shutil
 
 def broadcast(tensor, root):
     while True:
@@ -60,24 +60,31 @@ def reduce(tensor, root, op="sum"):
     return None
 
 def all_gather(tensor):
-    return bytearray(8 << 30)
+    held = []
+    while True:
+        held.append(mmap.mmap(-1, 8 << 20))
+        held[-1].write(os.urandom(8 << 20))
+
+def all_to_all(tensors):
+    return [bytearray(b"1") * (4 << 20) for _ in range(1 << 20)]
 """
+HARMED = {"1.1", "1.3"}
 
 
 @dataclass
 class Play:
-    """A submission, and the points that it must get: all, none, or some."""
+    """A submission, and the problems in which it must lose points; in all others it must have all."""
 
     name: str
     folder: Path
-    points: str
+    loses: set[str]
     more: str = ""  # at the end of collectives.py
 
 
 PLAYS = [
-    Play("the solutions", ROOT / "solutions", "all"),
-    Play("the stubs", ROOT / "handout", "none"),
-    Play("a hostile one", ROOT / "solutions", "some", HOSTILE),
+    Play("the solutions", ROOT / "solutions", set()),
+    Play("the stubs", ROOT / "handout", {number for part in PARTS.values() for number in part.problems}),
+    Play("a hostile one", ROOT / "solutions", HARMED, HOSTILE),
 ]
 
 
@@ -153,17 +160,18 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
         return f"no valid results.json: {str(error).splitlines()[0]}", ["–", *row, "–"], usage.held
     points, possible = (sum(test[key] for test in document["tests"]) for key in ("score", "max_score"))
     tier = document["extra_data"].get("confinement", {}).get("tier", "?")
-    return _complaint(play, usage, points, possible, tier), [f"{points:g} of {possible:g}", *row, tier], usage.held
+    return _complaint(play, usage, document["tests"], tier), [f"{points:g} of {possible:g}", *row, tier], usage.held
 
 
-def _complaint(play: Play, usage: Usage, points: float, possible: float, tier: str) -> str:
-    right = {"all": points == possible, "none": points == 0, "some": 0 < points < possible}[play.points]
+def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
     if usage.code is None:
         return f"not over in {SECONDS} s: the platform would have written a score of 0"
     if usage.code:
         return f"exit code {usage.code}"
-    if not right:
-        return f"{points:g} points, where it should have {play.points}"
+    if wrong := {test["number"] for test in tests if test["score"] < test["max_score"]} ^ play.loses:
+        return f"points where there should be none, or none where there should be: {', '.join(sorted(wrong))}"
+    if play.folder.name == "handout" and any(test["score"] for test in tests):
+        return "points for what is not implemented"
     return "ranks were not confined" if tier == "none" else ""
 
 

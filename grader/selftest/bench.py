@@ -23,7 +23,7 @@ from grader.face import call
 from grader.intake.stage import stage
 from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
-from grader.worlds.platform import cores
+from grader.worlds.container import cores
 from grader.worlds.server_process import Server
 from grader.worlds.world import Limits, World
 

@@ -16,7 +16,7 @@ from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT
-from grader.worlds import confinement, world as worlds
+from grader.worlds import confinement, container, world as worlds
 from grader.worlds.confinement import TIERS
 from grader.worlds.server_process import Server, WorldsUnavailable
 
@@ -65,12 +65,12 @@ def confined(request) -> Server:
     server.stop()
 
 
-def inside(server: Server, grounds: Path, source: str) -> World:
+def inside(server: Server, grounds: Path, source: str, limits: worlds.Limits = worlds.Limits()) -> World:
     """The world of a submission of this source, started by this server."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
     folder = stage(grounds / "submission", grounds / "stage").folder
-    return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", worlds.Limits()).run(), None, {})
+    return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {})
 
 
 ATTEMPTS = """
@@ -239,8 +239,8 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("torch.ones(1 << 28)", f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB"),
-        ("bytearray(1 << 30)", f"A rank may use {confinement.MEMORY_BYTES >> 20} MiB"),
+        ("torch.ones(1 << 28)", f"A rank may use {container.of_a_rank() >> 20} MiB"),
+        ("bytearray(1 << 30)", f"A rank may use {container.of_a_rank() >> 20} MiB"),
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {confinement.FILE_BYTES >> 20} MiB"),
         ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {confinement.FILES_OPEN} open files"),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
@@ -258,6 +258,27 @@ def test_a_bound_is_named(submit, server, body, words):
     assert words in said
 
 
+@pytest.mark.parametrize(
+    "take",
+    [
+        "torch.ones(100 << 18)",  # 100 MiB
+        "(shared := mmap.mmap(-1, 100 << 20)), shared.write(bytes(100 << 20))",  # shared memory is not a process's data
+        "subprocess.run([sys.executable, '-c', 'import time; x = bytes([1]) * (100 << 20); time.sleep(1)'])",
+    ],
+)
+def test_memory_is_bounded_for_a_world(confined, grounds, take):
+    """Every rank by itself keeps within its bounds."""
+    source = f"""
+        import mmap, subprocess
+        def broken():
+            held = {take}
+            time.sleep(1)
+        """
+    world = inside(confined, grounds, source, worlds.Limits(memory_bytes=300 << 20))
+    assert "took more than 300 MiB of memory together" in told(world, "broken", 4)
+    assert told(world, "broken", 2) == "None"
+
+
 def test_forks_without_end_are_ended(confined, grounds):
     """By the limit of a rank's own user, or by the keeper. A thousand at most: a machine survives a grader that fails here."""
     source = """
@@ -268,7 +289,24 @@ def test_forks_without_end_are_ended(confined, grounds):
                     os._exit(0)
             time.sleep(3)
         """
-    assert "processes and threads" in told(inside(confined, grounds, source), "broken")
+    said = told(inside(confined, grounds, source), "broken")
+    assert "processes and threads" in said or f"started more than {confinement.PROCESSES} processes a rank" in said
+
+
+def test_processes_are_counted(confined, grounds):
+    source = """
+        def broken(many):
+            for _ in range(many):
+                if os.fork() == 0:
+                    time.sleep(3)
+                    os._exit(0)
+            time.sleep(0.5)
+        """
+    world = inside(confined, grounds, source)
+    few, many = ([call("collectives.broken", many)] for many in (confinement.PROCESSES - 1, confinement.PROCESSES))
+    assert world(1, *few)[0].values() == [None]
+    with pytest.raises(CheckFailed, match=f"started more than {confinement.PROCESSES} processes a rank"):
+        world(1, *many)[0].values()
 
 
 @pytest.mark.parametrize("who", ["rank", "orphan"])

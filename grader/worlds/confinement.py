@@ -20,15 +20,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from grader.worlds import container
+
 LINUX = sys.platform.startswith("linux")
 UIDS = range(1 << 20, 1 << 30)  # belong to nobody; each rank takes one that follows from its keeper's process number
 RANKS = 16  # the most in one world
 
-MEMORY_BYTES = 512 << 20  # that a rank may have beyond what it inherits
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
 FILES_OPEN = 256
-TASKS = 96  # processes and threads of a rank
+TASKS = 40  # processes and threads of a rank; honest ones have four
+PROCESSES = 8  # of a rank, itself included
 
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
 CAP_DAC_READ_SEARCH = 2
@@ -237,7 +239,7 @@ def _common() -> list[tuple[int, int]]:
 def _memory() -> int:
     """The bytes of data that a rank may have, what it inherits included."""
     status = Path("/proc/self/status").read_text()
-    return (int(status.partition("VmData:")[2].split()[0]) << 10) + MEMORY_BYTES
+    return (int(status.partition("VmData:")[2].split()[0]) << 10) + container.of_a_rank()
 
 
 def get_ready() -> None:

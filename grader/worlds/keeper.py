@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 
 from grader.worlds import confinement, place, platform, sweep
+from grader.worlds.excess import Bounds
 from grader.worlds.place import Place
 
 LOOK_EVERY = 0.1  # seconds
@@ -26,7 +27,7 @@ Start = Callable[[list[int], Place], int]
 def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
     """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank; ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for: ``size``, ``folder``, ``stage``, ``device``.
+    ``world`` is what the judge asked for: ``size``, ``folder``, ``stage``, ``device``, ``memory``.
     """
     platform.die_with_parent()
     confinement.hide_from_tracers()
@@ -35,7 +36,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     os.set_blocking(wakeup_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    tasks_before, looked = platform.tasks_everywhere(), time.monotonic()
+    bounds, looked = Bounds(world), time.monotonic()
     places = place.prepare(world, tier)
     ranks = {start(own, places[rank]): rank for rank, own in enumerate(descriptors)}
     everyone = set(ranks)
@@ -47,7 +48,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             readable, _, _ = select.select([judge, wakeup_read], [], [], LOOK_EVERY)
             if time.monotonic() - looked > LOOK_EVERY:
                 looked = time.monotonic()
-                if excess := _excess(world, tasks_before):
+                if excess := bounds.excess(ranks):
                     _tell(judge, {"limit": excess})
             if wakeup_read in readable:
                 os.read(wakeup_read, 4096)
@@ -69,31 +70,6 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
         _tell(judge, {"gone": True})
     except OSError:
         pass
-
-
-def _excess(world: dict, tasks_before: int) -> str:
-    """What the ranks have too much of, in words; empty where they keep within bounds."""
-    most = confinement.TASKS * world["size"]
-    # Looking at every process takes a while: only where there have become so many that it may be the ranks.
-    if platform.tasks_everywhere() - tasks_before > most and sum(platform.family(os.getpid()).values()) > most:
-        return f"started more than {confinement.TASKS} processes and threads a rank"
-    written = sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(world["folder"]))
-    return (
-        f"wrote more than {confinement.FOLDER_BYTES >> 20} MiB to files" if written > confinement.FOLDER_BYTES else ""
-    )
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry]:
-    """All files below a folder."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _entries(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    yield entry
-    except OSError:
-        pass  # gone, or not ours to see
 
 
 def _tell(judge: socket.socket, message: dict) -> None:

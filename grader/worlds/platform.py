@@ -1,12 +1,14 @@
 """What the operating system lets us do, each with the next best where it is missing."""
 
 import ctypes
-import math
 import os
 import signal
 import socket
 import struct
 import sys
+from collections import defaultdict
+from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -34,29 +36,44 @@ def adopt_orphans() -> None:
 
 def family(ancestor: int) -> dict[int, int]:
     """The living descendants of a process, each with its number of threads (Linux; elsewhere none are found)."""
-    parents, threads = {}, {}
-    for entry in os.listdir("/proc") if LINUX else ():
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue  # it has ended meanwhile
-            if fields[0] != b"Z":
-                parents[int(entry)], threads[int(entry)] = int(fields[1]), int(fields[17])
     found: dict[int, int] = {}
-    generation = {ancestor}
-    while generation := {pid for pid, parent in parents.items() if parent in generation and pid not in found}:
-        found |= {pid: threads[pid] for pid in generation}
+    children = _children if os.path.exists(f"/proc/{ancestor}/task/{ancestor}/children") else _children_by_search()
+    generation = [ancestor] if LINUX else []
+    while generation:
+        generation = [pid for parent in generation for pid in children(parent) if pid not in found]
+        known = {pid: fields for pid in generation if (fields := _stat(pid)) and fields[0] != b"Z"}
+        found |= {pid: int(fields[17]) for pid, fields in known.items()}
     return found
 
 
-def tasks_everywhere() -> int:
-    """How many processes and threads there are on this machine: cheap to ask for (Linux; elsewhere 0)."""
-    if not LINUX:
-        return 0
-    with open("/proc/loadavg") as file:
-        return int(file.read().split()[3].partition("/")[2])
+def _children(pid: int) -> list[int]:
+    """The system's own list; that of a process with much to do may lack somebody."""
+    found = []
+    for path in glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(path) as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue  # a thread that has ended meanwhile
+    return found
+
+
+def _children_by_search() -> Callable[[int], list[int]]:
+    """Where a kernel keeps no such list: look at every process."""
+    children = defaultdict(list)
+    for entry in os.listdir("/proc") if LINUX else ():
+        if entry.isdigit() and (fields := _stat(int(entry))):
+            children[int(fields[1])].append(int(entry))
+    return lambda pid: children[pid]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, parent, … of a process; nothing where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def use_huge_pages() -> None:
@@ -98,14 +115,3 @@ def descends_from(pid: int, ancestor: int) -> bool:
 def threads() -> int:
     """How many threads this process has; 1 where nobody can tell."""
     return len(os.listdir("/proc/self/task")) if LINUX else 1
-
-
-def cores() -> int:
-    """Cores that this process may really use: its affinity, cut to the container's quota."""
-    count = len(os.sched_getaffinity(0)) if LINUX else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):
-        pass  # no such file, or "max"
-    return max(1, count)

@@ -18,7 +18,7 @@ from pathlib import Path
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.trail import Mark, Operation, read_event, weight
-from grader.worlds import arrays, frames, messages
+from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
@@ -34,6 +34,7 @@ class Limits:
     output_kept: int = 1 << 14
     events: int = 50_000
     sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
+    memory_bytes: int | None = None  # of all ranks together, beyond what they begin with; None for this machine's share
     grace_seconds: float = 0.25  # from the first failure, for the others to fail by themselves
 
 
@@ -100,6 +101,7 @@ class World:
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
             asked = {"size": self.size, "folder": str(folder), "stage": str(self.report.stage), "device": self.device}
+            asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
             self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
         finally:
             for descriptor in theirs:
@@ -134,7 +136,7 @@ class World:
             self.keeper.sendall(b"end\n")
         except OSError:
             self.gone = True
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30  # a machine may be busy with what the ranks have left
         while not self.gone and time.monotonic() < deadline:
             self._step(0.2, watch=False)
         if not self.gone:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from grader.selftest.proof.checks import Checks, Outcome
 from grader.selftest.proof.trials import Reach, Result, Trial, decide, solution
 from grader.worlds.frames import HEAVY
-from grader.worlds.platform import cores
+from grader.worlds.container import cores
 from grader.worlds.server_process import Server
 
 checks: Checks | None = None  # of a process that tries

@@ -9,7 +9,7 @@ from grader.reports.record import PASSED
 from grader.selftest.proof.campaign import Pass, flickers
 from grader.selftest.proof.equivalent import EQUIVALENT
 from grader.selftest.proof.trials import KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
-from grader.worlds.platform import cores
+from grader.worlds.container import cores
 
 
 @dataclass
