@@ -1,4 +1,7 @@
-"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data on the judge's side."""
+"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data on the judge's side.
+
+Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got on.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -102,6 +105,21 @@ class Mark:
     at: int
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How an operation got on: the rank began or ended to wait for it, or the backend said that it was over."""
+
+    rank: int
+    call: int
+    what: str
+    at: int
+    of: int | None  # when that operation was issued, which tells which it is; None where that is not known
+    file: str | None
+    line: int | None
+
+
+WAIT_BEGAN, WAIT_ENDED, COMPLETED = "wait began", "wait ended", "completed"
+
 KINDS = {
     *(
         "all_reduce",
@@ -121,13 +139,18 @@ MAX_NAME = 200
 MARK_SHOWN = 100
 
 
-def read_event(rank: int, meta: dict, size: int) -> Operation | Mark:
+Event = Operation | Mark | Progress
+
+
+def read_event(rank: int, meta: dict, size: int) -> Event:
     """The event in a frame from a rank of ``size``. Raises FrameError where it is not of the agreed form."""
     call = meta.get("call")
     if not is_whole(call):
         raise FrameError("an event outside of a call")
     if isinstance(name := meta.get("mark"), str) and is_whole(at := meta.get("at")):
         return Mark(rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at)
+    if isinstance(progress := meta.get("progress"), dict):
+        return _read_progress(rank, call, progress)
     content = meta.get("operation")
     if not isinstance(content, dict):
         raise FrameError("an event of no known kind")
@@ -157,6 +180,14 @@ def read_event(rank: int, meta: dict, size: int) -> Operation | Mark:
     return Operation(**values)
 
 
+def _read_progress(rank: int, call: int, content: dict) -> Progress:
+    what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
+    proper = what in (WAIT_BEGAN, WAIT_ENDED, COMPLETED) and is_whole(at) and (of is None or is_whole(of))
+    if not proper or not (file is None or is_name(file, MAX_NAME)) or not (line is None or is_whole(line)):
+        raise FrameError("a malformed progress of an operation")
+    return Progress(rank, call, what, at, of, file, line)
+
+
 def _is_sane(value: Any) -> bool:
     """Whether a part of an operation is as small as an honest one, and can be shown."""
     if isinstance(value, str):
@@ -166,9 +197,9 @@ def _is_sane(value: Any) -> bool:
     return value is None or isinstance(value, bool) or is_whole(value)
 
 
-def weight(event: Operation | Mark) -> int:
+def weight(event: Event) -> int:
     """1 for all that an honest rank does; more for what takes the memory of several such events."""
-    if isinstance(event, Mark):
+    if not isinstance(event, Operation):
         return 1
     counts = (
         len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ()) + sum(map(len, event.splits))

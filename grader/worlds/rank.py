@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from grader.evidence.recorder import Recorder
+from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, tensors
 from grader.worlds.place import Place
 
@@ -131,7 +132,15 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
     def mark(name: str) -> None:
         wire.send(frames.EVENT, {**current, "mark": name, "at": monotonic_ns()})
 
-    recorder = Recorder(emit, stage)
+    def tell(progress: dict) -> None:
+        wire.send(frames.EVENT, {**current, "progress": progress})
+
+    if meta["follow"]:  # a timeline is wanted
+        waits = Waits(emit, tell)
+        recorder = Recorder(waits.emit, stage)
+        waits.follow(recorder)
+    else:
+        recorder = Recorder(emit, stage)
     _announce_exit(mark, recorder)
     with recorder:
         recorder.follow_threads()

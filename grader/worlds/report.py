@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.evidence.hangs import Place
-from grader.evidence.trail import Mark, Operation
+from grader.evidence.trail import Event
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Returned:
 @dataclass
 class RankReport:
     rank: int
-    trail: list[Operation | Mark] = field(default_factory=list)
+    trail: list[Event] = field(default_factory=list)
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
     output: bytes = b""
     exit: int | None = None  # exit code, or −signal, of a process that ended by itself

@@ -17,10 +17,12 @@ from pathlib import Path
 
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
-from grader.evidence.trail import Mark, Operation, read_event, weight
+from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
+
+WAITS = str(ENGINE / "grader" / "evidence" / "waits.py")
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,23 @@ class Limits:
 
 
 class World:
-    """``World(…).run()`` gives the report. Used once."""
+    """``World(…).run()`` gives the report. Used once.
 
-    def __init__(self, server: Server, size: int, calls: list[Call], stage: Path, device: str, limits: Limits) -> None:
+    ``follow``: the ranks also tell how their operations get on, for a timeline.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        size: int,
+        calls: list[Call],
+        stage: Path,
+        device: str,
+        limits: Limits,
+        follow: bool = False,
+    ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
+        self.follow = follow
         self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
@@ -110,6 +125,7 @@ class World:
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
+            meta["follow"] = self.follow
             meta["calls"] = [
                 {
                     "function": call.function,
@@ -222,7 +238,9 @@ class World:
         else:
             raise frames.FrameError("a frame that only the judge may send")
 
-    def _on_event(self, rank: RankReport, event: Operation | Mark) -> None:
+    def _on_event(self, rank: RankReport, event: Event) -> None:
+        if isinstance(event, Progress) and not self.follow:
+            raise frames.FrameError("the progress of an operation, which nobody asked for")
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(f"more than {self.limits.events} operations")
@@ -343,6 +361,9 @@ class World:
             return
         for rank in asked:
             rank.stacks = hangs.parse_stacks(self.stack_text[rank.rank].decode(errors="replace"))
+            if self.follow:  # our own line around a wait is none of the student's, nor of torch's
+                own = [[place for place in stack if place.file != WAITS] for stack in rank.stacks]
+                rank.stacks = [stack for stack in own if stack]
         self.stacks_asked = None
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4

@@ -1,0 +1,293 @@
+"""What each rank did when, in one call: computing, communicating, or waiting for another rank. From the trails alone.
+
+Where the world was asked to follow waits (``World(…, follow=True)``), spans say what was. Without that, the trails hold when
+operations were started and no more: then a rank is taken to wait from there until the last of its partners has come, or
+until it does something else, and communications take no time.
+
+Times are seconds from the moment at which the first rank began the call, or passed the mark ``DRAWN``.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+
+from grader.evidence.agreement import examine
+from grader.evidence.trail import COMPLETED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
+from grader.worlds.report import Raised, WorldReport
+
+COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting"
+DRAWN, DRAWN_UNTIL = "drawn from here", "drawn until here"  # marks: what was before them warmed up, or comes after
+PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
+BOUNDS = {"call", "wait"}
+DEEPEST = 16  # pieces inside each other
+
+
+@dataclass(frozen=True)
+class Span:
+    """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world was ended.
+
+    ``background``: a communication under way while the rank's program goes on. All other spans of a rank follow each other.
+    """
+
+    rank: int
+    kind: str  # computing, communicating or waiting
+    label: str
+    begin: float
+    end: float | None
+    micro_batch: int | None = None
+    background: bool = False
+    where: str = ""  # file:line
+    operation: Operation | None = None
+    awaits: tuple[int, ...] = ()  # the ranks that never came
+
+
+@dataclass(frozen=True)
+class _Stay:
+    """A rank in a wait for an operation, in nanoseconds."""
+
+    operation: Operation | None
+    begin: int
+    end: int | None
+    where: str
+
+
+_Cut = tuple[int, tuple[str, int | None]]
+
+
+def spans(report: WorldReport, call: int) -> list[Span]:
+    """All spans of a call, rank by rank, in the order in which they begin."""
+    followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
+    came = _meetings(report.trails)
+    absent = {_key(w.operation): tuple(w.absent) for w in examine(report.trails)[1]}
+    begins = {rank.rank: begin for rank in report.ranks if (begin := _begin(rank.trail, call)) is not None}
+    if not begins:
+        return []
+    ends = {rank: _end(report, rank, call) for rank in begins}
+    zero, received = min(begins.values()), _received(report.trails) if followed else {}
+    found: list[Span] = []
+    for rank, begin in begins.items():
+        trail = [event for event in report.ranks[rank].trail if event.call == call and event.at >= begin]
+        stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
+        found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
+        found += _background(trail, stays, received, absent, ends[rank]) if followed else []
+    scaled = [_scaled(span, zero) for span in found]
+    return sorted(scaled, key=lambda span: (span.rank, span.background, span.begin))
+
+
+def _scaled(span: Span, zero: int) -> Span:
+    end = None if span.end is None else (span.end - zero) / 1e9
+    return Span(**(vars(span) | {"begin": (span.begin - zero) / 1e9, "end": end}))
+
+
+def _key(operation: Operation) -> tuple[int, int]:
+    return operation.rank, operation.at
+
+
+# ——— when a call began and ended on a rank
+
+
+def _begin(trail: list, call: int) -> int | None:
+    marks = {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
+    return marks.get(DRAWN, marks.get("call began"))
+
+
+def _end(report: WorldReport, rank: int, call: int) -> int | None:
+    """None where the rank never came to the end of the call."""
+    of_rank = report.ranks[rank]
+    if isinstance(outcome := of_rank.outcomes.get(call), Raised):
+        return outcome.at
+    marks = {event.name: event.at for event in of_rank.trail if isinstance(event, Mark) and event.call == call}
+    return marks.get(DRAWN_UNTIL, marks.get("call ended"))
+
+
+# ——— who met whom
+
+
+def _meetings(trails: list[list]) -> dict[tuple[int, int], int | None]:
+    """For each operation when the last of those whom it needs had come; None where one never came.
+
+    The k-th collective of a group needs the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive
+    from any rank the next send that nobody else took.
+    """
+    came: dict[tuple[int, int], int | None] = {}
+    for met in _met(trails):
+        complete = len(met) == (2 if met[0].kind in ("send", "recv") else len(met[0].group))
+        last = max(operation.at for operation in met) if complete else None
+        came |= {_key(operation): last for operation in met}
+    return came
+
+
+def _met(trails: list[list]) -> list[list[Operation]]:
+    """The operations that met, or would have."""
+    collectives: dict[tuple, list[Operation]] = defaultdict(list)
+    lanes: dict[tuple, tuple[list, list]] = defaultdict(lambda: ([], []))
+    anonymous: list[Operation] = []
+    for trail in trails:
+        position: dict[tuple, int] = defaultdict(int)
+        for operation in operations(trail):
+            if operation.kind == "send":
+                lanes[operation.rank, operation.peer, operation.tag][0].append(operation)
+            elif operation.kind == "recv" and operation.peer is None:
+                anonymous.append(operation)
+            elif operation.kind == "recv":
+                lanes[operation.peer, operation.rank, operation.tag][1].append(operation)
+            else:
+                group = tuple(operation.group), operation.group_name
+                collectives[(*group, position[group])].append(operation)
+                position[group] += 1
+    met, unmet = list(collectives.values()), defaultdict(list)
+    for (_, target, tag), (sends, receives) in lanes.items():
+        met += [list(pair) for pair in zip(sends, receives)]
+        met += [[receive] for receive in receives[len(sends) :]]
+        unmet[target, tag] += sends[len(receives) :]
+    for waiting in unmet.values():
+        waiting.sort(key=lambda send: -send.at)
+    for receive in anonymous:
+        senders = unmet[receive.rank, receive.tag]
+        met.append([receive, senders.pop()] if senders else [receive])
+    return met + [[send] for waiting in unmet.values() for send in waiting]
+
+
+def _received(trails: list[list]) -> dict[tuple[int, int], int]:
+    """For each send when its receiver had it: when the wait for the receive had ended."""
+    ended = {
+        (e.rank, e.of): e.at for trail in trails for e in trail if isinstance(e, Progress) and e.what == WAIT_ENDED
+    }
+    pairs = (met for met in _met(trails) if len(met) == 2 and {o.kind for o in met} == {"send", "recv"})
+    sorted_pairs = (sorted(met, key=lambda o: o.kind == "send") for met in pairs)
+    return {_key(send): ended[_key(receive)] for receive, send in sorted_pairs if _key(receive) in ended}
+
+
+# ——— waits
+
+
+def _stays(trail: list, end: int | None) -> list[_Stay]:
+    """The waits that were followed, in the main thread's order. One inside another is part of it."""
+    issued = {operation.at: operation for operation in operations(trail)}
+    stays: list[_Stay] = []
+    waited: Progress | None = None
+    since, before = 0, None  # when that wait began, and the event before this one
+    for event in trail:
+        if isinstance(event, Progress) and event.what == WAIT_BEGAN and waited is None:
+            at_once = isinstance(before, Operation) and before.at == event.of  # both in one call of torch.distributed
+            waited, since = event, before.at if at_once else event.at
+        elif isinstance(event, Progress) and event.what == WAIT_ENDED and waited and event.of == waited.of:
+            stays.append(_stay(waited, since, max(event.at, since), issued))
+            waited = None
+        if not (isinstance(event, Progress) and event.what == COMPLETED):
+            before = event
+    if waited:
+        stays.append(_stay(waited, since, None if end is None else max(end, since), issued))
+    return stays
+
+
+def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Operation]) -> _Stay:
+    where = f"{waited.file}:{waited.line}" if waited.file else ""
+    return _Stay(issued.get(waited.of), since, end, where)
+
+
+def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
+    """Waits as far as the starts of operations tell."""
+    stays = []
+    times = sorted([event.at for event in trail] + ([] if end is None else [end]))
+    for operation in operations(trail):
+        following = bisect_right(times, operation.at)
+        after = times[following : following + 1]  # when the rank did something else
+        last = came.get(_key(operation))
+        if not after and _key(operation) in absent:
+            until = None
+        elif last is not None and (not after or last <= after[0]):
+            until = max(last, operation.at)
+        else:  # the program went on without it
+            until = operation.at
+        stays.append(_Stay(operation, operation.at, until, operation.where))
+    return stays
+
+
+# ——— spans, still in nanoseconds
+
+
+def _program(
+    rank: int, cuts: list[_Cut], begin: int, end: int | None, stays: list[_Stay], came: dict, absent: dict
+) -> list[Span]:
+    """What the rank's program did: its waits, and computing in between."""
+    found: list[Span] = []
+    at = begin
+    for stay in stays:
+        since = max(stay.begin, at)
+        found += _computing(rank, cuts, at, since)
+        found += _waited(rank, stay, since, came, absent)
+        if stay.end is None:
+            return found
+        at = max(stay.end, since)
+    return found + _computing(rank, cuts, at, end if end is None else max(end, at))
+
+
+def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> list[Span]:
+    operation = stay.operation
+    label = str(operation).rpartition(" at ")[0] if operation else "a communication"
+    where = stay.where or (operation.where if operation else "")
+    missing = absent.get(_key(operation), ()) if operation else ()
+    common = {"where": where, "operation": operation, "awaits": missing}
+    if stay.end is None:
+        return [Span(rank, WAITING, label, since, None, **common)]
+    end = max(stay.end, since)
+    last = came.get(_key(operation), since) if operation else since
+    met = end if last is None else min(max(last, since), end)
+    parts = [Span(rank, WAITING, label, since, met, **common)] if met > since else []
+    if end > met or not parts:
+        parts.append(Span(rank, COMMUNICATING, label, met, end, **common))
+    return parts
+
+
+def _cuts(trail: list) -> list[_Cut]:
+    """Where marks say that a piece of work began or ended: when, and which piece it is from there on."""
+    cuts: list[_Cut] = []
+    inside: list[tuple[str, int | None]] = []
+    for event in trail:
+        found = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
+        if not found or found[1] in BOUNDS or len(inside) == DEEPEST and found[3] == "began":
+            continue
+        piece = found[1], None if found[2] is None else int(found[2])
+        if found[3] == "began":
+            inside.append(piece)
+        elif piece in inside:
+            inside.remove(piece)
+        cuts.append((max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None)))
+    return cuts
+
+
+def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list[Span]:
+    """The time between two waits, cut where a piece of work began or ended."""
+    first = bisect_right(cuts, begin, key=lambda cut: cut[0])
+    last = len(cuts) if end is None else bisect_left(cuts, end, key=lambda cut: cut[0])
+    pieces = [(begin, cuts[first - 1][1] if first else ("", None)), *cuts[first:last]]
+    parts = []
+    for (at, (label, number)), until in zip(pieces, [*(at for at, _ in pieces[1:]), end]):
+        if until is None or until > at:
+            text = label if number is None else f"{label} {number}"
+            parts.append(Span(rank, COMPUTING, text, at, until, number))
+    return parts
+
+
+def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None) -> list[Span]:
+    """Communications that were under way while the program went on: from their start to their end, as far as that is known."""
+    waited = {stay.operation.at: stay for stay in stays if stay.operation}
+    completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
+    found = []
+    for operation in operations(trail):
+        stay = waited.get(operation.at)
+        if stay and stay.begin == operation.at:  # waited for at once: the program did not go on
+            continue
+        ends = [completed.get(operation.at), received.get(_key(operation)), stay.end if stay else None]
+        known = [max(at, operation.at) for at in ends if at is not None]
+        over = min(known) if known else (None if _key(operation) in absent else end)
+        label, missing = str(operation).rpartition(" at ")[0], absent.get(_key(operation), ())
+        found.append(
+            Span(
+                *(operation.rank, COMMUNICATING, label, operation.at, over, None, True),
+                *(operation.where, operation, missing),
+            )
+        )
+    return found

@@ -1,0 +1,223 @@
+"""Ranks over time as SVG: computing, communicating, waiting. Spans in, text out; nothing is read and nothing written.
+
+    svg(spans(report, call), "ring_all_reduce")                one drawing
+    sheet([Picture(…), Picture(…)])                            several below each other, on one scale of time
+
+The file needs nothing from elsewhere, keeps its text as text, and follows the reader's choice of light or dark.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
+
+WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
+LANE, THIN, MOST_THIN, GAP = (
+    24,
+    6,
+    4,
+    10,
+)  # heights: of a rank's program, of a communication under way beside it (at most four)
+MOST_SPANS = 4000  # in a drawing
+STYLE = """
+.tl { font: 12px system-ui, sans-serif; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --on: #ffffff; --stuck: #c4232f;
+  --forward: #1f66b1; --backward: #137a5f; --computing: #5e7590; --communicating: #c05f00; --waiting: #8c959f; }
+@media (prefers-color-scheme: dark) { .tl { --ink: #e6edf3; --faint: #9da7b1; --line: #3d444d; --on: #0d1117; --stuck: #ff7b72;
+  --forward: #6cb0f5; --backward: #4cc38a; --computing: #a3b4c6; --communicating: #f0a04b; --waiting: #7d8590; } }
+.tl text { fill: var(--ink); } .tl .faint { fill: var(--faint); font-size: 11px; } .tl .title { font-size: 14px; font-weight: 600; }
+.tl .number { fill: var(--on); font-size: 11px; text-anchor: middle; } .tl .stuck { fill: var(--stuck); }
+.tl .axis { stroke: var(--line); } .tl .forward { fill: var(--forward); } .tl .backward { fill: var(--backward); }
+.tl .computing { fill: var(--computing); } .tl .communicating { fill: var(--communicating); }
+.tl .outline { fill: none; stroke: var(--waiting); stroke-width: .7; } .tl .open { fill: none; stroke: var(--stuck); stroke-width: 1.5; }
+"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences under the drawing."""
+
+    title: str
+    spans: Sequence[Span]
+    beside: Sequence[str] = ()
+    below: Sequence[str] = ()
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({span.rank for span in self.spans})
+
+
+def horizon(pictures: Iterable[Picture]) -> float:
+    """Where the scale of time ends, in seconds: a little after the last that happened where somebody stands still."""
+    everything = [span for picture in pictures for span in picture.spans]
+    last = max((at for span in everything for at in (span.begin, span.end) if at is not None), default=0.0)
+    return max(last * (1.1 if any(span.end is None for span in everything) else 1.0), 1e-6)
+
+
+def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> str:
+    """A drawing of the spans of one call, with a legend."""
+    return sheet([Picture(title, spans, (), below)])
+
+
+def sheet(pictures: Sequence[Picture], title: str = "") -> str:
+    """Several drawings below each other, on the same scale of time, with a legend below them."""
+    until = horizon(pictures)
+    hatch = f"tl-{zlib.crc32(repr([(p.title, p.spans) for p in pictures]).encode()):08x}"  # a page may hold several
+    parts, top = [], 8
+    for picture in pictures:
+        drawn, top = _picture(picture, top, until, hatch)
+        parts += drawn
+    drawn, top = _legend(pictures, top, hatch)
+    name = escape(title or "; ".join(p.title for p in pictures) or "Ranks over time")
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="tl" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}"'
+            f' role="img" style="max-width: 100%; height: auto">',
+            f"<title>{name}</title>",
+            f"<style>{STYLE}</style>",
+            f'<defs><pattern id="{hatch}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+            '<line x1="0" y1="0" x2="0" y2="6" style="stroke: var(--waiting); stroke-width: 2.4"/></pattern></defs>',
+            *parts,
+            *drawn,
+            "</svg>\n",
+        ]
+    )
+
+
+def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[list[str], float]:
+    """The elements of one drawing, and where the next one may begin."""
+    scale = (WIDTH - LEFT - RIGHT) / until
+    parts = []
+    if picture.title:
+        parts.append(_text(4, top + 13, picture.title, "title"))
+        top += 24
+    shown, left_out = list(picture.spans[:MOST_SPANS]), len(picture.spans) - MOST_SPANS
+    axis = top
+    for index, rank in enumerate(picture.ranks):
+        own = [span for span in shown if span.rank == rank]
+        parts.append(_text(4, top + LANE / 2 + 4, f"rank {rank}"))
+        if index < len(picture.beside):
+            parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], "faint"))
+        # Shorter ones last, so that what was long does not cover them.
+        parts += [_bar(s, top, LANE, scale, until, hatch) for s in own if not s.background]
+        top += LANE
+        rows = _rows([span for span in own if span.background])
+        for row in rows:
+            parts += [_bar(s, top + 1, THIN - 1, scale, until, hatch) for s in row]
+            top += THIN
+        for span in own:
+            if span.end is None and not span.background and span.kind == WAITING:
+                parts.append(_text(LEFT, top + 13, standing(span), "faint stuck"))
+                top += 16
+        top += GAP
+    parts = _axis(axis, top - GAP + 4, scale, until) + parts
+    top += 18
+    sentences = [*picture.below] + ([f"({left_out} more spans are not drawn.)"] if left_out > 0 else [])
+    for line in (line for sentence in sentences for line in _wrapped(sentence)):
+        parts.append(_text(4, top + 12, line, "faint"))
+        top += 16
+    return parts, top + 14
+
+
+def standing(span: Span) -> str:
+    """Where a rank stands for ever, and whom it waits for."""
+    whom = f", for rank{'s' * (len(span.awaits) > 1)} {', '.join(map(str, span.awaits))}" if span.awaits else ""
+    return f"waits{f' at {span.where}' if span.where else ''}: {span.label}{whom}"
+
+
+def described(span: Span) -> str:
+    """A span in words, for whoever points at it."""
+    lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
+    under_way = ", under way beside the program" if span.background else ""
+    detail = f" at {span.where}" if span.where else ""
+    return f"rank {span.rank} {span.kind}{under_way}: {span.label or 'its own program'}{detail}, {lasted}"
+
+
+def work(span: Span) -> str:
+    """forward, backward, or the kind: what the colour says."""
+    word = span.label.partition(" ")[0]
+    return word if span.kind == COMPUTING and word in ("forward", "backward") else span.kind
+
+
+def _bar(span: Span, top: float, height: float, scale: float, until: float, hatch: str) -> str:
+    begin = min(max(span.begin, 0.0), until)
+    end = until if span.end is None else min(max(span.end, begin), until)
+    left, width = LEFT + begin * scale, max((end - begin) * scale, 0.6)
+    place = f'x="{left:.2f}" y="{top:g}" width="{width:.2f}" height="{height:g}"'
+    if span.kind == WAITING:
+        rect = f'<rect {place} fill="url(#{hatch})"/><rect {place} class="outline"/>'
+    else:
+        rect = f'<rect {place} class="{work(span)}"/>'
+    if span.end is None:
+        rect += f'<rect {place} class="open"/>'
+        if not span.background:
+            x, y = WIDTH - RIGHT, top + height / 2
+            rect += f'<path d="M {x + 2} {y - 6} l 8 6 l -8 6 z" class="stuck"/>'
+    if span.micro_batch is not None and span.kind == COMPUTING and width > 7 * len(str(span.micro_batch)) + 2:
+        rect += _text(left + width / 2, top + height / 2 + 4, str(span.micro_batch), "number")
+    return f"<g><title>{escape(described(span))}</title>{rect}</g>"
+
+
+def _rows(spans: list[Span]) -> list[list[Span]]:
+    """Spans that overlap in rows below each other; from the last row on they may cover each other."""
+    rows: list[list[Span]] = []
+    for span in spans:
+        free = [row for row in rows if row[-1].end is not None and row[-1].end <= span.begin]
+        if free or len(rows) == MOST_THIN:
+            (free or rows)[0 if free else -1].append(span)
+        else:
+            rows.append([span])
+    return rows
+
+
+def ticks(until: float, most: int = 8) -> list[float]:
+    """Round times from 0 to the end of the scale."""
+    step = 10.0 ** (len(f"{until * 1e9 / most:.0f}") - 10)
+    while until / step > most:
+        step *= 2 if f"{step:.0e}"[0] in "15" else 2.5
+    return [index * step for index in range(int(until / step) + 1)]
+
+
+def _axis(top: float, bottom: float, scale: float, until: float) -> list[str]:
+    parts = []
+    for at in ticks(until):
+        x = LEFT + at * scale
+        parts.append(f'<line x1="{x:.2f}" y1="{top:g}" x2="{x:.2f}" y2="{bottom:g}" class="axis"/>')
+        parts.append(_text(x, bottom + 12, f"{at * 1e3:g}" + (" ms" if at == 0 else ""), "faint"))
+    return parts
+
+
+LEGEND = {
+    "forward": "forward",
+    "backward": "backward",
+    COMPUTING: "computing",
+    COMMUNICATING: "communicating (thin: under way beside the program)",
+    WAITING: "waiting for another rank",
+}
+
+
+def _legend(pictures: Sequence[Picture], top: float, hatch: str) -> tuple[list[str], float]:
+    there = {work(span) for picture in pictures for span in picture.spans}
+    parts, x = [], 4.0
+    for kind, name in LEGEND.items():
+        if kind in there:
+            look = f'fill="url(#{hatch})"' if kind == WAITING else f'class="{kind}"'
+            parts.append(f'<rect x="{x:g}" y="{top:g}" width="18" height="11" {look}/>')
+            parts.append(_text(x + 24, top + 10, name, "faint"))
+            x += 24 + 6.2 * len(name) + 18
+    return parts, top + 22
+
+
+def _text(x: float, y: float, text: str, of_class: str = "") -> str:
+    attribute = f' class="{of_class}"' if of_class else ""
+    return f'<text x="{x:.2f}" y="{y:g}"{attribute}>{escape(text)}</text>'
+
+
+def _wrapped(sentence: str, most: int = 140) -> list[str]:
+    lines = [""]
+    for word in sentence.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
