@@ -62,7 +62,7 @@ class Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if found := getattr(report, "lockstep", None):
-            self.records[found["id"]] = Record(**found)
+            self.records[found["id"]] = Record.read(found)
             self.on_result()
 
 

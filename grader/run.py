@@ -9,7 +9,9 @@ import numpy as np
 
 from grader.assignment import TOGETHER
 from grader.evidence.agreement import examine
-from grader.evidence.diagnosis import these, trouble
+from grader.evidence.diagnosis import trouble
+from grader.evidence.fates import of_rank, these
+from grader.evidence.finding import LIKELY, VALUES, Compared, Finding, Line, OfRank
 from grader.evidence.trail import NAMES, Mark, Operation, operations
 from grader.judging.compare import EXACT, Tolerance, describe, difference
 from grader.judging.explain import Context, likely
@@ -19,14 +21,13 @@ from grader.worlds.report import Raised, Returned, WorldReport
 # Where a library lies on our machine is no student's business.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
-GLOO = "[Gloo] "  # what torch 2.8 and 2.9 print by themselves when ranks have met
-
 
 class CheckFailed(Exception):
-    """The submission is not right here. The text is for the student."""
+    """The submission is not right here. The text is for the student, and so is the evidence in the finding."""
 
-    def __init__(self, message: str, implemented: bool = True) -> None:
-        super().__init__(message)
+    def __init__(self, finding: Finding | str, implemented: bool = True) -> None:
+        super().__init__(str(finding))
+        self.finding = finding if isinstance(finding, Finding) else Finding(finding)
         self.implemented = implemented
 
 
@@ -102,7 +103,7 @@ class Run:
         if found := trouble(self.report, self.index):
             if self.report.grader_fault:
                 raise GraderFault(self.report.grader_fault)
-            self._fail(str(found), implemented=found.implemented)
+            self._fail(found.headline, found.lines, implemented=found.implemented)
         return [rank.outcomes[self.index].value for rank in self.report.ranks]
 
     def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT, lookalikes=None) -> None:
@@ -133,7 +134,8 @@ class Run:
             if isinstance(outcome, Raised) and outcome.stub:
                 self._fail(f"Not implemented yet: {outcome.text}", implemented=False)
             if isinstance(outcome, Raised) and outcome.unusable:
-                self._fail(str(trouble(self.report, self.index)))
+                found = trouble(self.report, self.index)
+                self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:
                     self._fail(
@@ -220,13 +222,14 @@ class Run:
         rank, first = next(iter(found.items()))
         wrong = "every rank" if len(found) == self.report.size else these(list(found))
         of = f"{named} is wrong" if named else "the result is wrong"
-        lines = [f"{of} on {wrong}. On rank {rank}: {first.text}"]
+        lines = [Line(first.values, VALUES)] if first.values else []
         if first.got is not None and (reason := self._likely(rank, first, expected, lookalikes)):
-            lines.append(f"Likely: {reason}")
+            lines.append(Line(f"Likely: {reason}", LIKELY))
         disagreements, _ = examine(self.report.trails)
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
-            lines.append(str(ours[0]))
-        self._fail("\n".join(lines))
+            lines.append(Line(str(ours[0])))
+        compared = {r: d.side_by_side for r, d in found.items()}
+        self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
 
     def _parts(self, values: list, part: Callable, named: str) -> list:
         picked = []
@@ -246,15 +249,31 @@ class Run:
         earlier = [array for array in earlier if array is not None]
         return likely(found.got, found.expected, Context(rank, self.report.size, same_place, inputs, earlier, named))
 
-    def _fail(self, message: str, implemented: bool = True) -> None:
-        called = self.report.calls[self.index]
+    def _fail(
+        self,
+        headline: str,
+        lines: Sequence[Line] = (),
+        compared: Mapping[int, Compared] | None = None,
+        implemented: bool = True,
+    ) -> None:
+        """Fail with this message, and the evidence of this call; ``compared`` holds the ranks whose values are wrong."""
         if not implemented:
-            raise CheckFailed(message, implemented=False)
+            raise CheckFailed(headline, implemented=False)
+        called = self.report.calls[self.index]
         note = f"({called.note})" if called.note else ""
         ranks = f"{self.report.size} rank{'s' if self.report.size > 1 else ''}"
-        printed = _printed(self.report)
-        text = f"{called.function.partition('.')[2]}{note} on {ranks}\n{message}{printed}"
-        raise CheckFailed(LIBRARIES.sub("", text).replace(f"{self.report.stage}/", ""))
+        call = f"{called.function.partition('.')[2]}{note} on {ranks}"
+        finding = Finding(headline, tuple(lines), call, self._evidence(compared or {}))
+        raise CheckFailed(finding.written(lambda text: LIBRARIES.sub("", text).replace(f"{self.report.stage}/", "")))
+
+    def _evidence(self, compared: Mapping[int, Compared]) -> tuple[OfRank, ...]:
+        _, waiting = examine(self.report.trails)
+        evidence = []
+        for rank in self.report.ranks:
+            outcome = rank.outcomes.get(self.index)
+            returned = describe(outcome.value) if isinstance(outcome, Returned) else ""
+            evidence.append(of_rank(self.report, self.index, rank, waiting, returned, compared.get(rank.rank)))
+        return tuple(evidence)
 
 
 def _at_path(value: Any, path: str) -> np.ndarray | None:
@@ -276,15 +295,3 @@ def _arrays(value: Any) -> list[np.ndarray]:
     if isinstance(value, dict):
         value = list(value.values())
     return [array for item in value for array in _arrays(item)] if isinstance(value, (list, tuple)) else []
-
-
-def _printed(report: WorldReport) -> str:
-    """What the ranks printed, cut short."""
-    blocks = []
-    for rank in report.ranks:
-        lines = [line for line in rank.output.decode(errors="replace").splitlines() if not line.startswith(GLOO)]
-        if lines:
-            shown = lines[-12:]
-            left_out = [f"        … {len(lines) - len(shown)} lines before"] if len(lines) > len(shown) else []
-            blocks += [f"    rank {rank.rank}:", *left_out, *(f"        {line[:200]}" for line in shown)]
-    return "\n".join(["", "Printed:", *blocks]) if blocks else ""

@@ -1,22 +1,16 @@
 """Why a call did not come back on every rank: the root cause first, its victims after it, in a student's words."""
 
-import signal
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grader.evidence import hangs
 from grader.evidence.agreement import Waiting, examine
+from grader.evidence.fates import at, busy, ended, stands, these, trace
+from grader.evidence.finding import LIKELY, RANKS, Line
 from grader.evidence.trail import Mark, operations
 from grader.worlds import confinement, container
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
-
-SIGNALS = {
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGABRT: "abort, here often gloo's answer to sizes or dtypes that do not fit",
-    signal.SIGKILL: "out of memory, perhaps",
-    signal.SIGFPE: "arithmetic error",
-    signal.SIGBUS: "bus error",
-}
 
 # What Python and torch say at a bound of ours → which bound it was.
 BOUNDS = [
@@ -42,17 +36,11 @@ class Trouble:
     """What went wrong with a call: a headline, and the lines below it."""
 
     headline: str
-    lines: list[str]
+    lines: Sequence[Line] = ()
     implemented: bool = True
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *self.lines])
-
-
-def these(ranks: list[int]) -> str:
-    """rank 2;  ranks 0 and 2;  ranks 0, 1 and 2."""
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+        return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
 def trouble(report: WorldReport, call: int) -> Trouble | None:
@@ -61,7 +49,7 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
-        return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", [], implemented=False)
+        return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
     exits = [rank for rank in report.ranks if rank.exit is not None]
     disagreements, waiting = examine(report.trails)
@@ -69,36 +57,36 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
     quarrel = disagreements[0] if disagreements else None
     if quarrel and max(side.at for side in quarrel.sides) < first_root:
         victims = exits or list(raised) or report.ending != "failed"
-        after = [_exit_line(rank) for rank in exits] + _raised_lines(roots)
-        consequence = ["What it led to:", *after] if after and victims else []
+        after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
+        consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
         if report.ending == "stuck":
             consequence = _standing(report, waiting, call)
         headline, *sides = str(quarrel).splitlines()
-        return Trouble(headline, sides + consequence)
+        return Trouble(headline, [*map(Line, sides), *consequence])
     if roots:
         return _exception(report, roots, raised)
     if exits:
         return _death(report, exits)
     if refused := [rank for rank in report.ranks if rank.refused]:
         names = these([rank.rank for rank in refused])
-        return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.", [])
+        return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.")
     if report.ending == "stuck":
         return _deadlock(report, waiting, call)
     if report.ending == "late":
         return _late(report, waiting, call)
     if report.ending == "excessive":
-        return Trouble(f"The ranks {report.limit}, and were stopped.", [])
+        return Trouble(f"The ranks {report.limit}, and were stopped.")
     if report.ending == "lost":
-        return Trouble("The process that looks after the ranks was ended while they ran: by one of them?", [])
+        return Trouble("The process that looks after the ranks was ended while they ran: by one of them?")
     if raised:
         return _exception(report, raised, raised)
-    return Trouble("An earlier call of this check did not end well, so this one was not made.", [])
+    return Trouble("An earlier call of this check did not end well, so this one was not made.")
 
 
 # ——— exceptions
 
 
-def _raised_lines(raised: dict[int, Raised]) -> list[str]:
+def _raised_lines(raised: dict[int, Raised]) -> list[Line]:
     """One paragraph for each different exception."""
     same: dict[tuple, list[int]] = defaultdict(list)
     for rank, o in raised.items():
@@ -106,17 +94,8 @@ def _raised_lines(raised: dict[int, Raised]) -> list[str]:
     lines = []
     for (kind, text, _), ranks in same.items():
         lines.append(f"    {these(ranks)} raised {kind}: {_cut(text)}")
-        lines += _trace(raised[ranks[0]].lines)
-    return lines
-
-
-def _trace(steps: list[dict]) -> list[str]:
-    """The student's own lines, the one that raised first."""
-    lines = []
-    for step in list(reversed(steps))[:4]:
-        inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""
-        lines.append(f"        {step['file']}:{step['line']}{inside}:  {step['source']}")
-    return lines
+        lines += [f"        {step}" for step in trace(raised[ranks[0]].lines)]
+    return [Line(line, RANKS) for line in lines]
 
 
 def _cut(text: str, most: int = 1200) -> str:
@@ -129,27 +108,29 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
-        return Trouble(f"{first.text}: is it spelled as in the handout?", [])
+        return Trouble(f"{first.text}: is it spelled as in the handout?")
     if first.around and not first.lines:
         text = f"{these(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
-        return Trouble(text, ["If your function does nothing unusual, tell your instructor."])
+        return Trouble(text, [Line("If your function does nothing unusual, tell your instructor.")])
     if first.unusable:
         who = f"{first.lines[-1]['file']} cannot be imported: "
     else:
         who = f"{these(sorted(alike))} raised "
-    lines = [line.removeprefix("    ") for line in _trace(first.lines)]
-    lines += [sentence for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)]
+    lines = [Line(f"    {step}") for step in trace(first.lines)]
+    lines += [
+        Line(sentence) for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)
+    ]
     if first.type == "SystemExit":
-        lines.append("A rank returns its result; it does not end the process.")
+        lines.append(Line("A rank returns its result; it does not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):
-        lines.append("Likely: a rank sends to itself, or receives from itself.")
+        lines.append(_likely("a rank sends to itself, or receives from itself."))
     if others:
-        lines += ["Later, perhaps as a consequence:", *_raised_lines(others)]
+        lines += [Line("Later, perhaps as a consequence:", RANKS), *_raised_lines(others)]
     stood_by = sorted(set(range(report.size)) - set(roots))
     if stood_by and not first.unusable:
         victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
         if victims:
-            lines.append(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)")
+            lines.append(Line(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)"))
     return Trouble(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
@@ -162,11 +143,7 @@ def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
 
 
 def _exit_line(rank: RankReport) -> str:
-    if rank.exit < 0:
-        name = signal.Signals(-rank.exit).name if -rank.exit in list(signal.Signals) else f"signal {-rank.exit}"
-        meaning = SIGNALS.get(-rank.exit)
-        return f"    rank {rank.rank} was killed by {name}" + (f" ({meaning})" if meaning else "")
-    return f"    rank {rank.rank} ended its process with exit code {rank.exit} instead of returning"
+    return f"    rank {rank.rank} {ended(rank)}"
 
 
 def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
@@ -176,44 +153,33 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
         announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
         place = hangs.own_place(rank.stacks, report.stage)
         if announced:
-            lines.append(f"    rank {rank.rank} called {announced[-1]}")
+            lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
         elif place:
-            lines.append(f"    rank {rank.rank} stood at {_at(place)}")
+            lines.append(Line(f"    rank {rank.rank} stood at {at(place)}"))
         elif done := operations(rank.trail):
-            lines.append(f"    rank {rank.rank}'s last communication was the {done[-1]}")
+            lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
     victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
     if victims:
-        lines.append(f"({these(victims)} only waited: not the cause.)")
-    return Trouble(headline[0].upper() + headline[1:] + ".", [f"    {line}" for line in more] + lines)
-
-
-def _at(place: hangs.Place) -> str:
-    text = hangs.source(place)
-    return f"{place.file.rpartition('/')[2]}:{place.line}" + (f":  {text}" if text else "")
+        lines.append(Line(f"({these(victims)} only waited: not the cause.)"))
+    others = [Line(f"    {line}", RANKS) for line in more]
+    return Trouble(headline[0].upper() + headline[1:] + ".", others + lines)
 
 
 # ——— worlds that were ended
 
 
-def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
+def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Where each rank stands: one line, and what it waits for."""
     lines = []
     for rank in report.ranks:
-        place = hangs.own_place(rank.stacks, report.stage)
-        at = f" at {_at(place)}" if place else ""
-        open_ones = [w for w in waiting if w.operation.rank == rank.rank]
-        if rank.held is not None:
-            hold = report.calls[rank.held].holds[rank.rank]
-            lines.append(f"    rank {rank.rank} was made to come late: not before “{hold.until}” on rank {hold.on}")
-        elif isinstance(rank.outcomes.get(call), Returned):
-            lines.append(f"    rank {rank.rank} has already returned")
-        elif not open_ones:
-            lines.append(f"    rank {rank.rank} waits{at}")
-        else:
-            lines.append(f"    rank {rank.rank} waits{at}")
-            for w in open_ones[-2:]:
-                lines.append(f"        its {w.operation} waits for {these(w.absent)}")
-    return lines
+        text, missed = stands(report, call, rank, waiting)
+        lines += [f"    rank {rank.rank} {text}", *(f"        {line}" for line in missed)]
+    return [Line(line, RANKS) for line in lines]
+
+
+def _likely(*sentence: str) -> Line:
+    """One sentence, which may take several lines."""
+    return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
@@ -221,48 +187,49 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble
     return Trouble("Deadlock: no rank can go on.", lines)
 
 
-def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
+def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     kinds = {w.operation.kind for w in waiting}
     returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
     if any(w.operation.peer == w.operation.rank for w in waiting):
-        return ["Likely: a rank sends to itself, or receives from itself."]
+        return [_likely("a rank sends to itself, or receives from itself.")]
     if unsent := _never_went_out(report, waiting, call):
         return unsent
     if polls := _polls(report):
         return polls
     if again := _waits_again(report, waiting):
-        return [
-            f"Likely: {these(again)} waited for something that was waited for before: of a send or receive, wait() comes back once."
-        ]
+        sentence = "waited for something that was waited for before: of a send or receive, wait() comes back once."
+        return [_likely(f"{these(again)} {sentence}")]
     if any(rank.held is not None for rank in report.ranks):
-        return ["Likely: a rank waits for the others where it should go on with its own work first."]
+        return [_likely("a rank waits for the others where it should go on with its own work first.")]
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
     if missed:
         operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
         lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
-        return [f"Likely: {these(missed)} returned without {part}."]
+        return [_likely(f"{these(missed)} returned without {part}.")]
     if kinds == {"send"} and not returned:
         return [
-            "Likely: every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
-            "        start it with isend, or let some ranks receive first.",
+            _likely(
+                "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
+                "start it with isend, or let some ranks receive first.",
+            )
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
     if kinds == {"recv"} and sent:
         owed = ", ".join(f"{these(w.absent)} to rank {w.operation.rank}" for w in waiting)
-        return [f"Likely: a send is missing: from {owed}."]
+        return [_likely(f"a send is missing: from {owed}.")]
     if kinds == {"recv"}:
-        return ["Likely: every rank receives first and nobody has sent. Start the send, then receive."]
+        return [_likely("every rank receives first and nobody has sent. Start the send, then receive.")]
     if len(kinds) > 1:
-        return ["Likely: the ranks have taken different branches: compare the lines above."]
+        return [_likely("the ranks have taken different branches: compare the lines above.")]
     return []
 
 
-def _polls(report: WorldReport) -> list[str]:
+def _polls(report: WorldReport) -> list[Line]:
     """Ranks that ask again and again whether a message has arrived."""
     ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
     return (
-        [f"Likely: {these(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone."]
+        [_likely(f"{these(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone.")]
         if ranks
         else []
     )
@@ -274,7 +241,7 @@ def _line(rank: RankReport, report: WorldReport) -> str:
     return hangs.source(place) if place else ""
 
 
-def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[str]:
+def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
     """Ranks that wait in a receive although its send was issued: what was started and not waited for may never be sent."""
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
@@ -298,8 +265,10 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
         if len(sends) >= len(of_lane):
             send = sends[len(of_lane) - 1]
             return [
-                f"Likely: rank {send.rank} started the {send}, but it never went out: nobody waits for it.",
-                "        Keep what isend returns, and call its wait(), before you return at the latest.",
+                _likely(
+                    f"rank {send.rank} started the {send}, but it never went out: nobody waits for it.",
+                    "Keep what isend returns, and call its wait(), before you return at the latest.",
+                )
             ]
     return []
 
@@ -313,19 +282,17 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
 
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
-    busy = [rank for rank in report.ranks if rank.busy]
+    computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
         return Trouble("Deadlock: no rank can go on.", _standing(report, waiting, call) + unsent)
-    if not busy:  # nobody computes: they wait, in a way of their own
+    if not computing:  # nobody computes: they wait, in a way of their own
         lines = _standing(report, waiting, call) + (_likely_cause(report, waiting, call) if waiting else [])
         return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
     lines = []
-    waited = [rank.rank for rank in report.ranks if rank not in busy and rank.stacks]
-    for rank in busy:
-        if place := hangs.own_place(rank.stacks, report.stage):
-            lines.append(f"    rank {rank.rank} stands at {_at(place)}")
-        elif rank.stacks:
-            lines.append(f"    rank {rank.rank} stands outside your files, in {rank.stacks[-1][0].function}")
+    waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
+    for rank in computing:
+        if rank.stacks:
+            lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
-        lines.append(f"({these(waited)} only waited: not the cause.)")
+        lines.append(Line(f"({these(waited)} only waited: not the cause.)"))
     return Trouble(f"Stopped after {report.limit} in one call: an endless loop?", lines + _polls(report))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.evidence.finding import MOST_CELLS, Cell, Compared, short
 from grader.worlds.arrays import Foreign
 
 
@@ -31,12 +32,18 @@ def rounding(dtype: Any) -> Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a value is not as expected: a sentence, and the arrays for whoever guesses at the reason."""
+    """Where a value is not as expected: a sentence, the arrays for whoever guesses at the reason, and both for the eye."""
 
-    text: str
+    sentence: str
+    side_by_side: Compared
     got: np.ndarray | None = None
     expected: np.ndarray | None = None
     path: str = ""
+    values: str = ""  # the first entries of both, in two lines
+
+    @property
+    def text(self) -> str:
+        return f"{self.sentence}\n{self.values}" if self.values else self.sentence
 
 
 def describe(value: Any) -> str:
@@ -60,29 +67,35 @@ def difference(got: Any, expected: Any, tolerance: Tolerance, path: str = "") ->
     name = f"{path}: " if path else ""
     if isinstance(expected, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
-            return Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+            return _other_kind(got, expected, path, name)
         parts = ((g, e, tolerance, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected)))
         return next((found for part in parts if (found := difference(*part))), None)
     if not isinstance(expected, np.ndarray):
         same = type(got) is type(expected) and got == expected
-        return None if same else Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+        return None if same else _other_kind(got, expected, path, name)
     if not isinstance(got, np.ndarray):
-        return Difference(f"{name}expected {describe(expected)}, got {describe(got)}", path=path)
+        return _other_kind(got, expected, path, name)
     if got.shape != expected.shape:
-        text = f"{name}expected shape {expected.shape}, got {got.shape}"
-        return Difference(text, got, expected, path)
+        sentence = f"{name}expected shape {expected.shape}, got {got.shape}"
+        return Difference(sentence, _side_by_side(got, expected, path), got, expected, path)
     if got.dtype != expected.dtype:
-        return Difference(f"{name}expected dtype {expected.dtype}, got {got.dtype}", path=path)
+        sentence = f"{name}expected dtype {expected.dtype}, got {got.dtype}"
+        return Difference(sentence, _side_by_side(got, expected, path), path=path)
     return _values(got, expected, tolerance, path, name)
+
+
+def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
+    sentence = f"{name}expected {describe(expected)}, got {describe(got)}"
+    return Difference(sentence, _side_by_side(got, expected, path), path=path)
 
 
 def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: str, name: str) -> Difference | None:
     finite = np.isfinite(got)
     if not finite.all():
         at = tuple(map(int, np.argwhere(~finite)[0]))
-        return Difference(
-            f"{name}{got[at]} at {list(at)}; {(~finite).sum()} of {got.size} entries are not finite", path=path
-        )
+        count = f"{(~finite).sum()} of {got.size} entries are not finite"
+        sentence = f"{name}{got[at]} at {list(at)}; {count}"
+        return Difference(sentence, _side_by_side(got, expected, path, count, ~finite), path=path)
     exact, ours = expected.astype(np.float64), got.astype(np.float64)
     if tolerance.relative == 0:
         wrong = got != expected
@@ -93,16 +106,32 @@ def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: s
         return None
     at = tuple(map(int, np.argwhere(wrong)[0]))
     wanted, found = apart(expected[at], got[at])
+    count = f"{wrong.sum()} of {got.size} entries differ"
     if got.ndim == 0:
-        text = f"{name}expected {wanted}, got {found}"
+        sentence = f"{name}expected {wanted}, got {found}"
     else:
-        text = f"{name}first differs at {list(at)}: expected {wanted}, got {found};"
-        text += f" {wrong.sum()} of {got.size} entries differ"
+        sentence = f"{name}first differs at {list(at)}: expected {wanted}, got {found}; {count}"
+    values = ""
     if got.size > 1:
         wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])
         more = ", …]" if got.size > 8 else "]"
-        text += f"\n        expected [{wanted}{more}\n        got      [{found}{more}"
-    return Difference(text, got, expected, path)
+        values = f"        expected [{wanted}{more}\n        got      [{found}{more}"
+    return Difference(sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values)
+
+
+def _side_by_side(
+    got: Any, expected: Any, path: str, count: str = "", wrong: np.ndarray | None = None, ahead: int = 2
+) -> Compared:
+    """Both, and where they are tensors of one shape the entries from a few ``ahead`` of the first wrong one."""
+    what = short(describe(expected)), short(describe(got))
+    if wrong is None:
+        return Compared(path, *what)
+    first = max(0, min(int(wrong.argmax()) - ahead, wrong.size - MOST_CELLS))
+    cells = []
+    for i in range(first, min(first + MOST_CELLS, wrong.size)):
+        at = tuple(map(int, np.unravel_index(i, wrong.shape)))
+        cells.append(Cell(str(list(at)) if at else "", *apart(expected[at], got[at]), bool(wrong[at])))
+    return Compared(path, *what, count, tuple(cells), first, wrong.size - first - len(cells))
 
 
 def apart(expected: Any, got: Any) -> tuple[str, str]:

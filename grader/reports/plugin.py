@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
+from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.intake.stage import NotThere, stage
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
@@ -199,7 +200,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     record = record_of(item)
     if record is None or (call.when != "call" and report.passed):
         return report
-    record.status, record.message = verdict(call.excinfo.value if call.excinfo else None)
+    record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
     if record.status == FAILED or record.status == UNIMPLEMENTED:
         report.longrepr = record.message
     elif record.status == SKIPPED:
@@ -211,16 +212,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     return report
 
 
-def verdict(error: BaseException | None) -> tuple[str, str]:
-    """The status and the message of a check that ended with this exception, or with none."""
+def verdict(error: BaseException | None) -> tuple[str, Finding]:
+    """The status of a check that ended with this exception, or with none, and what it found."""
     if error is None:
-        return PASSED, ""
+        return PASSED, Finding()
     if isinstance(error, CheckFailed):
-        return FAILED if error.implemented else UNIMPLEMENTED, str(error)
+        return FAILED if error.implemented else UNIMPLEMENTED, error.finding
     if isinstance(error, NeedsGpus):
-        return SKIPPED, f"Skipped: {error}."
+        return SKIPPED, Finding(f"Skipped: {error}.")
     cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
-    return ERROR, f"The grader itself failed in this check; tell your instructor.\n{cause}"
+    return ERROR, Finding("The grader itself failed in this check; tell your instructor.", (Line(cause),))
 
 
 def pytest_report_teststatus(report: pytest.TestReport):

@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, dataclass, field
 
+from grader.evidence.finding import Finding
+
 NOT_RUN = "not run"  # before its turn, or after the grader was stopped
 PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = "passed", "failed", "not implemented", "skipped", "error"
 
@@ -15,14 +17,23 @@ class Record:
     points: float
     visibility: str
     status: str = NOT_RUN
-    message: str = "This check was not run."
+    finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
     worlds: list[int] = field(default_factory=list)  # the size of each that was started
     in_worlds: float = 0.0  # of the seconds
+
+    @property
+    def message(self) -> str:
+        return str(self.finding)
 
     @property
     def score(self) -> float:
         return self.points if self.status == PASSED else 0.0
 
     def as_dict(self) -> dict:
+        """Plain JSON, to go from a worker to the process that reports."""
         return asdict(self)
+
+    @classmethod
+    def read(cls, found: dict) -> "Record":
+        return cls(**found | {"finding": Finding.read(found["finding"])})

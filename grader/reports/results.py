@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 from grader.assignment import PARTS
+from grader.evidence.finding import printable
 from grader.reports.record import PASSED, Record
+from grader.reports.summary import summary
 from grader.whole import written_whole
 
 MAX_OUTPUT = 20_000  # the platform cuts at 100,000, in the middle
@@ -20,13 +22,8 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "extra_data": extra,
-        "tests": [_test(record) for record in sorted(records, key=order)],
+        "tests": [_test(record) for record in summary(records).records],
     }
-
-
-def order(record: Record) -> tuple:
-    """By problem; within one as the checks stand in their files, the public ones first."""
-    return ([int(n) for n in record.number.split(".")], record.visibility != "visible")
 
 
 def _test(record: Record) -> dict:
@@ -52,7 +49,7 @@ def _test(record: Record) -> dict:
 
 def clean(text: str) -> str:
     """Text for people: no control characters, no megabytes."""
-    text = "".join(c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    text = printable(text)
     return text if len(text) <= MAX_OUTPUT else f"{text[:MAX_OUTPUT]}\n[… {len(text) - MAX_OUTPUT} more characters]"
 
 

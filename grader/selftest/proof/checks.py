@@ -81,8 +81,8 @@ class Checks:
             raise
         except BaseException as caught:
             error = caught
-        status, message = verdict(error)
-        return Outcome(name, status, message, time.monotonic() - began, frozenset(called))
+        status, finding = verdict(error)
+        return Outcome(name, status, str(finding), time.monotonic() - began, frozenset(called))
 
 
 def _note_calls(world) -> set[str]:

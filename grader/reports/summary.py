@@ -1,0 +1,64 @@
+"""What the records of one grading add up to, by problem and by part: the same sums in every report."""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from grader.assignment import PARTS
+from grader.reports.record import PASSED, Record
+
+
+@dataclass(frozen=True)
+class Group:
+    """The checks of a problem, a part, or all."""
+
+    number: str
+    title: str
+    records: list[Record]
+
+    @property
+    def passed(self) -> int:
+        return self.count(PASSED)
+
+    @property
+    def score(self) -> float:
+        return sum(record.score for record in self.records)
+
+    @property
+    def best(self) -> float:
+        return sum(record.points for record in self.records)
+
+    @property
+    def checks_passed(self) -> str:
+        return f"{self.passed} of {len(self.records)}"
+
+    @property
+    def points(self) -> str:
+        return f"{points(self.score)} of {points(self.best)}"
+
+    def count(self, status: str) -> int:
+        return sum(record.status == status for record in self.records)
+
+    def problems(self) -> list["Group"]:
+        found = []
+        for number, records in groupby(self.records, key=lambda r: r.number):
+            of_problem = list(records)
+            found.append(Group(number, PARTS[of_problem[0].part].problems.get(number, ""), of_problem))
+        return found
+
+    def parts(self) -> list["Group"]:
+        grouped = [(name, list(records)) for name, records in groupby(self.records, key=lambda r: r.part)]
+        return [Group(str(PARTS[name].number), PARTS[name].title, records) for name, records in grouped]
+
+
+def summary(records: list[Record]) -> Group:
+    """All of them, in the order of the problems; within one as the checks stand in their files, the public ones first."""
+    return Group("", "Total", sorted(records, key=order))
+
+
+def order(record: Record) -> tuple:
+    return ([int(n) for n in record.number.split(".")], record.visibility != "visible")
+
+
+def points(value: float) -> str:
+    """Without needless zeros, on eighths exact."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
