@@ -1,4 +1,4 @@
-"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--device cpu|cuda] [--part PART] [--seed N]
+"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART] [--seed N]
 
 Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not grade.
 """
@@ -18,12 +18,14 @@ if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clea
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from grader.assignment import PARTS
 from grader.intake.stage import NotThere
-from grader.reports import results, terminal
+from grader.reports import page, results, terminal
 from grader.reports.plugin import RUN, GradingRun, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.whole import cannot_write
 from grader.worlds import container
 from grader.worlds.confinement import TIERS
 from grader.worlds.frames import HEAVY
@@ -70,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m grader", description="Grade one submission.")
     parser.add_argument("submission", type=Path, help="a directory or a zip")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write Gradescope's results.json here")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of HTML with all that was found here")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--part", choices=PARTS, help="only the checks of this part")
     parser.add_argument(
@@ -119,8 +122,11 @@ def main() -> int:
     os.environ.pop(RUN, None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # clean up
-    if arguments.results and not arguments.results.absolute().parent.is_dir():
-        return _cannot(f"there is no directory for the results: {arguments.results.absolute().parent}")
+    for what, target in (("the results", arguments.results), ("the report", arguments.report)):
+        if target and (reason := cannot_write(what, target)):
+            return _cannot(reason)
+    if arguments.report and arguments.results and arguments.report.resolve() == arguments.results.resolve():
+        return _cannot(f"the report would replace the results: {arguments.report}")
     try:
         ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
         run = GradingRun(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
@@ -193,6 +199,12 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
         return _cannot(f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}")
     if all(record.status == SKIPPED for record in records):
         return _cannot(f"every check was skipped: {records[0].message}")
+    if arguments.report:
+        try:
+            page.write(arguments.report, records, arguments.submission.resolve().name, notes)
+        except OSError as error:
+            return _cannot(f"graded, but the report cannot be written: {error.strerror or error}")
+        console.print(Text(f"The report: {arguments.report}"), soft_wrap=True)
     return 0
 
 

@@ -8,6 +8,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def cannot_write(what: str, target: Path) -> str:
+    """Why what we have cannot be written there, in a sentence; empty where it can. Leaves nothing behind."""
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        return f"there is no directory for {what}: {folder}"
+    if target.is_dir():
+        return f"there is a directory where {what} would be written: {target}"
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"{what} cannot be written in {folder}: {error.strerror}"
+
+
 @contextmanager
 def written_whole(target: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the target's place at the end; where something goes wrong, the old one stays."""
