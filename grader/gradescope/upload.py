@@ -133,10 +133,10 @@ def main() -> int:
     settings, upload = Settings.read(HERE / "settings.ini"), Upload.read(root / "submission_metadata.json")
     for complaint in settings.complaints:  # standard output is the instructors'
         print(complaint)
+    target.parent.mkdir(parents=True, exist_ok=True)
     if settings.most and (refused := too_many(settings, upload)):
         results.write(target, refused)
         return 0
-    target.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "grader", str(root / "submission"), "--results", str(target)]
     command += ["--seconds", f"{settings.seconds:g}", *(["--official"] if settings.confined else [])]
     code = subprocess.run(command, cwd=HERE, stdin=subprocess.DEVNULL).returncode

@@ -55,9 +55,14 @@ def test_every_setting_is_read(tmp_path):
         ("[grading]\nseconds = -3", "seconds = '-3'"),
         ("[grading]\nseconds = nan", "seconds = 'nan'"),
         ("[grading]\nconfined = perhaps", "confined = 'perhaps'"),
+        ("[grading]\nseconds = inf", "seconds = 'inf'"),
         ("[late]\npercent_per_day = 101", "percent_per_day = '101'"),
+        ("[late]\nfree_days = inf", "free_days = 'inf'"),
+        ("[late]\nfree_days = -1", "free_days = '-1'"),
         ("[limit]\nsubmissions = many", "submissions = 'many'"),
         ("[limit]\nhours = 0", "hours = '0'"),
+        ("[limit]\nhours = inf", "hours = 'inf'"),
+        ("[limit]\nsubmissions = -1", "submissions = '-1'"),
         ("[grading", "cannot be read"),
         ("seconds = 3", "cannot be read"),
         ("\udc80", "cannot be read"),
@@ -69,6 +74,20 @@ def test_a_wrong_setting_is_told_and_the_default_used(tmp_path, wrong, complaint
     assert len(found.complaints) == 1 and complaint in found.complaints[0]
     found.complaints.clear()
     assert found == Settings()
+
+
+@pytest.mark.parametrize(
+    "text, name, value",
+    [
+        ("[grading]\nseconds = 0.5", "seconds", 0.5),
+        ("[late]\npercent_per_day = 100", "late_percent", 100),
+        ("[limit]\nhours = 0.5", "hours", 0.5),
+        ("[late]\nfree_days = 0.5", "free_days", 0.5),
+    ],
+)
+def test_what_is_just_possible_is_taken(tmp_path, text, name, value):
+    found = settings(tmp_path, text)
+    assert getattr(found, name) == value and not found.complaints
 
 
 def test_settings_that_are_gone_are_the_defaults(tmp_path):
@@ -157,6 +176,20 @@ def test_a_late_score_is_the_sum_less_its_percents():
     jsonschema.validate(found, SCHEMA)
 
 
+def test_one_day_is_one_day():
+    found = fit(document(1.125), Settings(late_percent=10), Upload(NOW, NOW - timedelta(days=1)))
+    assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812  # of 3.125
+
+
+def test_where_lateness_costs_nothing_nothing_is_said_of_it():
+    assert fit(document(), Settings(), Upload(NOW, NOW - timedelta(days=1))) == document()
+
+
+def test_a_time_without_a_zone_is_none():
+    assert upload._time("2030-01-10T12:00:00") is None
+    assert upload._time("2030-01-10T20:00:00Z") == NOW
+
+
 def test_a_score_is_never_less_than_nothing():
     assert fit(document(), Settings(late_percent=60), Upload(NOW, NOW - timedelta(days=7)))["score"] == 0
 
@@ -196,9 +229,24 @@ def test_one_submission_too_many_gets_the_results_of_the_one_before():
     jsonschema.validate(found, SCHEMA)
 
 
+def test_the_results_shown_again_are_the_latest():
+    older, newer = earlier(5)[0], earlier(2, output="newer")[0]
+    found = too_many(Settings(most=1, hours=24), Upload(NOW, None, [older, newer]))
+    assert found["output"].endswith("newer")
+
+
+def test_what_an_earlier_result_holds_beside_its_tests_is_kept_if_it_can_be():
+    one, other = earlier(2, extra_data={"seed": 1}), earlier(2, extra_data=None)
+    limit = Settings(most=1, hours=24)
+    assert too_many(limit, Upload(NOW, None, one))["extra_data"] == {"seed": 1, "not_graded": True}
+    assert too_many(limit, Upload(NOW, None, other))["extra_data"] == {"not_graded": True}
+
+
 @pytest.mark.parametrize(
     "most, submissions",
     [
+        (1, earlier(0)),  # this one itself
+        (1, earlier(24)),  # just long enough ago
         (2, earlier(30, 25)),  # long ago
         (3, earlier(23, 2)),  # not so many
         (1, [{"submission_time": stamp(hours=1)}]),  # without results to show again
@@ -228,6 +276,60 @@ def platform(tmp_path):
     for folder in ("submission", "results"):
         (tmp_path / folder).mkdir()
     return tmp_path
+
+
+@pytest.fixture
+def main(platform, tmp_path, monkeypatch):
+    """``main(settings, code=0)``: what it returns, the commands that it ran, what is in results.json."""
+
+    def run_main(text: str, code: int = 0, previous: list = (), writes: bool = True):
+        (tmp_path / "settings.ini").write_text(text)
+        metadata = {"created_at": NOW.isoformat(), "previous_submissions": list(previous)}
+        (platform / "submission_metadata.json").write_text(json.dumps(metadata))
+        target, commands = platform / "results" / "results.json", []
+
+        def grade(command, **options):
+            commands.append(command)
+            assert options["cwd"] == tmp_path
+            if writes and code != 2:
+                target.write_text(json.dumps(document()))
+            return subprocess.CompletedProcess(command, code)
+
+        monkeypatch.setattr(upload, "HERE", tmp_path)
+        monkeypatch.setattr(upload.subprocess, "run", grade)
+        monkeypatch.setenv("AUTOGRADER_ROOT", str(platform))
+        return upload.main(), commands, json.loads(target.read_text()) if target.exists() else None
+
+    return run_main
+
+
+def test_the_grader_is_told_the_settings(main, platform):
+    code, (command,), found = main("[grading]\nseconds = 90\nhidden_checks = hidden")
+    assert code == 0 and found["tests"][1]["visibility"] == "hidden"
+    assert command[1:4] == ["-m", "grader", str(platform / "submission")]
+    assert command[-3:] == ["--seconds", "90", "--official"]
+    assert "--official" not in main("[grading]\nconfined = no")[1][0]
+
+
+def test_a_wrong_setting_is_told_to_the_instructor(main, capsys):
+    main("[limit]\nhours = 0")
+    assert "hours = '0'" in capsys.readouterr().out
+
+
+def test_a_grader_that_fails_is_an_error_of_the_autograder(main):
+    code, _, found = main("", code=2)
+    assert (code, found) == (2, None)
+    code, _, found = main("", code=0, writes=False)
+    assert (code, found) == (1, None)
+    code, _, found = main("", code=1)
+    assert code == 1 and found["tests"]
+
+
+def test_one_too_many_is_not_graded(main, platform):
+    (platform / "results").rmdir()
+    code, commands, found = main("[limit]\nsubmissions = 1", previous=earlier(2))
+    assert (code, commands) == (0, []) and found["extra_data"]["not_graded"]
+    assert len(main("", previous=earlier(2))[1]) == 1  # without a limit
 
 
 def test_an_upload_becomes_results(platform, server):
