@@ -10,7 +10,7 @@ import numpy as np
 from grader.assignment import TOGETHER
 from grader.evidence.agreement import examine
 from grader.evidence.diagnosis import trouble
-from grader.evidence.fates import of_rank, these
+from grader.evidence.fates import of_rank, these, timeline
 from grader.evidence.finding import LIKELY, VALUES, Compared, Finding, Line, OfRank
 from grader.evidence.trail import NAMES, Mark, Operation, operations
 from grader.judging.compare import EXACT, Tolerance, describe, difference
@@ -263,7 +263,8 @@ class Run:
         note = f"({called.note})" if called.note else ""
         ranks = f"{self.report.size} rank{'s' if self.report.size > 1 else ''}"
         call = f"{called.function.partition('.')[2]}{note} on {ranks}"
-        finding = Finding(headline, tuple(lines), call, self._evidence(compared or {}))
+        evidence, spans = self._evidence(compared or {}), timeline(self.report, self.index)
+        finding = Finding(headline, tuple(lines), call, evidence, spans)
         raise CheckFailed(finding.written(lambda text: LIBRARIES.sub("", text).replace(f"{self.report.stage}/", "")))
 
     def _evidence(self, compared: Mapping[int, Compared]) -> tuple[OfRank, ...]:

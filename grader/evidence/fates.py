@@ -1,10 +1,22 @@
 """What became of one rank in a call: the same words in a message's lines and in a page's tables."""
 
 import signal
+from dataclasses import replace
 
 from grader.evidence import hangs
 from grader.evidence.agreement import Waiting
-from grader.evidence.finding import LONGEST, MOST_DETAILS, MOST_PRINTED, MOST_STEPS, Compared, OfRank, Step, short
+from grader.evidence.finding import (
+    LONGEST,
+    MOST_DETAILS,
+    MOST_PRINTED,
+    MOST_SPANS,
+    MOST_STEPS,
+    Compared,
+    OfRank,
+    Step,
+    short,
+)
+from grader.evidence.spans import Span, spans
 from grader.evidence.trail import Operation, operations
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
 
@@ -59,6 +71,18 @@ def of_rank(
         tuple(line[:200] for line in lines[-MOST_PRINTED:]),
         max(len(lines) - MOST_PRINTED, 0),
     )
+
+
+def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
+    """Who did what when in a call in which ranks communicated; where there is too much of it, what each did last.
+
+    Nothing where a rank fell out: nobody has followed how long the others waited for it.
+    """
+    if report.ending not in ("finished", "stuck") or not any(operations(trail, call) for trail in report.trails):
+        return ()
+    found, most = spans(report, call), MOST_SPANS // report.size
+    kept = [span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]]
+    return tuple(replace(span, label=short(span.label), where=short(span.where), operation=None) for span in kept)
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:

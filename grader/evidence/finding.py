@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from grader.evidence.spans import Span
+
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"  # what a line of a message tells
 
 MOST_CELLS = 8  # around the first difference
 MOST_DETAILS = 8  # lines about one rank
 MOST_STEPS = 12  # different operations of one rank
+MOST_SPANS = 240  # of all ranks
 MOST_PRINTED = 12  # lines of one rank, the last ones
 LONGEST = 300  # characters of a piece of evidence
 
@@ -90,6 +93,7 @@ class Finding:
     lines: tuple[Line, ...] = ()
     call: str = ""
     ranks: tuple[OfRank, ...] = ()
+    spans: tuple[Span, ...] = ()  # who did what when
 
     def __str__(self) -> str:
         parts = [*([self.call] if self.call else []), self.headline, *(line.text for line in self.lines)]
@@ -132,4 +136,5 @@ class Finding:
             return OfRank(**of | parts | {name: tuple(of[name]) for name in ("details", "printed")})
 
         lines = tuple(Line(**line) for line in found["lines"])
-        return cls(found["headline"], lines, found["call"], tuple(map(of_rank, found["ranks"])))
+        spans = tuple(Span(**span | {"awaits": tuple(span["awaits"])}) for span in found["spans"])
+        return cls(found["headline"], lines, found["call"], tuple(map(of_rank, found["ranks"])), spans)
