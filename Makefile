@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove grade submission bandwidth handout autograder rehearse stubs format lint bench fuzz clean
+.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs format lint bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -47,9 +47,15 @@ prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hund
 	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py)
 
 # END INSTRUCTOR
-grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>
+grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, REPORT=<file>.html
 	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
-	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(OPTIONS)
+	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(if $(REPORT),--report '$(REPORT)') $(OPTIONS)
+
+report: $(READY)  ## grade handout/ with the checks that are here, into report.html; IMPL=solutions grades those
+	@$(PY) -m grader '$(or $(IMPL),handout)' --report '$(or $(REPORT),report.html)' $(OPTIONS)
+
+timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>
+	@$(PY) -m grader.timeline $(PART) --submission '$(or $(IMPL),handout)' $(if $(RANKS),--ranks '$(RANKS)') $(if $(INTO),--into '$(INTO)')
 
 bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions with that one
 	$(PY) -m handout.bandwidth --module '$(or $(IMPL),handout)' --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device $(DEVICE))

@@ -4,7 +4,8 @@ Where the world was asked to follow waits (``World(…, follow=True)``), spans s
 operations were started and no more: then a rank is taken to wait from there until the last of its partners has come, or
 until it does something else, and communications take no time.
 
-Times are seconds from the moment at which the first rank began the call, or passed the mark ``DRAWN``.
+Of a call that makes several runs (marked ``run 0 began``, ``run 0 ended``, …) the fastest is taken; where it did not come to its
+end, the last. Times are seconds from the moment at which the first rank began it.
 """
 
 import re
@@ -13,14 +14,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from grader.evidence.agreement import examine
-from grader.evidence.trail import COMPLETED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
-from grader.worlds.report import Raised, WorldReport
+from grader.evidence.trail import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
+from grader.worlds.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting"
-DRAWN, DRAWN_UNTIL = "drawn from here", "drawn until here"  # marks: what was before them warmed up, or comes after
 PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
-BOUNDS = {"call", "wait"}
+BOUNDS = {"call", "run"}
 DEEPEST = 16  # pieces inside each other
+MOST_RUNS = 16  # in a call
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,13 @@ class Span:
 
 @dataclass(frozen=True)
 class _Stay:
-    """A rank in a wait for an operation, in nanoseconds."""
+    """A rank in a call of ``torch.distributed``, in nanoseconds. One that only starts an operation does not wait for anybody."""
 
     operation: Operation | None
     begin: int
     end: int | None
     where: str
+    starts: bool = False
 
 
 _Cut = tuple[int, tuple[str, int | None]]
@@ -58,16 +60,16 @@ _Cut = tuple[int, tuple[str, int | None]]
 def spans(report: WorldReport, call: int) -> list[Span]:
     """All spans of a call, rank by rank, in the order in which they begin."""
     followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
-    came = _meetings(report.trails)
+    came = _came(report.trails)
     absent = {_key(w.operation): tuple(w.absent) for w in examine(report.trails)[1]}
-    begins = {rank.rank: begin for rank in report.ranks if (begin := _begin(rank.trail, call)) is not None}
+    begins, ends = _bounds(report, call)
     if not begins:
         return []
-    ends = {rank: _end(report, rank, call) for rank in begins}
     zero, received = min(begins.values()), _received(report.trails) if followed else {}
+    last = {rank: 1 << 63 if end is None else end for rank, end in ends.items()}
     found: list[Span] = []
     for rank, begin in begins.items():
-        trail = [event for event in report.ranks[rank].trail if event.call == call and event.at >= begin]
+        trail = [event for event in report.ranks[rank].trail if event.call == call and begin <= event.at <= last[rank]]
         stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
         found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
         found += _background(trail, stays, received, absent, ends[rank]) if followed else []
@@ -87,38 +89,46 @@ def _key(operation: Operation) -> tuple[int, int]:
 # ——— when a call began and ended on a rank
 
 
-def _begin(trail: list, call: int) -> int | None:
-    marks = {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
-    return marks.get(DRAWN, marks.get("call began"))
+def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, int | None]]:
+    """For each rank when it began what is drawn, and when that ended; None where it never did."""
+    marks = [
+        {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
+        for trail in report.trails
+    ]
+    begun = [number for number in range(MOST_RUNS) if all(f"run {number} began" in passed for passed in marks)]
+    ended = [number for number in begun if all(f"run {number} ended" in passed for passed in marks)]
+    outcomes = [rank.outcomes.get(call) for rank in report.ranks]
+    name = "call"
+    if begun:
 
+        def seconds(number: int) -> int:
+            return max(p[f"run {number} ended"] for p in marks) - min(p[f"run {number} began"] for p in marks)
 
-def _end(report: WorldReport, rank: int, call: int) -> int | None:
-    """None where the rank never came to the end of the call."""
-    of_rank = report.ranks[rank]
-    if isinstance(outcome := of_rank.outcomes.get(call), Raised):
-        return outcome.at
-    marks = {event.name: event.at for event in of_rank.trail if isinstance(event, Mark) and event.call == call}
-    return marks.get(DRAWN_UNTIL, marks.get("call ended"))
+        whole = all(isinstance(outcome, Returned) for outcome in outcomes)
+        name = f"run {min(ended, key=seconds) if whole and ended else begun[-1]}"
+    begins = {rank: passed[f"{name} began"] for rank, passed in enumerate(marks) if f"{name} began" in passed}
+    raised = {rank: outcome.at for rank, outcome in enumerate(outcomes) if isinstance(outcome, Raised)}
+    return begins, {rank: marks[rank].get(f"{name} ended", raised.get(rank)) for rank in begins}
 
 
 # ——— who met whom
 
 
-def _meetings(trails: list[list]) -> dict[tuple[int, int], int | None]:
+def _came(trails: list[list]) -> dict[tuple[int, int], int | None]:
     """For each operation when the last of those whom it needs had come; None where one never came.
 
     The k-th collective of a group needs the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive
     from any rank the next send that nobody else took.
     """
     came: dict[tuple[int, int], int | None] = {}
-    for met in _met(trails):
+    for met in meetings(trails):
         complete = len(met) == (2 if met[0].kind in ("send", "recv") else len(met[0].group))
         last = max(operation.at for operation in met) if complete else None
         came |= {_key(operation): last for operation in met}
     return came
 
 
-def _met(trails: list[list]) -> list[list[Operation]]:
+def meetings(trails: list[list]) -> list[list[Operation]]:
     """The operations that met, or would have."""
     collectives: dict[tuple, list[Operation]] = defaultdict(list)
     lanes: dict[tuple, tuple[list, list]] = defaultdict(lambda: ([], []))
@@ -154,7 +164,7 @@ def _received(trails: list[list]) -> dict[tuple[int, int], int]:
     ended = {
         (e.rank, e.of): e.at for trail in trails for e in trail if isinstance(e, Progress) and e.what == WAIT_ENDED
     }
-    pairs = (met for met in _met(trails) if len(met) == 2 and {o.kind for o in met} == {"send", "recv"})
+    pairs = (met for met in meetings(trails) if len(met) == 2 and {o.kind for o in met} == {"send", "recv"})
     sorted_pairs = (sorted(met, key=lambda o: o.kind == "send") for met in pairs)
     return {_key(send): ended[_key(receive)] for receive, send in sorted_pairs if _key(receive) in ended}
 
@@ -167,17 +177,23 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
     waited: Progress | None = None
-    since, before = 0, None  # when that wait began, and the event before this one
+    since = 0  # when that wait began
+    before: Operation | Mark | Progress | None = None
     for event in trail:
-        if isinstance(event, Progress) and event.what == WAIT_BEGAN and waited is None:
-            at_once = isinstance(before, Operation) and before.at == event.of  # both in one call of torch.distributed
-            waited, since = event, before.at if at_once else event.at
-        elif isinstance(event, Progress) and event.what == WAIT_ENDED and waited and event.of == waited.of:
+        what = event.what if isinstance(event, Progress) else ""
+        if what == STARTED and waited is None and event.of in issued:
+            started = issued[event.of]
+            stays.append(_Stay(started, event.of, max(event.at, event.of), started.where, starts=True))
+        elif what == WAIT_BEGAN and waited is None:
+            waited, since = event, event.at
+            if isinstance(before, Progress) and (before.what, before.of) == (STARTED, event.of) and stays:
+                since = stays.pop().begin  # both in one call of torch.distributed
+        elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
             stays.append(_stay(waited, since, max(event.at, since), issued))
             waited = None
-        if not (isinstance(event, Progress) and event.what == COMPLETED):
+        if what != COMPLETED:
             before = event
-    if waited:
+    if waited is not None:
         stays.append(_stay(waited, since, None if end is None else max(end, since), issued))
     return stays
 
@@ -233,6 +249,8 @@ def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> lis
     if stay.end is None:
         return [Span(rank, WAITING, label, since, None, **common)]
     end = max(stay.end, since)
+    if stay.starts:
+        return [Span(rank, COMMUNICATING, f"start of {label}", since, end, **common | {"awaits": ()})]
     last = came.get(_key(operation), since) if operation else since
     met = end if last is None else min(max(last, since), end)
     parts = [Span(rank, WAITING, label, since, met, **common)] if met > since else []
@@ -273,7 +291,7 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
 
 def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None) -> list[Span]:
     """Communications that were under way while the program went on: from their start to their end, as far as that is known."""
-    waited = {stay.operation.at: stay for stay in stays if stay.operation}
+    waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
     found = []
     for operation in operations(trail):

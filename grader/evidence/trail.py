@@ -107,7 +107,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Progress:
-    """How an operation got on: the rank began or ended to wait for it, or the backend said that it was over."""
+    """How an operation got on: its start returned, the rank began or ended to wait for it, or the backend was done with it."""
 
     rank: int
     call: int
@@ -118,7 +118,7 @@ class Progress:
     line: int | None
 
 
-WAIT_BEGAN, WAIT_ENDED, COMPLETED = "wait began", "wait ended", "completed"
+PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = "started", "wait began", "wait ended", "completed"
 
 KINDS = {
     *(
@@ -182,7 +182,7 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
 
 def _read_progress(rank: int, call: int, content: dict) -> Progress:
     what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
-    proper = what in (WAIT_BEGAN, WAIT_ENDED, COMPLETED) and is_whole(at) and (of is None or is_whole(of))
+    proper = what in PROGRESS and is_whole(at) and (of is None or is_whole(of))
     if not proper or not (file is None or is_name(file, MAX_NAME)) or not (line is None or is_whole(line)):
         raise FrameError("a malformed progress of an operation")
     return Progress(rank, call, what, at, of, file, line)

@@ -47,17 +47,25 @@ class Waits:
             self.latest.at = None
             work = start(*args, **kwargs)
             issued = self.latest.at
-            if work is not None and issued is not None:
+            if issued is not None and _in_main_thread():
+                self._tell("started", issued)
+            if issued is not None and work is not None:
                 self.issued[work] = issued
                 if not is_message:  # gloo's messages are done in wait() alone
-                    work.get_future().add_done_callback(lambda _: self._tell("completed", issued))
+                    self._tell_when_completed(work, issued)
             return work
 
         return started
 
+    def _tell_when_completed(self, work: Any, issued: int) -> None:
+        try:
+            work.get_future().add_done_callback(lambda _: self._tell("completed", issued))
+        except RuntimeError:
+            pass  # not every operation of gloo's has a future
+
     def _waited(self, wait: Callable, recorder: Recorder) -> Callable:
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is not threading.main_thread():
+            if not _in_main_thread():
                 return wait(work, *args, **kwargs)
             issued = self.issued.get(work)
             self._tell("wait began", issued, *recorder.caller()[:2])
@@ -70,3 +78,7 @@ class Waits:
 
     def _tell(self, what: str, of: int | None, file: str | None = None, line: int | None = None) -> None:
         self.tell({"what": what, "at": monotonic_ns(), "of": of, "file": file, "line": line})
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

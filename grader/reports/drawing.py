@@ -99,11 +99,10 @@ def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[li
         parts.append(_text(4, top + LANE / 2 + 4, f"rank {rank}"))
         if index < len(picture.beside):
             parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], "faint"))
-        # Shorter ones last, so that what was long does not cover them.
         parts += [_bar(s, top, LANE, scale, until, hatch) for s in own if not s.background]
         top += LANE
-        rows = _rows([span for span in own if span.background])
-        for row in rows:
+        below = rows([span for span in own if span.background], MOST_THIN)
+        for row in below:
             parts += [_bar(s, top + 1, THIN - 1, scale, until, hatch) for s in row]
             top += THIN
         for span in own:
@@ -159,16 +158,16 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float, hatc
     return f"<g><title>{escape(described(span))}</title>{rect}</g>"
 
 
-def _rows(spans: list[Span]) -> list[list[Span]]:
-    """Spans that overlap in rows below each other; from the last row on they may cover each other."""
-    rows: list[list[Span]] = []
+def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
+    """Spans that overlap, in rows below each other; where there are to be no more rows, they cover each other."""
+    found: list[list[Span]] = []
     for span in spans:
-        free = [row for row in rows if row[-1].end is not None and row[-1].end <= span.begin]
-        if free or len(rows) == MOST_THIN:
-            (free or rows)[0 if free else -1].append(span)
+        free = [row for row in found if row[-1].end is not None and row[-1].end <= span.begin]
+        if free or len(found) == most:
+            (free or found)[0 if free else -1].append(span)
         else:
-            rows.append([span])
-    return rows
+            found.append([span])
+    return found
 
 
 def ticks(until: float, most: int = 8) -> list[float]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from grader.evidence.meter import Meter
+from grader.worlds.scenes import SCENES
 
 Mark = Callable[[str], None]
 
@@ -270,4 +271,5 @@ DRIVERS = {
     "in_step": in_step,
     "with_timeline": with_timeline,
     "of_spans": of_spans,
+    **SCENES,
 }

@@ -1,0 +1,126 @@
+"""Ranks over time as text for a terminal: readable without colour, and at 80 columns. Spans in, text out.
+
+A column is a moment. A forward pass is the last digit of its micro-batch, a backward pass the letter in the same place of the
+alphabet (a for 0), as in ``handout/timeline.py``.
+"""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
+from grader.reports.drawing import Picture, standing, ticks, work
+
+SIGNS = {COMPUTING: "#", COMMUNICATING: "=", WAITING: "·", "forward": "F", "backward": "B"}
+STYLES = {
+    "forward": "bold blue",
+    "backward": "bold green",
+    COMPUTING: "cyan",
+    COMMUNICATING: "yellow",
+    WAITING: "dim",
+    "under way": "yellow",
+    "stuck": "bold red",
+}
+LEFT = 9  # columns for the name of a rank
+
+
+def text(picture: Picture, width: int, until: float) -> Text:
+    """One drawing of ``width`` columns, whose scale ends at ``until`` seconds."""
+    beside = max(map(len, picture.beside), default=-1) + 1
+    room = max(width - LEFT - 2 - beside, 16)
+    lines = [Text(picture.title, "bold")] if picture.title else []
+    for index, rank in enumerate(picture.ranks):
+        own = [span for span in picture.spans if span.rank == rank]
+        program, background = [s for s in own if not s.background], [s for s in own if s.background]
+        stuck = [s for s in program if s.end is None]
+        edge = Text(">", "bold red") if stuck else Text("|")
+        note = picture.beside[index] if index < len(picture.beside) else ""
+        lines.append(Text.assemble(f"rank {rank}".ljust(LEFT - 1), "|", _row(program, room, until), edge, " " + note))
+        if background:
+            lines.append(Text.assemble(" " * LEFT, _under_way(background, room, until)))
+        lines += [
+            Text(f"{'':{LEFT}}{line}", "red") for s in stuck if s.kind == WAITING for line in _cut(s, width - LEFT)
+        ]
+    lines.append(_scale(room, until))
+    return Text("\n").join(lines)
+
+
+def _cut(span: Span, width: int) -> list[str]:
+    where, _, what = standing(span).partition(": ")
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in (where, f"  {what}")]
+
+
+def _cells(span: Span, room: int, until: float) -> range:
+    begin = min(max(span.begin, 0.0), until)
+    end = until if span.end is None else min(max(span.end, begin), until)
+    first = min(round(begin / until * room), room - 1)
+    return range(first, max(round(end / until * room), first + (end > begin)))
+
+
+def _row(spans: Sequence[Span], room: int, until: float) -> Text:
+    """A column shows what took the most of it."""
+    share: list[dict[tuple[str, str], float]] = [{} for _ in range(room)]
+    for span in spans:
+        key = sign(span), "stuck" if span.end is None else work(span)
+        begin, end = (
+            max(span.begin, 0.0) * room / until,
+            min(until if span.end is None else span.end, until) * room / until,
+        )
+        for column in range(max(int(begin), 0), min(int(end) + 1, room)):
+            covered = min(end, column + 1) - max(begin, column)
+            if covered > 0:
+                share[column][key] = share[column].get(key, 0.0) + covered
+    row = Text()
+    for cell in share:
+        most, style = max(cell, key=lambda key: cell[key]) if sum(cell.values()) >= 0.5 else (" ", "")
+        row.append(most, STYLES.get(style, ""))
+    return row
+
+
+def sign(span: Span) -> str:
+    if span.kind == COMMUNICATING and span.operation is not None and span.operation.kind == "barrier":
+        return "!"
+    if span.micro_batch is None or work(span) not in ("forward", "backward"):
+        return SIGNS[work(span)]
+    return str(span.micro_batch % 10) if work(span) == "forward" else chr(ord("a") + span.micro_batch % 26)
+
+
+def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
+    cells = [" "] * room
+    for span in spans:
+        for column in _cells(span, room, until):
+            cells[column] = "-"
+    return Text("".join(cells), STYLES["under way"])
+
+
+def _scale(room: int, until: float) -> Text:
+    """Round times below the columns that they are at."""
+    cells = [" "] * (room + LEFT + 8)
+    times = ticks(until, max(room // 12, 2))
+    for at in times:
+        word = f"{at * 1e3:g}" + (" ms" if at == times[-1] else "")
+        first = LEFT + min(round(at / until * room), room - 1)
+        if not "".join(cells[first - 1 : first + len(word) + 1]).strip():
+            cells[first : first + len(word)] = word
+    return Text("".join(cells).rstrip(), "dim")
+
+
+def legend(pictures: Sequence[Picture]) -> Text:
+    """What the signs mean that occur."""
+    spans = [span for picture in pictures for span in picture.spans]
+    there = {work(span) for span in spans if not span.background}
+    numbered = {work(span) for span in spans if span.micro_batch is not None}
+    parts = []
+    for kind in ("forward", "backward"):
+        if kind in there:
+            signs = ("0 1 2 …" if kind == "forward" else "a b c …") if kind in numbered else SIGNS[kind]
+            parts.append(Text.assemble((signs, STYLES[kind]), f" {kind}{' of a micro-batch' * (kind in numbered)}"))
+    names = {COMPUTING: "computing", COMMUNICATING: "communicating", WAITING: "waiting for another rank"}
+    parts += [Text.assemble((SIGNS[kind], STYLES[kind]), f" {name}") for kind, name in names.items() if kind in there]
+    if any(sign(span) == "!" for span in spans):
+        parts.append(Text.assemble(("!", STYLES[COMMUNICATING]), " barrier"))
+    if any(span.background for span in spans):
+        parts.append(Text.assemble(("-", STYLES["under way"]), " under way beside the program"))
+    if any(span.end is None for span in spans):
+        parts.append(Text.assemble((">", STYLES["stuck"]), " stands still"))
+    return Text("   ").join(parts)

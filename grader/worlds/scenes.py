@@ -1,0 +1,190 @@
+"""What a rank does for a timeline: a student's function in a small program, warmed up once, then a few times between marks.
+
+Drivers, as in ``drivers``; but their inputs are made here, since what they return is of no interest.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Mark = Callable[[str], None]
+RUNS = 6
+LATE = 0.02  # seconds by which the last rank is late, where one is
+WIDTH, ROWS = 1024, 128
+
+
+def _drawn(run: Callable[[], Any], mark: Mark) -> None:
+    """Once for nothing: the first run of anything is slow. Then some more, before each of which all ranks meet."""
+    run()
+    for number in range(RUNS):
+        dist.barrier()
+        with _piece(f"run {number}", mark):
+            run()
+
+
+@contextmanager
+def _piece(name: str, mark: Mark) -> Iterator[None]:
+    mark(f"{name} began")
+    yield
+    mark(f"{name} ended")
+
+
+def _random(*shape: int) -> torch.Tensor:
+    """The same on every rank."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """An all-reduce of 4 MiB. ``late``: whether the last rank comes to it later than the others."""
+    tensor, last = torch.ones(1 << 20), dist.get_rank() == dist.get_world_size() - 1
+
+    def run() -> None:
+        if kwargs["late"] and last:
+            with _piece("something else", mark):
+                time.sleep(LATE)
+        function(tensor)
+
+    _drawn(run, mark)
+
+
+def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """An all-reduce of 4 MiB beside ten products of matrices."""
+    tensor, matrix = torch.ones(1 << 20), _random(512, 512)
+
+    def compute() -> None:
+        with _piece("compute", mark):
+            for _ in range(10):
+                torch.mm(matrix, matrix)
+
+    _drawn(lambda: function(tensor, compute), mark)
+
+
+def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier."""
+    tensor, last = torch.ones(1 << 20), dist.get_rank() == dist.get_world_size() - 1
+
+    def barrier() -> None:
+        if last:
+            with _piece("something else", mark):
+                time.sleep(LATE / 4)
+        dist.barrier()
+
+    _drawn(lambda: function(lambda: dist.all_reduce(tensor), 1, 4, barrier=barrier), mark)
+
+
+def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """``data_parallel_step``: four layers, this rank's rows."""
+    from handout import mlp
+
+    weights, shard = mlp.init_weights(4, WIDTH), _random(ROWS, WIDTH)
+    _drawn(lambda: function(weights, shard), mark)
+
+
+def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """The same step with ``GradientBuckets``: a bucket for each layer."""
+    from handout import mlp
+
+    weights, shard = [w.requires_grad_() for w in mlp.init_weights(4, WIDTH)], _random(ROWS, WIDTH)
+    averaged = function(weights, weights[0].nbytes)
+
+    def run() -> None:
+        for weight in weights:
+            weight.grad = None
+        with _piece("forward", mark):
+            loss = mlp.loss(mlp.forward(weights, shard))
+        with _piece("backward", mark):
+            loss.backward()
+        averaged.wait()
+
+    _drawn(run, mark)
+
+
+def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """``tensor_parallel_forward`` and ``tensor_parallel_backward``: four layers, cut by columns."""
+    from handout import mlp, tensor_parallel
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    width = WIDTH - WIDTH % size
+    mine = [weight.tensor_split(size, 1)[rank].contiguous() for weight in mlp.init_weights(4, width)]
+    x = _random(ROWS, width)
+
+    def run() -> None:
+        with _piece("forward", mark):
+            y, saved = function(mine, x)
+        with _piece("backward", mark):
+            tensor_parallel.tensor_parallel_backward(mine, saved, mlp.loss_backward(y))
+
+    _drawn(run, mark)
+
+
+def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """``megatron_pair``: the same four layers as two pairs, forward and backward."""
+    from handout import mlp
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    width = WIDTH - WIDTH % size
+    parts = [w.tensor_split(size, 1 - i % 2)[rank].contiguous() for i, w in enumerate(mlp.init_weights(4, width))]
+    mine, x = [part.requires_grad_() for part in parts], _random(ROWS, width).requires_grad_()
+
+    def run() -> None:
+        y = x
+        with _piece("forward", mark):
+            for column, row in zip(mine[::2], mine[1::2]):
+                y = function(column, row, y)
+        with _piece("backward", mark):
+            mlp.loss(y).backward()
+
+    _drawn(run, mark)
+
+
+def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """``run_schedule`` with two layers on every stage. ``schedule`` names the student's function for it; None for one micro-batch."""
+    from handout import mlp, pipeline_parallel
+    from handout.timeline import Timeline
+
+    class Marked(Timeline):
+        @contextmanager
+        def span(self, kind: str, micro_batch: int) -> Iterator[None]:
+            with _piece(f"{kind} {micro_batch}", mark), super().span(kind, micro_batch):
+                yield
+
+    stage, size, count = dist.get_rank(), dist.get_world_size(), kwargs["micro_batches"]
+    actions = [("forward", 0), ("backward", 0)]
+    if kwargs["schedule"]:
+        actions = getattr(pipeline_parallel, kwargs["schedule"])(stage, size, count)
+    weights = mlp.init_weights(2, WIDTH)
+    x = _random(kwargs["rows"], WIDTH) if stage == 0 else None
+    _drawn(lambda: function(actions, weights, x, kwargs["rows"], count, Marked()), mark)
+
+
+def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
+    """``pipeline_forward``, then ``pipeline_backward``, with two layers on every stage."""
+    from handout import mlp, pipeline_parallel
+
+    weights = mlp.init_weights(2, WIDTH)
+    x = _random(kwargs["rows"], WIDTH) if dist.get_rank() == 0 else None
+
+    def run() -> None:
+        with _piece("forward", mark):
+            y, saved = function(weights, x, kwargs["rows"], kwargs["micro_batches"])
+        with _piece("backward", mark):
+            pipeline_parallel.pipeline_backward(weights, saved, y)
+
+    _drawn(run, mark)
+
+
+SCENES = {
+    "reduction": reduction,
+    "overlap": overlap,
+    "timed_calls": timed_calls,
+    "data_parallel": data_parallel,
+    "buckets": buckets,
+    "columns": columns,
+    "pairs": pairs,
+    "pipeline": pipeline,
+    "passes": passes,
+}
