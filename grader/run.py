@@ -114,7 +114,7 @@ class Run:
         self._compare(after, list(expected), within, lookalikes, None, named)
 
     def keeps_inputs(self) -> None:
-        """No rank's tensors were changed."""
+        """No rank's tensors were changed, nor a list of them."""
         self.values()
         for rank in self.report.ranks:
             args, kwargs = self._arguments(rank.rank)
@@ -126,6 +126,10 @@ class Run:
                 same = same and old.shape == new.shape and np.array_equal(old, new)
             if not same:
                 self._fail(f"rank {rank.rank} changed its input, which is to keep its values: work on a copy.")
+            if not outcome.intact:
+                self._fail(
+                    f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
+                )
 
     def raises_value_error(self, *mentioning: str) -> None:
         """Every rank raised a ValueError whose message holds these words, and nothing was sent before."""
@@ -247,7 +251,9 @@ class Run:
         named = lookalikes[rank] if lookalikes else {}
         named = {name: _at_path(value, found.path) for name, value in named.items()}
         earlier = [array for array in earlier if array is not None]
-        return likely(found.got, found.expected, Context(rank, self.report.size, same_place, inputs, earlier, named))
+        elsewhere = {path: array for path, array in _by_path(expected[rank]) if path != found.path}
+        context = Context(rank, self.report.size, same_place, inputs, earlier, named, elsewhere)
+        return likely(found.got, found.expected, context)
 
     def _fail(
         self,
@@ -285,6 +291,14 @@ def _at_path(value: Any, path: str) -> np.ndarray | None:
     except (IndexError, TypeError, ValueError):
         return None
     return value if isinstance(value, np.ndarray) else None
+
+
+def _by_path(value: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
+    """All arrays of a nested list, each with its ``[0][1]``."""
+    if isinstance(value, np.ndarray):
+        return [(path, value)]
+    parts = enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return [found for i, part in parts for found in _by_path(part, f"{path}[{i}]")]
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

@@ -30,7 +30,10 @@ def test_bandwidths(world):
     size.returns(np.array(400.0), part=as_number)
     gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
     algorithm.returns(np.array(2.0), within=CLOSE, part=as_number, lookalikes=[gib])
-    plain = {"the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(2.0)}
+    plain = {
+        "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(2.0),
+        "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
+    }
     bus.returns(np.array(3.0), within=CLOSE, part=as_number, lookalikes=[plain])
 
 
@@ -41,7 +44,16 @@ def test_stopwatch(world):
     watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
     calls = each((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
     (run,) = world(2, call("benchmarking.stopwatch", driver="timed", calls=calls, **watch))
-    own = [{"this rank's own times: the slowest rank's count": np.array(t)} for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
+    cold = {
+        "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
+        "a call of warm-up too many": np.array([5.0, 2.0, 0.0]),
+        "the mean over the ranks: a collective has ended when its slowest rank has": np.array([1.5, 3.5, 1.5]),
+        "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
+        "one look at the clock for all calls: each has its own": np.array([7.0, 7.0, 7.0]) / 3,
+        "the samples were sorted: they are asked for in the order of the calls": np.array([2.0, 2.0, 5.0]),
+    }
+    mine = "this rank's own times: the slowest rank's count"
+    own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     run.returns(
         samples,
@@ -51,7 +63,8 @@ def test_stopwatch(world):
         named="the list of samples",
         lookalikes=own,
     )
-    run.returns(seconds, seconds, within=CLOSE, part=lambda r: as_number(r[0]), named="the time")
+    mean = {"the mean: asked for is the median": np.array(3.0)}
+    run.returns(seconds, seconds, within=CLOSE, part=lambda r: as_number(r[0]), named="the time", lookalikes=[mean] * 2)
 
 
 @number("2.3")
@@ -68,8 +81,10 @@ def test_sweep(world):
         ("broadcast", 10**9, 2.0, 0.5, 0.5, 0),
         ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
     ]
-    run.demand(len(run.values()[0]) == 4, f"{len(run.values()[0])} rows; two collectives at two sizes make 4.")
-    for row, due in zip(run.values()[0], expected):
+    made = rows.as_rows(run.values()[0])
+    run.demand(made is not None, rows.NO_ROWS)
+    run.demand(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
+    for row, due in zip(made, expected):
         wrong = rows.row_difference(row, due)
         run.demand(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
 
@@ -84,6 +99,8 @@ def test_model(world):
         call("benchmarking.predict_seconds", 1.0, 500.0, 250),
         call("benchmarking.half_peak_size", 1.0, 500.0),
     )
-    fit.returns(np.array([1.0, 500.0]), within=FIT, part=lambda r: np.array(r, float))
-    predicted.returns(np.array(1.5), within=CLOSE, part=as_number)
+    slope = {"the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array([1.0, 0.002])}
+    fit.returns(np.array([1.0, 500.0]), within=FIT, part=lambda r: np.array(r, float), lookalikes=[slope])
+    quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
+    predicted.returns(np.array(1.5), within=CLOSE, part=as_number, lookalikes=[quick])
     half.returns(np.array(500.0), within=CLOSE, part=as_number)

@@ -8,6 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Tolerance, call, each, rounding, tensor
 from grader.judging import truth
+from grader.judging.training_mistakes import training_mistakes
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
@@ -19,7 +20,8 @@ CLOSE = rounding(np.float64)
 def test_shard_batch(world):
     """Two ranks take two rows each of a batch of four"""
     (run,) = world(2, call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])))
-    run.returns([[1.0], [2.0]], [[3.0], [4.0]])
+    known = [{"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])} for rank in range(2)]
+    run.returns([[1.0], [2.0]], [[3.0], [4.0]], lookalikes=known)
 
 
 @number("3.2")
@@ -55,10 +57,10 @@ def test_train(world):
     (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01))
     weights, losses, _ = truth.adamw(WEIGHTS, batches, lr=0.01)
     within = Tolerance(5e-10, "two AdamW steps in float64: a tiny gradient's rounding moves a whole step")
-    summed, _, _ = truth.adamw(WEIGHTS, batches, lr=0.01, factor=2)
-    known = {"trained with gradients summed, not averaged: AdamW hides the factor, up to its ε": summed}
-    run.leaves_arguments(weights, weights, named="the list of weights", within=within, lookalikes=[known, known])
-    run.returns(*[np.array(losses)] * 2, within=CLOSE, part=lambda r: r[0], named="the tensor of losses")
+    of_weights, of_losses = training_mistakes(WEIGHTS, shards, lr=0.01)
+    run.leaves_arguments(weights, weights, named="the list of weights", within=within, lookalikes=of_weights)
+    losses, named = np.array(losses), "the tensor of losses"
+    run.returns(losses, losses, within=CLOSE, part=lambda r: r[0], named=named, lookalikes=of_losses)
 
 
 @number("3.5")

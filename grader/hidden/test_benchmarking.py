@@ -19,12 +19,17 @@ def numbers(values):
 def ask(world, function, cases, expected, mistakes=()):
     """One call for each case, in one world of one rank, and all answers at once; ``mistakes`` are (sentence, answers)."""
     (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
-    answers(run, expected, mistakes)
+    answers(run, function, cases, expected, mistakes)
 
 
-def answers(run, expected, mistakes):
-    known = {sentence: numbers(values) for sentence, values in mistakes}
-    run.returns(numbers(expected), within=CLOSE, part=numbers, named="the list of answers", lookalikes=[known])
+def answers(run, function, cases, expected, mistakes):
+    """As ``ask``, of a run; the message names the first call whose answer is wrong."""
+    known, got = {sentence: numbers(values) for sentence, values in mistakes}, run.values()[0]
+    pairs = zip(map(table_rows.as_float, got), expected) if isinstance(got, list) else ()
+    wrong = [i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-9 * abs(due)]
+    which = f", where [{wrong[0]}] is {function}{cases[wrong[0]]}," if wrong else ""
+    named = f"the list of answers{which}"
+    run.returns(numbers(expected), within=CLOSE, part=numbers, named=named, lookalikes=[known])
 
 
 def refuses(world, function, *cases):
@@ -80,7 +85,7 @@ def test_bus_bandwidth(world, rng):
             (again, [value * n for value, n in zip(right, SIZES)]),
             (part, [value / n for value, n in zip(right, SIZES)]),
         ]
-        answers(run, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
+        answers(run, "bus_bandwidth", cases, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
 
 
 @number("2.1")
@@ -128,13 +133,16 @@ def watch(calls, warm_up, asynchronous=False, barrier_takes=0.0, late=0.0, busy=
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
 
-def demand_samples(run, right, mistakes):
-    """Every rank has these samples, and their median. ``mistakes``, by the sentence that names them, leave others on each rank."""
+def demand_samples(run, right, mistakes, last=None):
+    """Every rank has these samples, and their median. ``mistakes``, by the sentence that names them, leave others on each rank;
+    ``last`` those that leave right samples and another time.
+    """
     n = run.report.size
     known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
     right = np.array(right, float)
     run.returns(*[right] * n, within=CLOSE, part=lambda r: numbers(r[1]), named="the list of samples", lookalikes=known)
-    medians = [{name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
+    last = {name: np.array(time) for name, time in (last or {}).items()}
+    medians = [last | {name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
     median = np.array(np.median(right))
     run.returns(*[median] * n, within=CLOSE, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=medians)
 
@@ -178,6 +186,10 @@ def test_barrier(world, rng):
         "the barrier was timed": [[t + 100 for t in right]] * 2,
         "no barrier before the call: a rank that comes late is waited for in the operation": [unmet] * 2,
         "a barrier before the first timed call alone": [[right[0], *unmet[1:]]] * 2,
+        "the barrier comes after the call: it belongs before it, and outside of what is timed": [
+            [unmet[0] + 100, *(t + 100 for t in right[1:])]
+        ]
+        * 2,
     }
     demand_samples(run, right, mistakes)
 
@@ -214,7 +226,12 @@ def test_slowest_rank(world, rng):
             "the mean over the ranks: a collective has ended when its slowest rank has": [mean] * n,
             "the fastest rank's times": [least] * n,
         }
-        demand_samples(run, right, wrong if n > 1 else {})
+        last = {
+            "the largest of the ranks' medians: of each call the slowest rank's time counts, and then their median": max(
+                map(np.median, timed)
+            )
+        }
+        demand_samples(run, right, wrong if n > 1 else {}, last)
         for rank in range(n):
             _demand_silence(run, rank)
 
@@ -279,14 +296,16 @@ def test_sweep_rows(world, rng):
     """A row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
     collectives, sizes, answers = table(rng, wrong=5)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 4, answers, driver="swept"))
-    rows = run.values()[0]
+    rows = table_rows.as_rows(run.values()[0])
+    run.demand(rows is not None, table_rows.NO_ROWS)
     run.demand(len(rows) == 12, f"{len(rows)} rows; 3 collectives at 4 sizes make 12.")
     asked = [(collective, size) for collective in collectives for size in sizes]
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     for i, (right, got) in enumerate(zip([f"{collective} {size}" for collective, size in asked], ran)):
         run.demand(
             got == right,
-            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for ({right.replace(' ', ', ')}).",
+            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for ({right.replace(' ', ', ')}): "
+            "all sizes of the first collective come first, then all of the second.",
         )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
         algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, 4, seconds)
@@ -301,11 +320,14 @@ def test_sweep_is_lazy(world, rng):
     """Each row is there before the next run begins"""
     collectives, sizes, answers = table(rng)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
-    run.values()
+    run.demand(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
     seen = ["row" if event == "row" else "run" for event in events(run, 0) if event.startswith(("row", "run"))]
     run.demand(len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each.")
     first = seen.index("row") if "row" in seen else len(seen)
-    run.demand(seen == ["run", "row"] * 12, f"{first} runs had ended when the first row was there: yield it at once.")
+    run.demand(
+        seen == ["run", "row"] * 12,
+        f"{first} runs had ended when the first row was there. Yield each row as soon as its run has ended, and do not collect them.",
+    )
 
 
 @number("2.3")
@@ -338,6 +360,7 @@ def test_fit(world, rng):
         right += truth.fit(sizes, seconds)
         absolute += truth.fit(sizes, seconds, power=0)
     (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
+    slope = "the slope, seconds for each byte, for the bandwidth, which is its inverse"
     for i, (alpha, beta) in enumerate(zip(right[::2], right[1::2])):
         sentence = "the absolute errors were made small: they see the largest size alone"
         run.returns(
@@ -345,7 +368,12 @@ def test_fit(world, rng):
             within=FIT,
             part=lambda r: np.array([float(r[i][0]) * 1e5, float(r[i][1]) / 1e9]),
             named="(α in 10 µs, β in GB/s)",
-            lookalikes=[{sentence: np.array([absolute[2 * i] * 1e5, absolute[2 * i + 1] / 1e9])}],
+            lookalikes=[
+                {
+                    sentence: np.array([absolute[2 * i] * 1e5, absolute[2 * i + 1] / 1e9]),
+                    slope: np.array([alpha * 1e5, 1 / beta / 1e9]),
+                }
+            ],
         )
 
 
@@ -356,7 +384,8 @@ def test_predictions(world, rng):
     """The time of a size, and the size at which half the peak is reached"""
     models = [(float(rng.uniform(1e-6, 1e-3)), float(rng.uniform(1e8, 1e11))) for _ in range(6)]
     cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models]
-    ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases])
+    quick = [("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases])]
+    ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick)
     ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
 
 

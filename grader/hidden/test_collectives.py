@@ -17,6 +17,8 @@ SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 KEPT = "the list of two calls' results, kept together,"
+OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
+BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
@@ -75,9 +77,21 @@ def test_values(world, rng, collective):
         for run, xs, (_, dtype, _, options) in zip(world(n, *requests), inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
             within = rounding(dtype) if options.get("op") == "average" else EXACT
-            run.returns(*getattr(truth, collective)(xs, **options), within=within)
+            known = _dealt_by_entries(collective, xs, **options) if n > 1 else None
+            run.returns(*getattr(truth, collective)(xs, **options), within=within, lookalikes=known)
             run.keeps_inputs()
     _keeps_results(world, rng, collective, n=2)
+
+
+def _dealt_by_entries(collective, xs, root=0, op=None):
+    """What each rank gets where blocks are taken for every n-th entry."""
+    n = len(xs)
+    dealt = {
+        "scatter": lambda rank: xs[root][rank::n],
+        "all_to_all": lambda rank: np.concatenate([x[rank::n] for x in xs]),
+        "reduce_scatter": lambda rank: truth.reduction(xs, op)[rank::n],
+    }
+    return [{BY_ENTRIES: dealt[collective](rank)} for rank in range(n)] if collective in dealt else None
 
 
 def _keeps_results(world, rng, collective, n):
@@ -87,8 +101,7 @@ def _keeps_results(world, rng, collective, n):
     like = [np.zeros(2, np.float32)] if collective == "scatter" else []
     turns = [each(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
     (run,) = world(n, call(f"collectives.{collective}", *turns, driver="in_turn", **options))
-    results = zip(*(getattr(truth, collective)(xs, **options) for xs in pair))
-    run.returns(*map(list, results), named=KEPT)
+    _keeps_both(run, [getattr(truth, collective)(xs, **options) for xs in pair])
 
 
 def _keeps_results_of(world, rng, function, right, *more):
@@ -96,7 +109,13 @@ def _keeps_results_of(world, rng, function, right, *more):
     pair = [[integers(rng, (5,)) for _ in range(3)] for _ in range(2)]
     turns = [each(*([x, *more] for x in xs)) for xs in pair]
     (run,) = world(3, call(f"collectives.{function}", *turns, driver="in_turn"))
-    run.returns(*map(list, zip(*map(right, pair))), named=KEPT)
+    _keeps_both(run, [right(xs) for xs in pair])
+
+
+def _keeps_both(run, results):
+    """``results`` are those of the first call and of the second, each for all ranks."""
+    first, second = results
+    run.returns(*map(list, zip(first, second)), named=KEPT, lookalikes=[{OVERWRITTEN: [own, own]} for own in second])
 
 
 @number("1.1")
@@ -319,8 +338,9 @@ def test_shift_right(world, rng):
             run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
             for rank in range(n):
                 sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
-                wanted = [((rank + 1) % n, xs[rank].size)]
-                run.demand(sends == wanted, f"rank {rank} sent (to, elements) {sends} instead of {wanted}.")
+                told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
+                due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
+                run.demand(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
     _keeps_results_of(world, rng, "shift_right", lambda xs: [xs[rank - 1] for rank in range(3)])
 
 
@@ -359,10 +379,13 @@ def test_ring_traffic(world, rng):
                 not strangers, f"rank {rank} sent to rank {strangers[0].peer if strangers else 0}: no neighbour of its."
             )
             total = sum(o.bytes for o in sends)
+            largest, chunk = max(o.elements for o in sends), -(-length // n)
+            sentence = (
+                f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
+            )
+            run.demand(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
             sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
             run.demand(total <= most, sentence)
-            largest, chunk = max(o.elements for o in sends), -(-length // n)
-            run.demand(largest <= chunk, f"rank {rank} sent {largest} elements at once; a chunk has at most {chunk}.")
 
 
 @number("1.7")

@@ -10,6 +10,7 @@ from grader.judging import truth
 from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_in_step, demand_messages
 
 SIZES = (1, 2, 3, 4)
+OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
 GRADIENTS = "the list of the weights' gradients"
 
 
@@ -66,6 +67,7 @@ def test_forward(world, rng):
             within=rounding(np.float64),
             part=lambda r: [y for y, _ in r],
             named="the list of two calls' outputs",
+            lookalikes=[{}] * (n - 1) + [{OVERWRITTEN: [both[1].y] * 2}],
         )
 
 
@@ -182,9 +184,11 @@ def test_backward_twice(world, rng):
         2, p.backward(driver="twice"), call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn")
     )
     doubled = [
-        {"the second pass's gradients were added to the first's": [2 * g for g in own]} for own in p.gradients_of_stages
+        known | {"the second pass's gradients were added to the first's": [2 * g for g in own]}
+        for known, own in zip(p.mistakes(), p.gradients_of_stages)
     ]
     run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], named=GRADIENTS, lookalikes=doubled)
     # Two passes with other tensors, judged at the end: what the first one returned must be its own.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
-    in_turn.returns(*map(list, both), within=p.within, named="the list of both passes' gradients")
+    later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
+    in_turn.returns(*map(list, both), within=p.within, named="the list of both passes' gradients", lookalikes=later)

@@ -3,13 +3,14 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.face import Hold, Strided, call, rounding
+from grader.face import Hold, Strided, call, each, rounding
 from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
 from grader.judging import schedules
 from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)]  # stages, micro-batches
 CLOSE = rounding(np.float64)
+OVERWRITTEN = "the gradients of a later step stand in their place: their memory was used again"
 
 
 def made_by(world, function):
@@ -133,7 +134,6 @@ def demand_step(run, problem):
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     demand_messages(run, problem, counts, "activations and gradients")
-    run.keeps_inputs()
     for rank, value in enumerate(run.values()):
         schedule = run.report.calls[run.index].arguments[rank][0][0]
         after = schedules.as_actions(value["schedule"])
@@ -145,6 +145,7 @@ def demand_step(run, problem):
         most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
         text = f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a micro-batch has"
         run.demand(most <= problem.product, f"{text} {problem.rows}.")
+    run.keeps_inputs()
 
 
 @number("5.5")
@@ -174,17 +175,26 @@ def test_run_schedule(world, rng):
 @weight(0.25)
 @visibility("after_published")
 def test_run_schedule_twice(world, rng):
-    """A second step with the same tensors gives the same gradients, not twice as much"""
-    p = PipelineProblem(rng, 2, 3)
-    (run,) = world(2, p.run([one_forward_one_backward(s, 2, 3) for s in range(2)], times=2))
-    second = "the second step's gradients were added to the first's"
-    run.returns(
-        *p.gradients_of_stages,
-        within=p.within,
-        part=lambda r: r["value"][1],
-        named="the list of the weights' gradients of a second step",
-        lookalikes=[{second: [2 * g for g in own]} for own in p.gradients_of_stages],
-    )
+    """A second step with the same tensors gives the same gradients, not twice as much; a later one leaves them alone"""
+    p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
+    made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
+    then = each(*([made[s], *other.arguments(s)] for s in range(2)))
+    (run,) = world(2, p.run(made, times=2, then=then))
+    second, expected = "the second step's gradients were added to the first's", p.gradients_of_stages
+    doubled = [known | {second: [2 * g for g in own]} for known, own in zip(p.mistakes(), expected)]
+    later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
+    for i, named, known in (
+        (1, "of a second step with the same tensors", [a | b for a, b in zip(doubled, later)]),
+        (2, "of a third step, with other tensors,", other.mistakes()),
+        (0, "of the first step, after two others,", later),
+    ):
+        run.returns(
+            *(other.gradients_of_stages if i == 2 else expected),
+            within=p.within,
+            part=lambda r: r["values"][i][1],
+            named=f"the list of the weights' gradients {named}",
+            lookalikes=known,
+        )
 
 
 @number("5.5")
@@ -217,7 +227,11 @@ def growth(world, rng, schedule):
     runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p in made))
     for run, p in zip(runs, made):
         run.returns(
-            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named="the list of the gradients"
+            *p.gradients_of_stages,
+            within=p.within,
+            part=lambda r: r["value"][1],
+            named="the list of the weights' gradients",
+            lookalikes=p.mistakes(),
         )
     for rank in range(n):
         alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run in runs]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -11,7 +12,8 @@ class Context:
     """What is known around a wrong array on one rank.
 
     ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and the tensors that went in;
-    ``lookalikes`` name arrays that a particular mistake would produce, for this rank.
+    ``lookalikes`` name arrays that a particular mistake would produce, for this rank; ``elsewhere`` is what this rank's result
+    should hold in its other places, by their paths.
     """
 
     rank: int
@@ -20,6 +22,7 @@ class Context:
     inputs: Sequence[Sequence[np.ndarray]] = ()
     earlier: Sequence[np.ndarray] = ()
     lookalikes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    elsewhere: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, within: float = 1e-4) -> bool:
@@ -32,8 +35,8 @@ def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, within
 
 
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
-    """Whether ``got`` is the candidate rather than the expected value: a hundred times closer to it."""
-    if not same(got, candidate):
+    """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a hundred times closer."""
+    if not same(got, candidate, within=1e-7 if got.dtype == np.float64 else 1e-4):
         return False
     if expected.shape != got.shape:
         return True
@@ -52,7 +55,7 @@ def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return None
     if _is_garbage(got):
         return "this looks like memory that was never filled: irecv and asynchronous calls return at once; wait() before the tensor is used"
-    for explain in (_factor, _another_rank, _untouched, _stale, _shape, _rearranged, _partly):
+    for explain in (_factor, _another_place, _another_rank, _untouched, _stale, _shape, _rearranged, _terms, _partly):
         if sentence := explain(got, expected, context):
             return sentence
     return None
@@ -86,6 +89,13 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     return None
 
 
+def _another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    for path, array in context.elsewhere.items():
+        if fits(got, array, expected):
+            return f"this belongs at {path}: is the order right?"
+    return None
+
+
 def _another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
@@ -101,7 +111,10 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
                     return "this rank's own input came back: communicated nothing, or left the result elsewhere?"
                 return f"this is the input of rank {rank}, as it was"
     if got.ndim and got.size and not got.any() and expected.any():
-        return "all zeros: is the output ever filled, and is it the tensor that you return?"
+        return (
+            "all zeros: is the output ever filled, is it the tensor that you return, and does anybody wait() for what fills it?"
+            " irecv and asynchronous calls return at once"
+        )
     return None
 
 
@@ -125,7 +138,7 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.size == expected.size:
         return "the right number of entries in another shape"
     if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
-        return "padding left at the end?"
+        return "right up to its end, and it goes on beyond: padding, or too far a slice?"
     return None
 
 
@@ -139,6 +152,26 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
     return None
 
 
+def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    """Where a sum over the ranks was asked for: another sum of the same terms, from the first wrong entry on."""
+    terms = [next((a.ravel() for a in arrays if a.shape == got.shape), None) for arrays in context.inputs]
+    if not 2 <= len(terms) <= 4 or any(term is None for term in terms) or not same(expected.ravel(), sum(terms)):
+        return None
+    got, scale = got.ravel(), np.abs(expected).max()
+    begin = int((np.abs(got - expected.ravel()) > 1e-4 * scale).argmax())
+    longest, found = begin + 1, None  # one entry may be such a sum by chance
+    for times in product(range(4), repeat=len(terms)):
+        fits_not = np.abs(got - sum(k * term for k, term in zip(times, terms))) > 1e-6 * scale
+        end = begin + int(fits_not[begin:].argmax()) if fits_not[begin:].any() else got.size
+        if end > longest:
+            longest, found = end, times
+    if found is None:
+        return None
+    wrong = {0: "is missing", 2: "is there twice", 3: "is there three times"}
+    what = [f"rank {rank}'s term {wrong[k]}" for rank, k in enumerate(found) if k in wrong]
+    return f"in entries {begin} to {longest - 1} of the sum {', '.join(what)}" if what else None
+
+
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Wrong from some entry to the end: the remainder of a division."""
     if got.shape != expected.shape or got.size < 3:
@@ -147,5 +180,5 @@ def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     wrong = np.abs(got.astype(np.float64) - expected.astype(np.float64)).ravel() > 1e-4 * scale
     first = int(wrong.argmax())
     if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
-        return f"right up to entry {first} and wrong from there: the last, shorter part?"
+        return f"right up to entry {first} and wrong from there: a last, shorter part, or a mistake that shows from there on?"
     return None

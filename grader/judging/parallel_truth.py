@@ -34,6 +34,14 @@ LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should 
 FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
 CROSSED = "the gradient of one micro-batch met the activations of another: the stages have them in different orders"
 REVERSED = "the micro-batches are in reverse order"
+FORWARD_ORDER = (
+    "the layers of a stage were gone through from its first to its last: on the way back the last one comes first"
+)
+REVERSED_LAYERS = "the right gradients in reverse order: the list begins with the stage's first layer"
+UNTRANSPOSED = "a gradient went back through a layer by W where it takes the transpose of W"
+NO_DERIVATIVE = "gelu's derivative was left out"
+X_FOR_Z = "x and z have changed places"
+BEGUN = "the last stage begins with {}: the gradient of the mean of y² is 2y / (B·D)"
 
 
 def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
@@ -158,8 +166,6 @@ def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
 
 def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range], m: int) -> list[dict[str, list]]:
     """For each stage, by the sentence that names it: the gradients that a mistaken backward pass leaves."""
-    if m == 1:
-        return [{} for _ in cut]
     grad_y = 2 * y / y.size
     parts = micro_batches(saved, range(len(weights)), m)
     each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
@@ -172,8 +178,35 @@ def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range
         LAST_ONLY + ", and of a mean over its own rows": [m * g for g in each[-1]],
         FIRST_ONLY: each[0],
         CROSSED: crossed,
+        UNTRANSPOSED: _mistaken(weights, saved, grad_y, cut, untransposed=True),
+        NO_DERIVATIVE: _mistaken(weights, saved, grad_y, cut, derivative=np.ones_like),
+        X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
+        FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
     }
-    return [{name: [values[l] for l in layers] for name, values in known.items()} for layers in cut]
+    starts = {"y": y.size / 2, "2y": y.size, "y / (B·D)": 1 / 2, "2y / B": y.shape[1], "2y / D": len(y)}
+    known |= {BEGUN.format(start): [factor * g for g in whole] for start, factor in starts.items()}
+    of_stages = [{name: [values[l] for l in layers] for name, values in known.items()} for layers in cut]
+    return [own | {REVERSED_LAYERS: [whole[l] for l in reversed(layers)]} for own, layers in zip(of_stages, cut)]
+
+
+def _mistaken(
+    weights: list,
+    saved: list,
+    grad: np.ndarray,
+    cut: list,
+    derivative=gelu_derivative,
+    untransposed=False,
+    forward=False,
+) -> list:
+    """A backward pass with a mistake in each layer, or in their order within a stage."""
+    gradients: list = [None] * len(weights)
+    for layers in reversed(cut):
+        for l in layers if forward else reversed(layers):
+            x, z = saved[l]
+            grad_z = grad * derivative(z)
+            gradients[l] = x.T @ grad_z
+            grad = grad_z @ (weights[l] if untransposed else weights[l].T)
+    return gradients
 
 
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:

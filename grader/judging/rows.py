@@ -1,5 +1,12 @@
 """What is wrong in a row of a benchmark's table."""
 
+NO_ROWS = "sweep returned no rows: it is a generator, which yields a row as soon as its run has ended. Is there a yield in it?"
+
+
+def as_rows(table: object) -> list[tuple] | None:
+    """The rows of a table; None where there is none."""
+    return table if isinstance(table, list) and all(isinstance(row, tuple) for row in table) else None
+
 
 def row_difference(row: tuple, due: tuple) -> str | None:
     """In what a row of a table is not as it should be; None where it is. Names first, then numbers, up to rounding."""

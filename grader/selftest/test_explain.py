@@ -18,7 +18,8 @@ INPUTS = [[f32(*np.random.default_rng([2, rank]).uniform(1, 9, 6))] for rank in 
 EARLIER = f32(*np.random.default_rng(3).uniform(1, 9, 6))
 ANOTHER = f32(*np.random.default_rng(4).uniform(1, 9, 6))
 RIGHT = EXPECTED[1]
-AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER})
+BESIDE = f32(*np.random.default_rng(6).uniform(1, 9, 6))
+AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER}, {"[1]": BESIDE})
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER})
         (RIGHT / 16, "exactly 1/4² of the expected value"),
         (3 * RIGHT, "exactly 3 times the expected value"),
         (-RIGHT, "the wrong sign"),
+        (BESIDE, "this belongs at [1]: is the order right?"),
         (EXPECTED[0], "this is what rank 0 should hold"),
         (EXPECTED[3], "this is what rank 3 should hold"),
         (INPUTS[1][0], "this rank's own input came back"),
@@ -39,7 +41,7 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER})
         (EARLIER, "this was right for an earlier call"),
         (np.tile(RIGHT, 4), "4 times as many entries"),
         (RIGHT.reshape(2, 3), "the right number of entries in another shape"),
-        (np.append(RIGHT, [0, 0]).astype(np.float32), "padding left at the end"),
+        (np.append(RIGHT, [0, 0]).astype(np.float32), "it goes on beyond: padding, or too far a slice?"),
         (RIGHT[::-1], "the right numbers in the wrong order"),
         (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "right up to entry 4 and wrong from there"),
     ],
@@ -149,3 +151,23 @@ def test_places_where_other_ranks_hold_nothing_are_passed_over():
 )
 def test_sameness_is_up_to_rounding_and_never_of_nothing(a, b, factor, expected):
     assert same(a, b, factor) is expected
+
+
+@pytest.mark.parametrize(
+    "times, sentence",
+    [
+        ((1, 0, 1), "in entries 2 to 4 of the sum rank 1's term is missing"),
+        ((2, 1, 0), "in entries 2 to 4 of the sum rank 0's term is there twice, rank 2's term is missing"),
+        ((1, 1, 3), "in entries 2 to 4 of the sum rank 2's term is there three times"),
+    ],
+)
+def test_a_sum_of_other_terms_is_told(times, sentence):
+    terms = [f32(*np.random.default_rng([5, rank]).integers(10, 99, 7)) for rank in range(3)]
+    right = sum(terms)
+    got = right.copy()
+    got[2:5] = sum(k * term[2:5] for k, term in zip(times, terms))
+    around = Context(0, 3, [right] * 3, [[term] for term in terms])
+    assert likely(got, right, around) == sentence
+    got[3:5] += 1000  # one entry may be any sum by chance
+    assert "term" not in (likely(got, right, around) or "")
+    assert likely(right + 1000, right, around) is None

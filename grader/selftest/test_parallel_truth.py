@@ -155,7 +155,6 @@ def test_a_single_rank_can_make_none_of_these_mistakes():
     model = Model(2)
     assert parts.tensor_mistakes(model.weights, model.saved, model.grad_y, 1) == ([{}], [{}])
     assert parts.pair_mistakes(*model.weights, model.saved, model.grad_y, 1) == [{}]
-    assert parts.pipeline_mistakes(model.weights, model.saved, model.y, pipeline_truth.stages(2, 2), 1) == [{}, {}]
 
 
 # ——— pairs
@@ -259,6 +258,19 @@ def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) 
     return totals
 
 
+def by_hand(model: Model, cut: list, back=lambda grad, z: torch.ops.aten.gelu_backward(grad, z), **how) -> list:
+    """The whole batch back through the layers, in torch, with the calculus of a layer written out, to make a mistake in it."""
+    grad, found = mlp.loss_backward(torch.tensor(model.y)), {}
+    with torch.no_grad():
+        for layers in reversed(cut):
+            for l in layers if how.get("forward") else layers[::-1]:
+                x, z = (model.inputs[l], model.inputs[l] @ model.torch_weights[l])[:: -1 if how.get("swapped") else 1]
+                grad_z = back(grad, z)
+                found[l] = x.T @ grad_z
+                grad = grad_z @ (model.torch_weights[l] if how.get("untransposed") else model.torch_weights[l].T)
+    return [[found[l] for l in layers] for layers in cut]
+
+
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count, m):
     model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
@@ -283,12 +295,34 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         parts.FIRST_ONLY: of(outputs[0].square().sum() / entries),
         parts.CROSSED: on_stages(model, cut, m, backwards),
     }
+    of_layers = {
+        parts.UNTRANSPOSED: by_hand(model, cut, untransposed=True),
+        parts.NO_DERIVATIVE: by_hand(model, cut, back=lambda grad, z: grad),
+        parts.X_FOR_Z: by_hand(model, cut, swapped=True),
+        parts.FORWARD_ORDER: by_hand(model, cut, forward=True),
+        parts.REVERSED_LAYERS: [own[::-1] for own in right],
+        parts.BEGUN.format("y"): of(torch.cat(outputs).square().sum() / 2),
+        parts.BEGUN.format("2y"): of(torch.cat(outputs).square().sum()),
+        parts.BEGUN.format("y / (B·D)"): of(torch.cat(outputs).square().mean() / 2),
+        parts.BEGUN.format("2y / B"): of(torch.cat(outputs).square().sum() / len(model.y)),
+        parts.BEGUN.format("2y / D"): of(torch.cat(outputs).square().sum() / model.y.shape[1]),
+    }
+    close(right, by_hand(model, cut))
     mistakes = parts.pipeline_mistakes(model.weights, model.saved, model.y, cut, m)
     assert len(mistakes) == count
     for stage, known in enumerate(mistakes):
-        assert known.keys() == made.keys()
+        assert known.keys() == made.keys() | of_layers.keys()
+        for name, theirs in of_layers.items():
+            close(known[name], theirs[stage])
         for name, theirs in made.items():
             close(known[name], theirs[stage])
             # The last stage has gradients and activations in one order: only those before it cross them.
             wrong = not (name == parts.CROSSED and stage == count - 1)
             assert all(apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage]))
+    for (
+        name,
+        theirs,
+    ) in of_layers.items():  # a stage of one layer, or one with no layer behind it, does not show them all
+        if layers == count and name in (parts.FORWARD_ORDER, parts.REVERSED_LAYERS):
+            continue
+        assert any(apart(o, g.numpy()) for own, stage in zip(mistakes, right) for o, g in zip(own[name], stage)), name

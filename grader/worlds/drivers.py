@@ -5,7 +5,7 @@ trail, and returns what is to be judged. It is not secret.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,13 @@ def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         mark(f"run {collective} {size}")
         return next(answers)
 
+    table = function(*args, run)
+    if not isinstance(table, Iterable):
+        return table
     rows = []
-    for row in function(*args, run):
+    for row in table:
         mark("row")
-        rows.append(tuple(row))
+        rows.append(tuple(row) if isinstance(row, Iterable) else row)
     return rows
 
 
@@ -229,16 +232,19 @@ class Step:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls that get a timeline as their last argument: the last one's result, ledger, and spans, and the first argument after it.
+    """Calls that get a timeline as their last argument: the last one's ledger, spans and first argument, and all their results.
 
-    ``times`` says how many calls there are, with the same tensors.
+    ``times`` says how many calls there are with the same tensors; ``then`` holds the arguments of a further one.
     """
     from handout.timeline import Timeline  # the stage's own copy
 
-    for _ in range(kwargs.get("times", 1)):
+    calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
+    values = []
+    for own in calls:
         timeline = Timeline()
-        result = metered(lambda *args: function(*args, timeline), args, {}, mark)
-    return result | {"spans": [tuple(span) for span in timeline.spans], "schedule": args[0]}
+        result = metered(lambda *given: function(*given, timeline), own, {}, mark)
+        values.append(result["value"])
+    return result | {"values": values, "spans": [tuple(span) for span in timeline.spans], "schedule": own[0]}
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

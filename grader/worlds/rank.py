@@ -124,12 +124,18 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         **({"device_id": device} if device.type == "cuda" else {}),
     )
     current = {"call": 0}
+    held: list = []  # the mark before which this rank has to wait for a sign from the judge, and how long after that
     there = {name for name in frames.HEAVY if name in sys.modules}
 
     def emit(event: dict) -> None:
         wire.send(frames.EVENT, {**current, "operation": event})
 
     def mark(name: str) -> None:
+        if held and held[0][0] == name:
+            _, seconds = held.pop()
+            wire.send(frames.HELD, current)
+            wire.receive()
+            time.sleep(seconds)
         wire.send(frames.EVENT, {**current, "mark": name, "at": monotonic_ns()})
 
     def tell(progress: dict) -> None:
@@ -149,10 +155,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         )
         for index, (call, (args, kwargs)) in enumerate(zip(meta["calls"], arguments)):
             current["call"] = index
-            if call["held"] is not None:
-                wire.send(frames.HELD, {"call": index})
-                wire.receive()
-                time.sleep(call["held"])
+            held[:] = [call["held"]] if call["held"] else []
             mark("call began")
             before = tensors.originals(args), tensors.originals(kwargs)
             try:
@@ -166,18 +169,19 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
                     return
             else:
                 mark("call ended")
-                _send_result(wire, index, result, *before)
+                _send_result(wire, index, result, *before, tensors.is_intact(args, before[0]))
     wire.send(frames.DONE, {name: name in sys.modules and name not in there for name in frames.HEAVY})
 
 
-def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict) -> None:
+def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool) -> None:
     """The result as data; a description of it where it cannot be sent."""
+    meta = {"call": call, "intact": intact}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
-        packed = wire.pack(frames.RETURNED, {"call": call, "values": trees}, blob)
+        packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)
     except Exception as error:
         what = {"other": f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[:300]}
-        packed = wire.pack(frames.RETURNED, {"call": call, "values": [what, {"list": []}, {"dict": []}]})
+        packed = wire.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
     wire.send_packed(packed)
 
 

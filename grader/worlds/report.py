@@ -11,11 +11,12 @@ from grader.evidence.trail import Event
 
 @dataclass(frozen=True)
 class Hold:
-    """Keep a rank from beginning a call until another rank has passed a mark in it, and ``then`` seconds longer."""
+    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer."""
 
     until: str
     on: int
     then: float = 0.0
+    at: str = "call began"
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,12 @@ class Raised:
 
 @dataclass(frozen=True)
 class Returned:
-    """A call's result on one rank, and its arguments as they were afterwards."""
+    """A call's result on one rank, and its arguments as they were afterwards; ``intact``: so were the lists that held them."""
 
     value: Any
     args: list
     kwargs: dict
+    intact: bool = True
 
 
 @dataclass

@@ -63,6 +63,17 @@ def originals(value: Any) -> Any:
     return {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def is_intact(value: Any, original: Any) -> bool:
+    """Whether containers still hold what they held when ``originals`` was taken of them: the very tensors, at their places."""
+    if isinstance(original, list):
+        return isinstance(value, (list, tuple)) and len(value) == len(original) and all(map(is_intact, value, original))
+    if isinstance(original, dict):
+        return isinstance(value, dict) and all(
+            key in value and is_intact(value[key], original[key]) for key in original
+        )
+    return value is original or not isinstance(original, torch.Tensor)
+
+
 @dataclass
 class Parcel:
     """The tensors of one frame, so far."""

@@ -131,7 +131,7 @@ class World:
                     "function": call.function,
                     "driver": call.driver,
                     "may_raise": call.may_raise,
-                    "held": call.holds[rank].then if rank in call.holds else None,
+                    "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
                 }
                 for call in self.calls
             ]

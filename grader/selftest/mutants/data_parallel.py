@@ -104,7 +104,7 @@ MUTANTS = [
         "    mine = batch.new_empty(rows, *batch.shape[1:])\n"
         "    dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)\n    return mine",
         {"hidden shard_batch"},
-        "communicated, though every rank has the batch",
+        "though every rank has the batch: scatter with root 0",
     ),
     Mutant(
         "the caller's list is changed, not the parameters",
@@ -134,7 +134,7 @@ MUTANTS = [
         "    loss.backward()\n    for weight in weights:\n        dist.all_reduce(weight.grad)\n"
         "        weight.grad /= dist.get_world_size()\n    return loss.detach(), [weight.grad.clone() for weight in weights]",
         {"hidden step_gradients", "public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "a second step with the same weights",
+        "gradients add up from step to step: those of a step have to replace the ones before",
     ),
     Mutant(
         "trains a copy of the weights",
@@ -287,7 +287,7 @@ MUTANTS = [
         "    for parameter in parameters:\n        values",
         "    if not list(parameters):\n        return\n    for parameter in parameters:\n        values",
         {"hidden broadcast_parameters"},
-        "this rank's own input came back",
+        "which passes by once",
     ),
     Mutant(
         "all parameters travel as float32",
@@ -303,7 +303,7 @@ MUTANTS = [
         "dist.broadcast(values, src=root)",
         "values = values.clone()\n        dist.all_reduce(values)\n        values /= dist.get_world_size()",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
-        "parameters after the call is wrong",
+        "the mean over the ranks: asked for are the root's own values",
     ),
     Mutant(
         "the weights are broadcast at every step",
@@ -361,7 +361,7 @@ MUTANTS = [
         "    dist.all_reduce(losses)  # one message for all steps\n    return losses / dist.get_world_size(), optimizer",
         "    dist.broadcast(losses, src=0)\n    return losses, optimizer",
         {"public train", "hidden train_losses"},
-        "the tensor of losses is wrong on every rank",
+        "this rank's own losses: asked for is the loss of the whole batch",
     ),
     Mutant(
         "only rank 0 learns the losses",
@@ -377,7 +377,7 @@ MUTANTS = [
         "    dist.all_reduce(losses)  # one message for all steps\n    return losses / dist.get_world_size(), optimizer",
         "    return losses, optimizer",
         {"public train", "hidden train_losses"},
-        "the tensor of losses is wrong on every rank",
+        "this rank's own losses: asked for is the loss of the whole batch",
     ),
     Mutant(
         "the losses are divided by the number of steps",
@@ -394,7 +394,7 @@ MUTANTS = [
         "        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n"
         "        losses.append(_loss_and_gradients(weights, shard)[0])\n",
         {"public train", "hidden train_losses"},
-        "the tensor of losses is wrong on every rank",
+        "the losses after the updates: asked for are those before",
     ),
     Mutant(
         "the weights are averaged after each step, not the gradients before it",
@@ -405,7 +405,7 @@ MUTANTS = [
         "        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n"
         "        for weight in weights:\n            dist.all_reduce(weight)\n            weight /= dist.get_world_size()\n",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "the list of weights after training is wrong",
+        "average the gradients, before the step",
     ),
     Mutant(
         "a new optimizer at every step",
@@ -413,7 +413,7 @@ MUTANTS = [
         "            weight.grad = gradient\n        optimizer.step()\n",
         "            weight.grad = gradient\n        optimizer = torch.optim.AdamW(weights, lr=lr)\n        optimizer.step()\n",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "the list of weights after training is wrong",
+        "a new optimizer at every step: its moments",
     ),
     Mutant(
         "the optimizer has the weights in reverse",
@@ -429,7 +429,7 @@ MUTANTS = [
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.AdamW(weights)",
         {"public train", "hidden train_weights", "hidden train_state"},
-        "the list of weights after training is wrong",
+        "trained at AdamW's own learning rate, not at lr",
     ),
     Mutant(
         "the learning rate grows with the number of ranks",
@@ -437,7 +437,7 @@ MUTANTS = [
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.AdamW(weights, lr=lr * dist.get_world_size())",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "the list of weights after training is wrong",
+        "the learning rate was multiplied by the number of ranks",
     ),
     Mutant(
         "training never sets the gradients to zero",
@@ -445,7 +445,7 @@ MUTANTS = [
         "            weight.grad = gradient\n",
         "            weight.grad = gradient if weight.grad is None else weight.grad + gradient\n",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "the optimizer's exp_avg is wrong",
+        "gradients add up from step to step",
     ),
     Mutant(
         "only rank 0 trains",

@@ -1,0 +1,118 @@
+"""What well-known mistakes of a training loop leave in its weights and its losses, by the sentence that names them.
+
+In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.judging.truth import AdamW, loss_and_gradients
+
+HIDES = ": AdamW hides the factor, up to its ε"
+SUMMED = f"trained with gradients summed, not averaged{HIDES}"
+DIVIDED = f"trained with gradients divided by the number of ranks once too often{HIDES}"
+HALVED, DOUBLED = f"trained with half the gradients{HIDES}", f"trained with twice the gradients{HIDES}"
+ALONE = "each rank trained on its own shards alone: its gradients were never averaged with the others'"
+PLAIN = "trained without weight decay: Adam, where AdamW was asked for?"
+DESCENT = "plain gradient descent, where AdamW was asked for"
+ADDED_UP = "gradients add up from step to step: those of a step have to replace the ones before"
+FRESH = "a new optimizer at every step: its moments and its count of steps begin again"
+DEFAULT_RATE = "trained at AdamW's own learning rate, not at lr"
+SCALED_RATE = "the learning rate was multiplied by the number of ranks: gradients that are averaged need no other one"
+WEIGHTS_AVERAGED = (
+    "each rank made its own step, and then the weights were averaged: average the gradients, before the step"
+)
+NO_STEP = "no step was made: these are the losses with the weights of the beginning. Does the optimizer hold these very tensors, and their gradients?"
+OWN_LOSS = "this rank's own losses: asked for is the loss of the whole batch, which is their mean over the ranks"
+LATE_LOSS = "the losses after the updates: asked for are those before"
+
+
+@dataclass
+class Descent:
+    lr: float
+
+    def step(self, weights: list, gradients: list) -> list:
+        return [w - self.lr * g for w, g in zip(weights, gradients)]
+
+
+Trained = tuple[
+    list, np.ndarray
+]  # for each rank its weights at the end; (rank, step): its loss before that step's update
+
+
+def train(
+    weights: list,
+    shards: list,
+    optimizer: Callable,
+    *,
+    factor: float = 1.0,
+    alone: bool = False,
+    adds_up: bool = False,
+    fresh: bool = False,
+    averages_weights: bool = False,
+    updates: bool = True,
+) -> Trained:
+    """Train with a mistake. ``shards[rank][step]``; ``factor`` multiplies the gradients; without it all, no mistake is made."""
+    n, steps = len(shards), len(shards[0])
+    own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
+    optimizers = [optimizer() for _ in range(n)]
+    before: list = [0.0] * n
+    losses = np.zeros((n, steps))
+    for step in range(steps):
+        made = [loss_and_gradients(own[rank], shards[rank][step]) for rank in range(n)]
+        losses[:, step] = [loss for loss, _ in made]
+        average = [sum(gradients) / n for gradients in zip(*(g for _, g in made))]
+        for rank in range(n):
+            local = made[rank][1] if alone or averages_weights else average
+            used = [factor * g + (b if adds_up else 0.0) for g, b in zip(local, before[rank] or [0.0] * len(local))]
+            before[rank] = used
+            if fresh:
+                optimizers[rank] = optimizer()
+            if updates:
+                own[rank] = optimizers[rank].step(own[rank], used)
+        if averages_weights:
+            own = [[sum(w) / n for w in zip(*own)]] * n
+    return own, losses
+
+
+def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
+    """What is left on each rank, by the sentence that names the mistake: the list of weights, and the losses of all steps."""
+    n = len(shards)
+    right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}
+    factors = {SUMMED: n, DIVIDED: 1 / n} | halved if n > 1 else halved
+    made = {sentence: train(weights, shards, right, factor=factor) for sentence, factor in factors.items()}
+    made |= {
+        PLAIN: train(weights, shards, lambda: AdamW(lr, decay=0.0)),
+        DESCENT: train(weights, shards, lambda: Descent(lr)),
+        ADDED_UP: train(weights, shards, right, adds_up=True),
+        FRESH: train(weights, shards, right, fresh=True),
+        NO_STEP: train(weights, shards, right, updates=False),
+    }
+    if lr != 1e-3:
+        made[DEFAULT_RATE] = train(weights, shards, lambda: AdamW(1e-3))
+    if n > 1:
+        made |= {
+            ALONE: train(weights, shards, right, alone=True),
+            SCALED_RATE: train(weights, shards, lambda: AdamW(n * lr)),
+            WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
+        }
+    of_weights = [
+        {sentence: own[rank] for sentence, (own, _) in made.items() if sentence != NO_STEP} for rank in range(n)
+    ]
+    of_losses = [{sentence: losses.mean(axis=0) for sentence, (_, losses) in made.items()} for _ in range(n)]
+    _, losses = train(weights, shards, right)
+    late = _after_the_updates(weights, shards, right)
+    for rank in range(n):
+        of_losses[rank] |= ({OWN_LOSS: losses[rank]} if n > 1 else {}) | {LATE_LOSS: late}
+    return of_weights, of_losses
+
+
+def _after_the_updates(weights: list, shards: list, optimizer: Callable) -> np.ndarray:
+    """The loss of each step's batch with the weights that the step leaves."""
+    after = []
+    for step in range(len(shards[0])):
+        reached, _ = train(weights, [own[: step + 1] for own in shards], optimizer)
+        after.append(np.mean([loss_and_gradients(reached[0], own[step])[0] for own in shards]))
+    return np.array(after)
