@@ -206,7 +206,7 @@ def _ranks(ranks: Sequence[OfRank]) -> Html:
 
 
 def _timeline(finding: Finding) -> Html:
-    drawing = _frame(Html(svg(finding.spans, printable(finding.call))), "Timeline of the ranks")
+    drawing = _frame(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     note = tag("p", "From when each operation was started. How long it took, make timeline measures.", class_="soft")
     return tag("details", tag("summary", "Who did what when"), drawing, note, class_="inner timeline", open=still)
