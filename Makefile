@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs format lint bench fuzz clean
+.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -75,6 +75,9 @@ rehearse: $(READY) stubs  ## Gradescope's run, here: within 0.5 CPU and 0.75 GB 
 
 stubs: $(READY)  ## generate handout/ from solutions/
 	$(PY) -m grader.gradescope.stubs
+
+figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md, into handout/figures
+	@$(PY) -m grader.figures
 
 format: $(READY) stubs  ## black, and the stubs
 	$(BLACK) handout solutions tests grader

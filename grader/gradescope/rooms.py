@@ -10,12 +10,13 @@ NOT_FOR_STUDENTS = (
     "grader/hidden",
     "grader/gradescope",
     "grader/selftest",
+    "grader/figures",
     "grader/judging/bandwidth_truth.py",
     "grader/judging/collective_truth.py",
     "grader/judging/pipeline_truth.py",
 )
 # What grades uploads has the hidden checks, too, and no answers: expected values come from grader/judging.
-NOT_FOR_GRADING = ("grader/gradescope", "grader/selftest")
+NOT_FOR_GRADING = ("grader/gradescope", "grader/selftest", "grader/figures")
 ONLY_FOR_GRADING = ("grader/gradescope/__init__.py", "grader/gradescope/upload.py")
 
 BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"

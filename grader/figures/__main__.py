@@ -1,0 +1,46 @@
+"""Draw every picture of the assignment into handout/figures:  make figures"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from grader.figures import collectives, hardware, matrices, pipeline, strategies
+from grader.figures.picture import Picture
+
+FOLDER = Path(__file__).resolve().parents[2] / "handout" / "figures"
+
+FIGURES: dict[str, Callable[[], Picture]] = {
+    "links": hardware.links,
+    "nodes": hardware.nodes,
+    **{name: partial(collectives.collective, name) for name in collectives.SHAPES},
+    "barrier": collectives.barrier,
+    "deadlock": collectives.deadlock,
+    "ring": collectives.ring,
+    "strategies": strategies.strategies,
+    "buckets": strategies.buckets,
+    "columns": matrices.columns,
+    "rows": matrices.rows,
+    "megatron": matrices.megatron,
+    "pipelines": pipeline.pipelines,
+    "schedules": pipeline.schedules,
+}
+
+
+def drawn() -> dict[str, bytes]:
+    """Every picture, by the name of its file."""
+    return {f"{name}.svg": draw().svg() for name, draw in FIGURES.items()}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    pictures = drawn()
+    for old in FOLDER.glob("*.svg"):
+        if old.name not in pictures:
+            old.unlink()
+    for name, svg in pictures.items():
+        (FOLDER / name).write_bytes(svg)
+    print(f"{len(pictures)} pictures in handout/figures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Before and after of every collective, on four ranks; the ring; and what happens where nobody receives."""
+
+from grader.figures.picture import Picture
+
+N = 4
+CELL, HIGH, ROW = 25, 22, 26
+LETTERS = "ABCD"
+
+Held = list[
+    list[str]
+]  # for each rank its cells: "A0", a piece of rank 0's; "Σ0", the sum of all ranks' pieces 0; "": nothing
+
+ALL = [[f"{letter}{piece}" for piece in range(N)] for letter in LETTERS]
+SUM = [f"Σ{piece}" for piece in range(N)]
+NOTHING = [""] * N
+MIDDLE = [[f"{letter}"] for letter in LETTERS]
+
+SHAPES: dict[str, tuple[str, Held, Held]] = {
+    "broadcast": ("rank 0 is the root: everybody gets its tensor", [ALL[0], *[NOTHING] * 3], [ALL[0]] * N),
+    "scatter": ("rank 0 deals out its blocks of rows", [ALL[0], *[NOTHING] * 3], [[ALL[0][r]] for r in range(N)]),
+    "gather": ("rank 0 collects the tensors of all", MIDDLE, [list(LETTERS), *[NOTHING] * 3]),
+    "reduce": ("rank 0 gets the sum of all tensors", ALL, [SUM, *[NOTHING] * 3]),
+    "all-gather": ("everybody collects the tensors of all", MIDDLE, [list(LETTERS)] * N),
+    "reduce-scatter": ("everybody gets one block of the sum", ALL, [[SUM[r]] for r in range(N)]),
+    "all-reduce": ("everybody gets the whole sum", ALL, [SUM] * N),
+    "all-to-all": ("block j of everybody goes to rank j", ALL, [[row[r] for row in ALL] for r in range(N)]),
+}
+
+
+def collective(name: str) -> Picture:
+    sentence, before, after = SHAPES[name]
+    described = f"Before: {_in_words(before)}. After: {_in_words(after)}."
+    picture = Picture(296, 152, f"{name}: {sentence}", described)
+    picture.text(0, 13, name, 13, kind="bold")
+    picture.text(0, 29, sentence, 11)
+    for rank in range(N):
+        y = 44 + rank * ROW
+        picture.text(0, y + 15, f"rank {rank}", 11)
+        _cells(picture, 44, y, before[rank])
+        _cells(picture, 192, y, after[rank])
+    picture.arrow(154, 44 + 2 * ROW - 2, 182, 44 + 2 * ROW - 2)
+    return picture
+
+
+def _cells(picture: Picture, x: float, y: float, held: list[str]) -> None:
+    for index, label in enumerate(held):
+        left = x + index * CELL
+        if not label:
+            picture.rect(left, y, CELL - 2, HIGH, "empty")
+        elif label[0] == "Σ":
+            picture.block(left, y, CELL - 2, HIGH - 6, "whole", label)
+            _terms(picture, left, y + HIGH - 5, CELL - 2, 5, set(range(N)))
+        else:
+            picture.block(left, y, CELL - 2, HIGH, f"r{LETTERS.index(label[0])}", label)
+
+
+def _terms(picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]) -> None:
+    """A block made of one stripe for each rank whose term is in it."""
+    stripe = width / N
+    for rank in range(N):
+        picture.rect(x + rank * stripe, y, stripe, height, f"r{rank}" if rank in ranks else "idle", 0)
+
+
+def _in_words(held: Held) -> str:
+    return "; ".join(f"rank {rank} holds {' '.join(cells).strip() or 'nothing'}" for rank, cells in enumerate(held))
+
+
+def ring() -> Picture:
+    """Seven states of the ring all-reduce: who holds which terms of which chunk."""
+    described = (
+        "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk from its left neighbour and adds "
+        "it to its own; after step 3 each rank holds one chunk in which the terms of all four ranks are. In steps 4 to 6 the finished "
+        "chunks are passed on round the ring, until every rank has all four."
+    )
+    picture = Picture(330, 448, "The ring all-reduce on four ranks, step by step", described)
+    terms = [[{rank} for _ in range(N)] for rank in range(N)]
+    _ring_state(picture, 0, "start", terms, [])
+    for step in range(2 * (N - 1)):
+        adding = step < N - 1
+        arrived = [(rank, (rank - 1 - step + (0 if adding else N)) % N) for rank in range(N)]
+        sent = {(rank, chunk): set(terms[(rank - 1) % N][chunk]) for rank, chunk in arrived}
+        for (rank, chunk), what in sent.items():
+            terms[rank][chunk] = terms[rank][chunk] | what if adding else what
+        _ring_state(picture, step + 1, f"step {step + 1}: {'add' if adding else 'replace'}", terms, arrived)
+    picture.text(178, 368, "Colours: whose term", 11)
+    picture.text(178, 384, "is in the chunk already.", 11)
+    picture.text(178, 404, "Framed: what has just", 11)
+    picture.text(178, 420, "come from the left", 11)
+    picture.text(178, 436, "neighbour.", 11)
+    return picture
+
+
+def _ring_state(picture: Picture, index: int, title: str, terms: list[list[set[int]]], arrived: list) -> None:
+    x, y = (index % 2) * 178, (index // 2) * 114
+    picture.text(x, y + 14, title, 12, kind="bold")
+    for rank in range(N):
+        top = y + 22 + rank * 21
+        picture.text(x, top + 13, str(rank), 11)
+        for chunk in range(N):
+            left = x + 14 + chunk * 34
+            _terms(picture, left, top, 28, 16, terms[rank][chunk])
+            if (rank, chunk) in arrived:
+                picture.rect(left - 1.5, top - 1.5, 31, 19, "line", 1)
+
+
+def barrier() -> Picture:
+    described = (
+        "Four ranks reach the barrier at different times. Each waits until the last one is there; then all go on."
+    )
+    picture = Picture(296, 134, "A barrier: nobody passes until all are there", described)
+    picture.text(0, 13, "barrier", 13, kind="bold")
+    picture.text(0, 29, "nobody passes until all are there", 11)
+    for rank, arrives in enumerate((90, 160, 60, 120)):
+        y = 42 + rank * 23
+        picture.text(0, y + 13, f"rank {rank}", 11)
+        picture.rect(44, y, arrives, 18, f"r{rank}")
+        picture.rect(44 + arrives, y, 160 - arrives, 18, "idle")
+        if arrives < 100:
+            picture.text(44 + arrives + 8, y + 13, "waits", 11)
+        picture.rect(207, y, 80, 18, f"r{rank}")
+    picture.line(205.5, 38, 205.5, 132)
+    return picture
+
+
+def deadlock() -> Picture:
+    described = (
+        "Above: both ranks call a blocking send first. Each send waits for a receive that the other rank would make only "
+        "after its own send; both wait for ever. Below: both start an isend, which returns at once, then receive, then wait for the send."
+    )
+    picture = Picture(330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described)
+    picture.text(0, 13, "both send first: for ever", 12, kind="bold")
+    for rank in range(2):
+        y = 22 + rank * 27
+        picture.text(0, y + 15, f"rank {rank}", 11)
+        picture.block(44, y, 46, 22, f"r{rank}", "send")
+        picture.rect(90, y, 236, 22, "idle")
+        picture.text(98, y + 15, f"waits for a receive on rank {1 - rank} …", 11)
+    picture.text(0, 101, "start the send, receive, then wait for it", 12, kind="bold")
+    for rank in range(2):
+        y = 110 + rank * 42
+        picture.text(0, y + 15, f"rank {rank}", 11)
+        for x, width, words in ((44, 52, "isend"), (98, 100, "recv"), (200, 44, "wait")):
+            picture.block(x, y, width, 22, f"r{rank}", words)
+        picture.rect(246, y, 80, 22, "empty")
+        picture.text(286, y + 15, "goes on", 11, "middle")
+    picture.arrow(80, 132, 122, 151)
+    picture.arrow(80, 152, 122, 133)
+    return picture

@@ -1,0 +1,59 @@
+"""How fast bytes move, and what is joined to what."""
+
+from math import log10
+
+from grader.figures.picture import Picture
+
+LINKS = [  # name, bytes a second in one direction (memory: as the data sheet counts it), how they are written
+    ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
+    ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),
+    ("NVLink 4 through NVSwitch, one GPU", 450e9, "450 GB/s"),
+    ("PCIe 5.0, 16 lanes", 63e9, "63 GB/s"),
+    ("InfiniBand or RoCE, one 400 Gb/s port", 50e9, "50 GB/s"),
+    ("Ethernet, 10 Gb/s", 1.25e9, "1.25 GB/s"),
+    ("Ethernet, 1 Gb/s", 0.125e9, "0.125 GB/s"),
+]
+SLOWEST, DECADES = 7.5, 6  # where the scale begins, as a power of ten, and how long it is
+
+
+def links() -> Picture:
+    described = "Bars on a logarithmic scale. " + "; ".join(f"{name}: {rate}" for name, _, rate in LINKS) + "."
+    picture = Picture(
+        340, 26 + 38 * len(LINKS), "From fast and near to slow and far: one H100 and its links", described
+    )
+    picture.text(0, 13, "From mark to mark, ten times as fast.", 11)
+    for index, (name, rate, written) in enumerate(LINKS):
+        y = 24 + index * 38
+        picture.text(0, y + 12, name, 12)
+        picture.text(340, y + 12, written, 12, "end", "bold")
+        picture.rect(0, y + 17, 340, 11, "idle")
+        for power in range(8, 14):
+            picture.line(340 * (power - SLOWEST) / DECADES, y + 28, 340 * (power - SLOWEST) / DECADES, y + 32)
+        picture.rect(
+            0, y + 17, 340 * (log10(rate) - SLOWEST) / DECADES, 11, "r0" if index < 2 else "r2" if index < 4 else "r1"
+        )
+    return picture
+
+
+def nodes() -> Picture:
+    described = (
+        "Two nodes. In each, the GPUs are joined by NVSwitch over NVLink, and by PCIe to the CPU and to network cards. The network "
+        "cards of both nodes meet in InfiniBand or Ethernet switches. NVSwitch does not reach from one node to the other."
+    )
+    picture = Picture(340, 222, "What joins the GPUs of a node, and what joins nodes", described)
+    for node in range(2):
+        x = node * 176
+        picture.text(x + 82, 13, f"node {node}", 12, "middle", "bold")
+        picture.rect(x + 0.5, 20, 163, 148, "empty", 4)
+        picture.block(x + 8, 28, 148, 22, "r2", "NVSwitch")
+        for gpu in range(4):
+            left = x + 8 + gpu * 38
+            picture.line(left + 17, 50, left + 17, 66)
+            picture.block(left, 66, 34, 26, "r0", "GPU")
+            picture.line(left + 17, 92, left + 17, 108)
+            picture.line(left + 17, 128, left + 17, 142)
+            picture.block(left, 142, 34, 20, "r1", "NIC")
+            picture.line(left + 17, 162, left + 17, 186)
+        picture.block(x + 8, 108, 148, 20, "whole", "PCIe, and the CPU")
+    picture.block(0, 186, 340, 24, "r1", "InfiniBand or Ethernet switches")
+    return picture

@@ -1,0 +1,91 @@
+"""Pipelines over time: who works on which micro-batch when, and who waits."""
+
+from grader.figures.picture import Picture
+from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
+from grader.judging.schedules import Action, most_alive
+
+FORWARD, BACKWARD = 1, 2  # units of time that a micro-batch takes on a stage; the backward pass has twice the products
+Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end
+
+
+def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
+    """Every action as soon as its stage is free and its input is there; messages take no time."""
+    ended: dict[tuple[str, int, int], float] = {}
+    spans: Spans = [[] for _ in schedules]
+    while any(len(spans[stage]) < len(actions) for stage, actions in enumerate(schedules)):
+        for stage, actions in enumerate(schedules):
+            if len(spans[stage]) == len(actions):
+                continue
+            kind, i = actions[len(spans[stage])]
+            source = (kind, i, stage - 1 if kind == "forward" else stage + 1)
+            if 0 <= source[2] < len(schedules) and source not in ended:
+                continue
+            start = max(ended.get(source, 0), spans[stage][-1][2] if spans[stage] else 0)
+            ended[kind, i, stage] = start + scale * (FORWARD if kind == "forward" else BACKWARD)
+            spans[stage].append(((kind, i), start, ended[kind, i, stage]))
+    return spans
+
+
+def _draw(picture: Picture, top: float, title: str, spans: Spans, unit: float, whole: bool = False) -> None:
+    """A line for each stage, on a ground that is shaded where nobody works."""
+    end = max(span[2] for of_stage in spans for span in of_stage)
+    picture.text(0, top + 13, title, 12, kind="bold")
+    for stage, of_stage in enumerate(spans):
+        y = top + 20 + stage * 19
+        picture.text(0, y + 13, str(stage), 11)
+        picture.rect(12, y, end * unit, 17, "idle", 0)
+        for (kind, i), start, stop in of_stage:
+            words, size = ("all" if whole else str(i)), (10 if unit > 8 else 9)
+            picture.block(12 + start * unit, y, (stop - start) * unit - 0.8, 17, kind, words, size)
+
+
+def pipelines() -> Picture:
+    """The same work on four stages in three orders."""
+    stages, m = 4, 4
+    naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
+    described = (
+        "Time goes to the right, one line for each of four stages; shaded is waiting. Naive: the whole batch goes through one stage after "
+        "the other and back, 48 units of time, each stage works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
+    )
+    picture = Picture(352, 338, "One batch through four stages: naive, GPipe and 1F1B", described)
+    unit = 340 / 48
+    _draw(picture, 0, "naive, the whole batch at once: 48 units of time", naive, unit, whole=True)
+    for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):
+        spans = timed([rule(stage, stages, m) for stage in range(stages)])
+        _draw(picture, 106 + index * 106, f"{name}, four micro-batches: {_end(spans)} units", spans, unit)
+    _legend(picture, 324)
+    return picture
+
+
+def schedules() -> Picture:
+    """GPipe beside 1F1B with twice as many micro-batches as stages: as long, but less is alive."""
+    stages, m = 4, 8
+    described = (
+        "Four stages, eight micro-batches. Both take 33 units of time. With GPipe every stage has eight micro-batches alive after the last "
+        "forward pass; with 1F1B stage 0 has at most four, stage 1 three, stage 2 two, stage 3 one."
+    )
+    picture = Picture(352, 232, "GPipe and 1F1B with eight micro-batches", described)
+    for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):
+        lists = [rule(stage, stages, m) for stage in range(stages)]
+        spans = timed(lists)
+        top = index * 106
+        _draw(picture, top, f"{name}: {_end(spans)} units", spans, 300 / 33)
+        picture.text(352, top + 13, "alive at most", 10, "end")
+        for stage, actions in enumerate(lists):
+            picture.text(352, top + 33 + stage * 19, str(most_alive(actions)[0]), 12, "end", "bold")
+    _legend(picture, 218)
+    return picture
+
+
+def _end(spans: Spans) -> int:
+    return round(max(span[2] for of_stage in spans for span in of_stage))
+
+
+def _legend(picture: Picture, y: float) -> None:
+    for x, kind, words in (
+        (0, "forward", "forward"),
+        (78, "backward", "backward"),
+        (166, "idle", "waiting: the bubble"),
+    ):
+        picture.rect(x, y, 12, 12, kind)
+        picture.text(x + 17, y + 10, words, 11)

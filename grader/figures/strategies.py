@@ -1,0 +1,76 @@
+"""What the three strategies store, and how they use the time."""
+
+from grader.figures.picture import Picture
+
+N = 4
+
+
+def strategies() -> Picture:
+    described = (
+        "Data parallelism: every rank stores all layers and a quarter of the batch; gradients are all-reduced. Tensor parallelism: every "
+        "rank stores a quarter of the columns of every layer and the whole batch; activations are gathered and their gradients "
+        "reduce-scattered. Pipeline parallelism: every rank stores one layer in four; activations go to the next stage, gradients back."
+    )
+    picture = Picture(340, 318, "What each strategy stores on four ranks, and what travels", described)
+    rows = [
+        ("data parallelism: cut the batch", "travels: the gradients of all weights", lambda r, k: (0, 1), True),
+        (
+            "tensor parallelism: cut the width",
+            "travels: activations, in every layer",
+            lambda r, k: (r / N, 1 / N),
+            False,
+        ),
+        ("pipeline parallelism: cut the depth", "travels: activations, from stage to stage", None, False),
+    ]
+    for index, (title, travels, part, cut_batch) in enumerate(rows):
+        y = index * 106
+        picture.text(0, y + 13, title, 12, kind="bold")
+        picture.text(0, y + 28, travels, 11)
+        for rank in range(N):
+            x = rank * 86
+            picture.rect(x, y + 38, 16, 44, "empty", 0)
+            if cut_batch:
+                picture.rect(x, y + 38 + rank * 11, 16, 11, f"r{rank}", 0)
+            else:
+                picture.rect(x, y + 38, 16, 44, "whole", 0)
+            for layer in range(4):
+                top = y + 38 + layer * 11.4
+                picture.rect(x + 24, top, 50, 9.8, "empty", 0)
+                if part:
+                    offset, width = part(rank, layer)
+                    picture.rect(x + 24 + offset * 50, top, width * 50, 9.8, f"r{rank}", 0)
+                elif layer == rank:
+                    picture.rect(x + 24, top, 50, 9.8, f"r{rank}", 0)
+            picture.text(x, y + 95, f"rank {rank}", 10)
+    return picture
+
+
+def buckets() -> Picture:
+    """A backward pass of four layers and the averaging of their gradients, in three ways."""
+    described = (
+        "Three ways to average the gradients of four layers. One all-reduce at the end: the network idles while the backward pass runs. "
+        "One for each layer after the backward pass: as late, and four latencies. Buckets: the first is on its way while "
+        "earlier layers are still being differentiated, and the step ends soonest."
+    )
+    picture = Picture(
+        340, 214, "Averaging gradients: at the end, or in buckets that overlap the backward pass", described
+    )
+    unit, left = 8.8, 58
+    ways = [
+        ("one all-reduce at the end", [(16, 13, "all gradients")]),
+        ("one for each layer, at the end", [(16 + 4 * i, 4, f"{4 - i}") for i in range(4)]),
+        ("two buckets, asynchronous", [(8, 7, "layers 4, 3"), (16, 7, "layers 2, 1")]),
+    ]
+    for index, (title, transfers) in enumerate(ways):
+        y = index * 72
+        picture.text(0, y + 13, title, 12, kind="bold")
+        picture.text(0, y + 34, "backward", 11)
+        picture.text(0, y + 57, "network", 11)
+        end = max(start + length for start, length, _ in transfers)
+        for row in (20, 43):
+            picture.rect(left, y + row, end * unit, 20, "idle")
+        for layer in range(4):
+            picture.block(left + layer * 4 * unit, y + 20, 4 * unit - 1, 20, "backward", f"{4 - layer}", 10)
+        for start, length, words in transfers:
+            picture.block(left + start * unit, y + 43, length * unit - 1, 20, "r0", words, 10)
+    return picture
