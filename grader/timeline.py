@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,8 +19,10 @@ from rich.text import Text
 
 from grader.assignment import PARTS
 from grader.evidence.diagnosis import trouble
+from grader.evidence.trail import Operation
 from grader.evidence.spans import COMPUTING, Span, spans
 from grader.intake.stage import NotThere
+from grader.playbill import INSTEAD, SCENES, Scene
 from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
 from grader.reports.plugin import GradingRun
@@ -32,134 +35,10 @@ from grader.worlds.world import Limits, World
 
 MOST_RANKS = 16
 RUNS = 6  # as in worlds/scenes.py, which the judge does not import
-BATCH = 512  # rows, in part 5
-MICRO_BATCHES = 8
 
 
 class CannotDraw(Exception):
     """Nothing can be drawn, and nothing has been written."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A call that is worth seeing, and what to look at. ``driver`` is one of ``worlds.scenes``."""
-
-    title: str
-    function: str
-    driver: str
-    look: str
-    options: dict = field(default_factory=dict)
-
-
-def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
-    options = {"schedule": schedule, "micro_batches": micro_batches, "rows": BATCH}
-    return Scene(title, "pipeline_parallel.run_schedule", "pipeline", look, options)
-
-
-def _passes(title: str, micro_batches: int, look: str) -> Scene:
-    options = {"micro_batches": micro_batches, "rows": BATCH}
-    return Scene(title, "pipeline_parallel.pipeline_forward", "passes", look, options)
-
-
-SCENES = {
-    "collectives": [
-        Scene(
-            "all_reduce of 4 MiB, the last rank 20 ms late",
-            "collectives.all_reduce",
-            "reduction",
-            "A collective ends for nobody before the last rank has come: the others wait, and the time that they would measure "
-            "is not that of the communication.",
-            {"late": True},
-        ),
-        Scene(
-            "overlapped_all_reduce of 4 MiB beside ten products of matrices",
-            "collectives.overlapped_all_reduce",
-            "overlap",
-            "The thin line is the communication, the thick one the program: the more of the thin line lies beside computing, "
-            "the less is left to wait for.",
-        ),
-        Scene(
-            "ring_all_reduce of 4 MiB",
-            "collectives.ring_all_reduce",
-            "reduction",
-            "2(n−1) steps, in each of which every rank sends and receives at once. A step that is late on one rank makes its "
-            "right neighbour wait, and so on round the ring.",
-            {"late": False},
-        ),
-    ],
-    "benchmarking": [
-        Scene(
-            "stopwatch, one call to warm up and four timed, the last rank late for every barrier",
-            "benchmarking.stopwatch",
-            "timed_calls",
-            "All waiting for the late rank belongs into the barriers, before the watch starts. An all-reduce with waiting in it "
-            "is one whose time would say more about the rank than about the link.",
-        ),
-    ],
-    "data_parallel": [
-        Scene(
-            "data_parallel_step, four layers",
-            "data_parallel.data_parallel_step",
-            "data_parallel",
-            "Communication begins after the backward pass has ended: what it takes comes on top.",
-        ),
-        Scene(
-            "GradientBuckets, the same step, a bucket for each layer",
-            "data_parallel.GradientBuckets",
-            "buckets",
-            "The thin lines are the buckets' all-reduces. They begin while the backward pass still computes earlier layers; what "
-            "remains of them after it is all that the program waits for.",
-        ),
-    ],
-    "tensor_parallel": [
-        Scene(
-            "tensor_parallel_forward and tensor_parallel_backward, four layers cut by columns",
-            "tensor_parallel.tensor_parallel_forward",
-            "columns",
-            "A communication after every layer, forward and backward, and nothing to do beside it: the next layer needs its result.",
-        ),
-        Scene(
-            "megatron_pair, the same four layers as two pairs",
-            "tensor_parallel.megatron_pair",
-            "pairs",
-            "Half as many communications: one for two layers. Count them.",
-        ),
-    ],
-    "pipeline_parallel": [
-        _pipeline(
-            "naive: one micro-batch",
-            None,
-            1,
-            "The whole batch goes through stage after stage. While one computes, all others wait.",
-        ),
-        _pipeline(
-            f"GPipe: {MICRO_BATCHES} micro-batches",
-            "gpipe_schedule",
-            MICRO_BATCHES,
-            "The same batch. A stage waits only while the pipeline fills and empties: at the beginning, in the middle, at the end.",
-        ),
-        _pipeline(
-            f"1F1B: {MICRO_BATCHES} micro-batches",
-            "one_forward_one_backward_schedule",
-            MICRO_BATCHES,
-            "As much waiting as with GPipe, but forward and backward passes take turns: count how many micro-batches are between "
-            "the two at a time. That is what has to be kept in memory.",
-        ),
-    ],
-}
-# Drawn where the first scene of a part is not implemented yet.
-INSTEAD = {
-    "pipeline_parallel": [
-        _passes(
-            "pipeline_forward, pipeline_backward: one micro-batch", 1, "While one stage computes, all others wait."
-        ),
-        _passes(
-            f"pipeline_forward, pipeline_backward: {MICRO_BATCHES} micro-batches",
-            MICRO_BATCHES,
-            "The same batch in micro-batches: stages work side by side, and wait only while the pipeline fills and empties.",
-        ),
-    ]
-}
 
 
 @dataclass(frozen=True)
@@ -185,14 +64,17 @@ class Stagehand:
         report = self.world(self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)])
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
+        drawn = spans(report, 0)
+        for rank in report.ranks:  # that the ranks meet between two runs is none of the student's business
+            rank.trail = [event for event in rank.trail if not (isinstance(event, Operation) and _is_ours(event))]
         found = trouble(report, 0)
+        picture = Picture(scene.title, drawn, _busy(drawn), (scene.look,))
         if found and not found.implemented:
             return Scenery(scene, None, missing=found.headline)
-        drawn = spans(report, 0)
-        picture = Picture(scene.title, drawn, _busy(drawn), (scene.look,))
         if found:
-            folder = f"{report.stage}/"
-            return Scenery(scene, replace(picture, below=()), diagnosis=str(found).replace(folder, ""))
+            communicated = any(span.operation for span in drawn)  # else there is nothing to see
+            diagnosis = str(found).replace(f"{report.stage}/", "")
+            return Scenery(scene, replace(picture, below=()) if communicated else None, diagnosis=diagnosis)
         if scene.driver == "pipeline":
             picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
         return Scenery(scene, picture)
@@ -219,6 +101,11 @@ class Stagehand:
         numbers.append(theory.value if isinstance(theory, Returned) else None)
         shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
         return f"bubble {shown[0]} measured, {shown[1]} in theory"
+
+
+def _is_ours(operation: Operation) -> bool:
+    """Whether this is the barrier before a run: see ``worlds/scenes.py``."""
+    return operation.kind == "barrier" and operation.file is None
 
 
 def _is_pass(span: Span) -> bool:
@@ -273,6 +160,8 @@ def _notes(ranks: int) -> list[str]:
             f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing includes waiting for a core, and "
             "no schedule can be faster than the cores are."
         )
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > cores + 1:
+        notes.append("Other programs were busy on these cores: some of what is drawn is waiting for them.")
     return notes
 
 
@@ -287,43 +176,50 @@ def draw(arguments: argparse.Namespace) -> int:
         if reason := run.staged.absent.get(arguments.part):
             raise CannotDraw(reason)
         stagehand = Stagehand(run, ranks)
+        notes = _notes(ranks)  # before the ranks themselves are busy
         played = [stagehand.play(scene) for scene in SCENES[arguments.part]]
         if played[0].missing and arguments.part in INSTEAD:
             played += [stagehand.play(scene) for scene in INSTEAD[arguments.part]]
     finally:
         run.end()
-    return _show(played, ranks, into)
+    return _show(played, notes, into)
 
 
-def _show(played: list[Scenery], ranks: int, into: Path) -> int:
+def _show(played: list[Scenery], notes: list[str], into: Path) -> int:
     console = Console(highlight=False)
     shown = [scenery for scenery in played if scenery.picture]
-    for sentence in dict.fromkeys(scenery.missing for scenery in played if scenery.missing):
-        console.print(Text(sentence))
+    sentences = [scenery.missing or scenery.diagnosis for scenery in played if not scenery.picture]
+    for sentence in dict.fromkeys(sentences):
+        _say(console, sentence)
     if not shown:
         return 1
-    notes = _notes(ranks)
     pictures = [scenery.picture for scenery in shown]
     in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     files = {"timeline.svg": drawing.sheet(in_file), "timeline.json": json.dumps(trace(pictures), ensure_ascii=False)}
     _write(into, files)
-    until = drawing.horizon(pictures)
-    for scenery in shown:
+    for scenery, drawn in zip(shown, chart.text(pictures, console.width)):
         console.print()
-        console.print(chart.text(scenery.picture, console.width, until), soft_wrap=True)
-        for sentence in scenery.picture.below:
-            console.print(Text(sentence))
-        if scenery.diagnosis:
-            console.print(Text(f"\n{scenery.diagnosis}"))
+        console.print(drawn, soft_wrap=True)
+        for sentence in [*scenery.picture.below, *([scenery.diagnosis] if scenery.diagnosis else [])]:
+            _say(console, sentence)
     console.print()
     console.print(chart.legend(pictures))
     for note in notes:
-        console.print(Text(note))
-    console.print(
-        Text(f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at https://ui.perfetto.dev.")
+        _say(console, note)
+    _say(
+        console,
+        f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at https://ui.perfetto.dev.",
     )
-    return 1 if any(scenery.diagnosis for scenery in shown) else 0
+    return 1 if any(scenery.diagnosis for scenery in played) else 0
+
+
+def _say(console: Console, text: str) -> None:
+    """Print lines, wrapped so that they keep their indentation."""
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(line, console.width, subsequent_indent=indent and f"{indent}    ")
+        console.print(Text("\n".join(wrapped)), soft_wrap=True)
 
 
 def main() -> int:

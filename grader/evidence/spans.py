@@ -86,6 +86,10 @@ def _key(operation: Operation) -> tuple[int, int]:
     return operation.rank, operation.at
 
 
+def _where(operation: Operation) -> str:
+    return operation.where if operation.file else ""
+
+
 # ——— when a call began and ended on a rank
 
 
@@ -183,11 +187,13 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
         what = event.what if isinstance(event, Progress) else ""
         if what == STARTED and waited is None and event.of in issued:
             started = issued[event.of]
-            stays.append(_Stay(started, event.of, max(event.at, event.of), started.where, starts=True))
+            stays.append(_Stay(started, event.of, max(event.at, event.of), _where(started), starts=True))
         elif what == WAIT_BEGAN and waited is None:
             waited, since = event, event.at
             if isinstance(before, Progress) and (before.what, before.of) == (STARTED, event.of) and stays:
-                since = stays.pop().begin  # both in one call of torch.distributed
+                started = stays[-1].operation
+                if (started.file, started.line) == (event.file, event.line):  # in one call of torch.distributed
+                    since = stays.pop().begin
         elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
             stays.append(_stay(waited, since, max(event.at, since), issued))
             waited = None
@@ -217,7 +223,7 @@ def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_St
             until = max(last, operation.at)
         else:  # the program went on without it
             until = operation.at
-        stays.append(_Stay(operation, operation.at, until, operation.where))
+        stays.append(_Stay(operation, operation.at, until, _where(operation)))
     return stays
 
 
@@ -243,7 +249,7 @@ def _program(
 def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> list[Span]:
     operation = stay.operation
     label = str(operation).rpartition(" at ")[0] if operation else "a communication"
-    where = stay.where or (operation.where if operation else "")
+    where = stay.where or (_where(operation) if operation else "")
     missing = absent.get(_key(operation), ()) if operation else ()
     common = {"where": where, "operation": operation, "awaits": missing}
     if stay.end is None:
@@ -305,7 +311,7 @@ def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, e
         found.append(
             Span(
                 *(operation.rank, COMMUNICATING, label, operation.at, over, None, True),
-                *(operation.where, operation, missing),
+                *(_where(operation), operation, missing),
             )
         )
     return found

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
-from grader.reports.drawing import Picture, standing, ticks, work
+from grader.reports.drawing import Picture, horizon, standing, ticks, work
 
 SIGNS = {COMPUTING: "#", COMMUNICATING: "=", WAITING: "·", "forward": "F", "backward": "B"}
 STYLES = {
@@ -24,10 +24,14 @@ STYLES = {
 LEFT = 9  # columns for the name of a rank
 
 
-def text(picture: Picture, width: int, until: float) -> Text:
-    """One drawing of ``width`` columns, whose scale ends at ``until`` seconds."""
-    beside = max(map(len, picture.beside), default=-1) + 1
-    room = max(width - LEFT - 2 - beside, 16)
+def text(pictures: Sequence[Picture], width: int) -> list[Text]:
+    """Drawings of ``width`` columns each, on the same scale of time."""
+    beside = max((len(note) for picture in pictures for note in picture.beside), default=-1) + 1
+    room = max(width - LEFT - 1 - beside, 16)
+    return [_drawn(picture, width, room, horizon(pictures)) for picture in pictures]
+
+
+def _drawn(picture: Picture, width: int, room: int, until: float) -> Text:
     lines = [Text(picture.title, "bold")] if picture.title else []
     for index, rank in enumerate(picture.ranks):
         own = [span for span in picture.spans if span.rank == rank]
@@ -35,7 +39,11 @@ def text(picture: Picture, width: int, until: float) -> Text:
         stuck = [s for s in program if s.end is None]
         edge = Text(">", "bold red") if stuck else Text("|")
         note = picture.beside[index] if index < len(picture.beside) else ""
-        lines.append(Text.assemble(f"rank {rank}".ljust(LEFT - 1), "|", _row(program, room, until), edge, " " + note))
+        lines.append(
+            Text.assemble(
+                f"rank {rank}".ljust(LEFT - 1), "|", _row(program, room, until), edge, f" {note}" * bool(note)
+            )
+        )
         if background:
             lines.append(Text.assemble(" " * LEFT, _under_way(background, room, until)))
         lines += [
@@ -47,7 +55,8 @@ def text(picture: Picture, width: int, until: float) -> Text:
 
 def _cut(span: Span, width: int) -> list[str]:
     where, _, what = standing(span).partition(": ")
-    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in (where, f"  {what}")]
+    lines = [where, f"  {what}"] if what else [where]
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
 
 
 def _cells(span: Span, room: int, until: float) -> range:

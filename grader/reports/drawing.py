@@ -6,6 +6,7 @@
 The file needs nothing from elsewhere, keeps its text as text, and follows the reader's choice of light or dark.
 """
 
+import textwrap
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -114,13 +115,16 @@ def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[li
     top += 18
     sentences = [*picture.below] + ([f"({left_out} more spans are not drawn.)"] if left_out > 0 else [])
     for line in (line for sentence in sentences for line in _wrapped(sentence)):
-        parts.append(_text(4, top + 12, line, "faint"))
+        indent = len(line) - len(line.lstrip())
+        parts.append(_text(4 + 5 * indent, top + 12, line.strip(), "faint"))
         top += 16
     return parts, top + 14
 
 
 def standing(span: Span) -> str:
     """Where a rank stands for ever, and whom it waits for."""
+    if span.operation is not None and span.operation.kind == "barrier" and span.operation.file is None:
+        return "has come to its end, and waits for the others"
     whom = f", for rank{'s' * (len(span.awaits) > 1)} {', '.join(map(str, span.awaits))}" if span.awaits else ""
     return f"waits{f' at {span.where}' if span.where else ''}: {span.label}{whom}"
 
@@ -214,9 +218,5 @@ def _text(x: float, y: float, text: str, of_class: str = "") -> str:
 
 
 def _wrapped(sentence: str, most: int = 140) -> list[str]:
-    lines = [""]
-    for word in sentence.split():
-        if lines[-1] and len(lines[-1]) + len(word) >= most:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
+    indent = sentence[: len(sentence) - len(sentence.lstrip())]
+    return textwrap.wrap(sentence, most, subsequent_indent=indent and f"{indent}    ") or [""]
