@@ -44,7 +44,7 @@ MUTANTS = [
         '"broadcast": 1.0, "reduce": 1.0}',
         '"reduce": 1.0}',
         {"hidden bus_bandwidth", "public sweep", "hidden sweep_rows"},
-        "the list of answers is wrong",
+        "bus_bandwidth('broadcast',",
     ),
     Mutant(
         "the lecture's reduce-scatter stays four times slower",
@@ -140,7 +140,7 @@ MUTANTS = [
         "        times.append(clock() - start)\n",
         "        times.append(clock() - start)\n    times = [sum(times) / iterations] * iterations\n",
         {"public stopwatch", "hidden slowest_rank", "hidden median"},
-        "the list of samples is wrong",
+        "one look at the clock for all calls",
     ),
     Mutant(
         "a clock of its own",
@@ -164,7 +164,7 @@ MUTANTS = [
         "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
         "    return [_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes]",
         {"hidden sweep_is_lazy"},
-        "12 runs had ended when the first row was there",
+        "12 runs had ended when the first row was there. Yield each row as soon as its run has ended",
     ),
     Mutant(
         "every result is right",
@@ -272,7 +272,7 @@ MUTANTS = [
         '    factors = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0}\n'
         "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
         {"hidden bus_bandwidth", "public sweep"},
-        "the list of answers is wrong",
+        "bus_bandwidth('all_reduce'",
     ),
     Mutant(
         "no time at all is a division by zero",
@@ -314,7 +314,7 @@ MUTANTS = [
         " * 1024**3 / 1e9 * (world_size if",
         " * 1e9 / 1024**3 * (world_size if",
         {"hidden usual_bandwidth"},
-        "the list of answers is wrong",
+        "where [0] is usual_bandwidth(277.0, 4, 'whole')",
     ),
     Mutant(
         "no look at the number of iterations",
@@ -377,7 +377,7 @@ MUTANTS = [
         "    dist.all_reduce(own, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
         "    return Timing(own.item(), samples)",
         {"hidden slowest_rank"},
-        "the time is wrong",
+        "the largest of the ranks' medians",
     ),
     Mutant(
         "only rank 0 knows the slowest rank's times",
@@ -413,7 +413,7 @@ MUTANTS = [
         "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = sorted(slowest.tolist())\n"
         "    return Timing(statistics.median(samples), samples)",
         {"public stopwatch", "hidden slowest_rank"},
-        "the list of samples is wrong",
+        "the samples were sorted",
     ),
     Mutant(
         "the best of all iterations",
@@ -447,7 +447,7 @@ MUTANTS = [
         "        synchronize()\n        start = clock()\n        operation()\n        synchronize()\n"
         "        barrier()\n",
         {"hidden barrier"},
-        "the list of samples is wrong on every rank",
+        "the barrier comes after the call",
     ),
     Mutant(
         "only rank 0 comes to the barrier",
@@ -463,7 +463,7 @@ MUTANTS = [
         "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
         "    return (_row(collective, size, world_size, *run(collective, size)) for size in sizes for collective in collectives)",
         {"public sweep", "hidden sweep_rows"},
-        "run number 1 was asked for (broadcast, ",
+        "all sizes of the first collective come first",
     ),
     Mutant(
         "each row comes a run too late",
@@ -511,7 +511,7 @@ MUTANTS = [
         "    return alpha, largest / slope",
         "    return alpha, slope / largest",
         {"public model", "hidden fit"},
-        "is wrong",
+        "for the bandwidth, which is its inverse",
     ),
     Mutant(
         "one size twice makes two",
@@ -527,7 +527,7 @@ MUTANTS = [
         "    return alpha + size / beta",
         "    return size / beta",
         {"public model", "hidden predictions"},
-        "is wrong",
+        "the latency comes on top",
     ),
     Mutant(
         "half the peak where the latency is paid twice",
@@ -536,5 +536,14 @@ MUTANTS = [
         "    return alpha * beta / 2\n",
         {"public model", "hidden predictions"},
         "is wrong",
+    ),
+    Mutant(
+        "a sweep that yields nothing",
+        "benchmarking",
+        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
+        "    for collective in collectives:\n        for size in sizes:\n"
+        "            print(_row(collective, size, world_size, *run(collective, size)))",
+        {"public sweep", "hidden sweep_rows", "hidden sweep_is_lazy"},
+        "Is there a yield in it?",
     ),
 ]

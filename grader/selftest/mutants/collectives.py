@@ -91,7 +91,7 @@ MUTANTS = [
         "chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])",
         "chunks[(rank + step) % n] = shift_right(chunks[(rank + step + 1) % n])",
         {"public ring_all_reduce[4]", "hidden ring_values", "hidden ring_traffic", "hidden ring_steps"},
-        "the result is wrong on",
+        "of the sum rank",
     ),
     Mutant(
         "the ring is an all-reduce",
@@ -146,7 +146,7 @@ MUTANTS = [
         "    collected = _empty_for_all(tensor)\n    kept = all_gather.__dict__.setdefault((collected.shape, collected.dtype), collected)\n"
         "    collected = kept\n    dist.all_gather(",
         {"hidden values[all_gather]", "hidden all_reduce_from_parts"},
-        "kept together",
+        "its memory was used again",
     ),
     Mutant(
         "only a barrier overlaps",
@@ -164,7 +164,7 @@ MUTANTS = [
         "    parts = {r: tensor.new_empty(tensor.shape) for r in others}\n    for r in others:\n        dist.recv(parts[r], src=r)\n"
         "    for work in sending:\n        work.wait()\n    received = parts[(rank - 1) % n]",
         {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
-        "sent (to, elements)",
+        "once, and nowhere else",
     ),
     Mutant(
         "scatter deals row by row",
@@ -172,7 +172,7 @@ MUTANTS = [
         "blocks = list(tensor.contiguous().chunk(n))",
         "blocks = [tensor[rank::n].contiguous() for rank in range(n)]",
         {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
-        "the result is wrong on",
+        "every n-th entry",
     ),
     Mutant(
         "scatter writes into like",
@@ -383,7 +383,7 @@ MUTANTS = [
         "    return received",
         "    return all_gather(tensor)[dist.get_rank() :: dist.get_world_size()]",
         {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]", "hidden one_call[all_to_all]"},
-        "the result is wrong on",
+        "every n-th entry",
     ),
     Mutant(
         "all-to-all sends every block where it came from",
@@ -510,7 +510,7 @@ MUTANTS = [
         "    return total[: tensor.numel()].reshape(tensor.shape)",
         "    return total",
         {"public all_reduce_from_parts", "hidden all_reduce_from_parts"},
-        "padding left at the end?",
+        "it goes on beyond: padding, or too far a slice?",
     ),
     Mutant(
         "flat as it travelled",

@@ -377,6 +377,19 @@ class GradientBuckets:
         self.begin()
 '''
 
+GROUP_OF_ITS_OWN = """
+class GradientBuckets(GradientBuckets):
+    def __init__(self, parameters, bucket_bytes):
+        super().__init__(parameters, bucket_bytes)
+        self.group = dist.new_group(list(range(dist.get_world_size())))
+
+    def _start_next(self):
+        bucket = self.buckets[len(self.in_flight)]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self.in_flight.append((flat, dist.all_reduce(flat, group=self.group, async_op=True)))
+"""
+
 VARIANTS: list[Variant] = [
     Variant("a tree, and a ring of point-to-point messages", "data_parallel", POINT_TO_POINT),
     Variant("scatter and all-gather, reduce-scatter and all-gather", "data_parallel", SCATTERED),
@@ -385,4 +398,5 @@ VARIANTS: list[Variant] = [
     Variant("buckets of closures and futures", "data_parallel", CLOSURES),
     Variant("groups of two, one stacked gradient, losses gathered at the end", "data_parallel", OBJECTS),
     Variant("a thread communicates", "data_parallel", THREAD),
+    Variant("buckets with a process group of their own", "data_parallel", GROUP_OF_ITS_OWN),
 ]
