@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.evidence.finding import LIKELY, Cell, Compared, Finding, Line, OfRank, Step
+from grader.evidence.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS
+from grader.evidence.finding import Cell, Compared, Finding, Line, OfRank, Step
 from grader.evidence.spans import WAITING, Span
 from grader.face import CheckFailed, call, each
 from grader.reports import page, results
@@ -234,6 +235,14 @@ def test_both_values_stand_side_by_side_where_they_differ(tree):
     assert "all of it" in sides[0].text() and "Rank 0, [0]" in sides[0].text()
 
 
+def test_the_message_stands_before_its_evidence(tree):
+    body = next(e for e in tree.all("div") if e.attributes.get("class") == "evidence" and "headline twice" in e.text())
+    told = [part.text().strip() for part in body.inside if part.name in ("p", "pre")]
+    assert told[:4] == ["f(twice) on 3 ranks", "headline twice", "said twice", "Likely: twice"]
+    looks = [part.attributes.get("class", "") for part in body.inside]
+    assert looks == ["", "headline", "", "", "pairs", "scroll", "likely", "inner timeline", "inner", "", "soft", ""]
+
+
 def test_every_rank_and_its_traffic_are_told(tree):
     ranks = next(table for table in tree.all("table") if table.attributes["class"] == "ranks")
     rows = [[cell.text() for cell in row.all("th", "td")] for row in ranks.all("tbody")[0].all("tr")]
@@ -306,16 +315,20 @@ def test_the_evidence_of_a_deadlock_says_where_each_rank_stands(submit):
     assert str(found).endswith("Printed:\n    rank 0:\n        hi")
 
 
-def test_a_submission_cannot_make_the_evidence_large(submit):
+@pytest.mark.parametrize("end", ["raise type('E' * 100_000, (Exception,), {})('<' * 1_000_000)", "return x"])
+def test_a_submission_cannot_make_the_evidence_large(submit, end):
     world = submit(
         "def broken(x):\n"
         "    for i in range(4000): dist.all_reduce(torch.ones(i + 1))\n"
         "    for i in range(500): print('\\x1b' * 1000)\n"
-        "    raise type('E' * 100_000, (Exception,), {})('<' * 1_000_000)\n"
+        f"    {end}\n"
     )
-    found = evidence(world, 2, [1.0, 2.0])
-    sizes = [len(one.steps) + len(one.details) + len(one.printed) for one in found.ranks]
-    assert max(sizes) < 40 and found.ranks[0].more_steps > 3900 and found.ranks[0].printed_before > 0
+    found = evidence(world, 2, [3.0, 4.0])
+    for one in found.ranks:
+        assert len(one.steps) == MOST_STEPS and one.more_steps == 4000 - MOST_STEPS
+        assert len(one.printed) <= MOST_PRINTED and one.printed_before > 0
+        assert max(map(len, [one.fate, *one.details, *one.printed])) < LONGEST + 10
+    assert len(found.spans) == (MOST_SPANS if end == "return x" else 0)
     assert len(json.dumps(record(FAILED, found).as_dict())) < 100_000
     assert len(page.page([record(FAILED, found)], "x", [])) < 150_000
 
