@@ -33,6 +33,7 @@ from grader.worlds.report import Call, Raised, Returned, WorldReport
 from grader.worlds.server_process import WorldsUnavailable
 from grader.worlds.world import Limits, World
 
+OUTPUTS = "timeline.svg", "timeline.json"
 MOST_RANKS = 16
 RUNS = 6  # as in worlds/scenes.py, which the judge does not import
 
@@ -141,9 +142,9 @@ def _ranks(asked: str | None) -> int:
     return int(asked)
 
 
-def _write(into: Path, files: dict[str, str]) -> None:
+def _write(into: Path, contents: list[str]) -> None:
     try:
-        for name, content in files.items():
+        for name, content in zip(OUTPUTS, contents):
             with written_whole(into / name) as file:
                 file.write(content.encode())
     except OSError as error:
@@ -171,6 +172,9 @@ def draw(arguments: argparse.Namespace) -> int:
     ranks, into = _ranks(arguments.ranks), arguments.into
     if not into.is_dir() or not os.access(into, os.W_OK):
         raise CannotDraw(f"{into} is not a folder that can be written to")
+    for name in OUTPUTS:
+        if (into / name).is_dir():
+            raise CannotDraw(f"{into / name} cannot be written: it is a folder")
     run = GradingRun(arguments.submission, "cpu", None)
     try:
         if reason := run.staged.absent.get(arguments.part):
@@ -196,8 +200,7 @@ def _show(played: list[Scenery], notes: list[str], into: Path) -> int:
     pictures = [scenery.picture for scenery in shown]
     in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
-    files = {"timeline.svg": drawing.sheet(in_file), "timeline.json": json.dumps(trace(pictures), ensure_ascii=False)}
-    _write(into, files)
+    _write(into, [drawing.sheet(in_file), json.dumps(trace(pictures), ensure_ascii=False)])
     for scenery, drawn in zip(shown, chart.text(pictures, console.width)):
         console.print()
         console.print(drawn, soft_wrap=True)

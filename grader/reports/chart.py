@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
-from grader.reports.drawing import Picture, horizon, standing, ticks, work
+from grader.reports.drawing import PASSES, Picture, horizon, standing, ticks, work
 
 SIGNS = {COMPUTING: "#", COMMUNICATING: "=", WAITING: "·", "forward": "F", "backward": "B"}
 STYLES = {
@@ -89,7 +89,7 @@ def _row(spans: Sequence[Span], room: int, until: float) -> Text:
 def sign(span: Span) -> str:
     if span.kind == COMMUNICATING and span.operation is not None and span.operation.kind == "barrier":
         return "!"
-    if span.micro_batch is None or work(span) not in ("forward", "backward"):
+    if span.micro_batch is None or work(span) not in PASSES:
         return SIGNS[work(span)]
     return str(span.micro_batch % 10) if work(span) == "forward" else chr(ord("a") + span.micro_batch % 26)
 
@@ -120,7 +120,7 @@ def legend(pictures: Sequence[Picture]) -> Text:
     there = {work(span) for span in spans if not span.background}
     numbered = {work(span) for span in spans if span.micro_batch is not None}
     parts = []
-    for kind in ("forward", "backward"):
+    for kind in PASSES:
         if kind in there:
             signs = ("0 1 2 …" if kind == "forward" else "a b c …") if kind in numbered else SIGNS[kind]
             parts.append(Text.assemble((signs, STYLES[kind]), f" {kind}{' of a micro-batch' * (kind in numbered)}"))

@@ -22,6 +22,7 @@ LANE, THIN, MOST_THIN, GAP = (
     10,
 )  # heights: of a rank's program, of a communication under way beside it (at most four)
 MOST_SPANS = 4000  # in a drawing
+PASSES = "forward", "backward"
 STYLE = """
 .tl { font: 12px system-ui, sans-serif; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --on: #ffffff; --stuck: #c4232f;
   --forward: #1f66b1; --backward: #137a5f; --computing: #5e7590; --communicating: #c05f00; --waiting: #8c959f; }
@@ -140,7 +141,7 @@ def described(span: Span) -> str:
 def work(span: Span) -> str:
     """forward, backward, or the kind: what the colour says."""
     word = span.label.partition(" ")[0]
-    return word if span.kind == COMPUTING and word in ("forward", "backward") else span.kind
+    return word if span.kind == COMPUTING and word in PASSES else span.kind
 
 
 def _bar(span: Span, top: float, height: float, scale: float, until: float, hatch: str) -> str:

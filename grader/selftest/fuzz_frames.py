@@ -30,6 +30,7 @@ OPERATION = {
     },
     **{"file": "collectives.py", "line": 3, "function": "f", "main_thread": True},
 }
+PROGRESS = {"what": "wait began", "at": 6, "of": 5, "file": "collectives.py", "line": 3}
 LINE = {"file": "collectives.py", "line": 3, "function": "f", "source": "return x"}
 RAISED = {
     **{"type": "ValueError", "missing": False, "is_value_error": True, "text": "no", "lines": [LINE, LINE]},
@@ -46,6 +47,7 @@ HONEST = [
     (frames.EVENT, {"call": 0, "operation": OPERATION}, b""),
     (frames.EVENT, {"call": 1, "operation": OPERATION | {"kind": "send", "peer": 1, "received": []}}, b""),
     (frames.EVENT, {"call": 1, "operation": OPERATION | {"kind": "recv", "peer": 0, "sent": []}}, b""),
+    (frames.EVENT, {"call": 0, "progress": PROGRESS}, b""),
     (frames.HELD, {"call": 0}, b""),
     (frames.RETURNED, {"call": 0, "values": VALUES}, BLOB),
     (frames.RETURNED, {"call": 1, "values": VALUES}, BLOB),

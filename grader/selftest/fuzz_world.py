@@ -1,6 +1,8 @@
 """What the judge makes of a stream from a hostile rank: through its own code, from the socket to the report and the diagnosis."""
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,10 @@ from safetensors.numpy import load
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.diagnosis import trouble
+from grader.evidence.spans import spans
 from grader.evidence.trail import operations
+from grader.reports.drawing import described
+from grader.run import CheckFailed, Run
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
 from grader.worlds import arrays, blobs, frames
 from grader.worlds.report import Call, Hold, Returned
@@ -44,7 +49,7 @@ def judge(data: bytes) -> str:
     """What became of an input, in a word or two. Anything raised here is a fault of the judge."""
     if data[:1] == b"S":
         return _judge_stacks(data[1:].decode(errors="replace"))
-    world = World(None, 2, CALLS, STAGE, "cpu", Limits())
+    world = World(None, 2, CALLS, STAGE, "cpu", Limits(), follow=True)  # believes all that any world believes
     world.selector.close()
     world.selector = Selector()
     rank, pieces, stream = data[0], data[1], data[2:]
@@ -65,10 +70,17 @@ def judge(data: bytes) -> str:
     examine(world.report.trails)
     for event in operations(report.trail):
         assert str(event).isprintable() and event.traffic >= 0
+    for call in range(len(CALLS)):
+        for span in spans(world.report, call):
+            assert described(span).isprintable() and (span.end is None or span.begin <= span.end)
     for ending in ("failed", "stuck", "late"):
         world.report.ending = ending
         for call in range(len(CALLS)):
             assert len(str(trouble(world.report, call))) < 60_000
+            try:
+                Run(world.report, call).values()
+            except CheckFailed as failure:
+                assert len(json.dumps(asdict(failure.finding))) < 150_000
     _compare_with_safetensors(stream)
     if report.refused:
         assert report.refused.isprintable() and len(report.refused) < 200

@@ -538,11 +538,22 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(part, submission, into, opti
     assert list(tmp_path.iterdir()) == []
 
 
-def test_outputs_that_cannot_be_written_leave_the_old_ones(tmp_path, server):
-    (tmp_path / "timeline.svg").mkdir()  # which no file can take the place of
+@pytest.mark.parametrize("name", ["timeline.svg", "timeline.json"])
+def test_where_one_file_cannot_be_written_neither_is(name, tmp_path, server):
+    (tmp_path / name).mkdir()  # which no file can take the place of
     done = timeline("benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
-    assert done.returncode == 2 and "timeline.svg cannot be written" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["timeline.svg"]
+    assert done.returncode == 2 and f"{name} cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path, server):
+    names = ["timeline.svg", "timeline.json"]
+    (tmp_path / "old").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("old")
+        os.link(tmp_path / name, tmp_path / "old" / name)  # whoever has it open
+    assert timeline("benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server).returncode == 0
+    assert all((tmp_path / "old" / name).read_text() == "old" != (tmp_path / name).read_text() for name in names)
 
 
 def test_scenes_and_their_drivers_belong_together():
