@@ -6,11 +6,12 @@ both values where they differ, what became of every rank, who did what when, wha
 
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from string import Template
 
 from grader.evidence.fates import these
-from grader.evidence.finding import LIKELY, SAID, Compared, Finding, OfRank, printable
+from grader.evidence.finding import LIKELY, RANKS, SAID, VALUES, Compared, Finding, OfRank, printable
 from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
 from grader.reports.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
@@ -157,19 +158,29 @@ def _ran(record: Record) -> Html | None:
 
 
 def _evidence(finding: Finding) -> Html:
-    said = clean("\n".join(finding.of_kind(SAID)))
-    likely = (tag("p", clean(sentence), class_="likely") for sentence in finding.of_kind(LIKELY))
     return text(
         tag("p", tag("code", clean(finding.call))) if finding.call else None,
         tag("p", clean(finding.headline), class_="headline") if finding.headline else None,
-        tag("pre", said) if said else None,
-        *_values(finding.ranks),
-        _ranks(finding.ranks) if finding.ranks else None,
-        *likely,
+        *_message(finding),
         _timeline(finding) if finding.spans else None,
         _traffic(finding.ranks) if len(finding.ranks) > 1 else None,
         *_printed(finding.ranks),
     )
+
+
+def _message(finding: Finding) -> list[Html]:
+    """The lines of the message, with a table in place of what one tells better."""
+    tables = {VALUES: _values(finding.ranks), RANKS: _ranks(finding.ranks)}
+    parts = [] if finding.of_kind(VALUES) else tables.pop(VALUES)
+    for kind, lines in groupby(finding.lines, key=lambda line: line.kind):
+        sentences = [clean(line.text) for line in lines]
+        if kind == SAID:
+            parts.append(tag("pre", clean("\n".join(sentences))))
+        elif kind == LIKELY:
+            parts += [tag("p", sentence, class_="likely") for sentence in sentences]
+        else:
+            parts += tables.pop(kind, [])
+    return parts + [part for table in tables.values() for part in table]
 
 
 def _values(ranks: Sequence[OfRank]) -> list[Html]:
@@ -194,7 +205,7 @@ def _pair(rank: int, compared: Compared) -> Html:
     return _table(caption, "sides", ("At", "Expected", "Got", "Differs"), rows)
 
 
-def _ranks(ranks: Sequence[OfRank]) -> Html:
+def _ranks(ranks: Sequence[OfRank]) -> list[Html]:
     judged = any(one.compared for one in ranks)
 
     def row(one: OfRank) -> Html:
@@ -202,13 +213,15 @@ def _ranks(ranks: Sequence[OfRank]) -> Html:
         verdict = (", which is wrong" if one.compared else ", which is as expected") if judged else ""
         return _row(one.rank, tag("td", one.fate, verdict, *details))
 
-    return _table("What became of each rank", "ranks", ("Rank", "What became of it"), list(map(row, ranks)))
+    names = ("Rank", "What became of it")
+    return [_table("What became of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
 
 
 def _timeline(finding: Finding) -> Html:
     drawing = _frame(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
-    note = tag("p", "From when each operation was started. How long it took, make timeline measures.", class_="soft")
+    said = "Drawn from the starts of operations alone; ", tag("code", "make timeline"), " measures how long each took."
+    note = tag("p", *said, class_="soft")
     return tag("details", tag("summary", "Who did what when"), drawing, note, class_="inner timeline", open=still)
 
 

@@ -3,13 +3,14 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grader.evidence.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS
+from grader.evidence.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS, RANKS, VALUES
 from grader.evidence.finding import Cell, Compared, Finding, Line, OfRank, Step
 from grader.evidence.spans import WAITING, Span
 from grader.face import CheckFailed, call, each
@@ -239,8 +240,17 @@ def test_the_message_stands_before_its_evidence(tree):
     body = next(e for e in tree.all("div") if e.attributes.get("class") == "evidence" and "headline twice" in e.text())
     told = [part.text().strip() for part in body.inside if part.name in ("p", "pre")]
     assert told[:4] == ["f(twice) on 3 ranks", "headline twice", "said twice", "Likely: twice"]
-    looks = [part.attributes.get("class", "") for part in body.inside]
-    assert looks == ["", "headline", "", "", "pairs", "scroll", "likely", "inner timeline", "inner", "", "soft", ""]
+    looks = [part.attributes.get("class", part.name) for part in body.inside]
+    message = ["p", "headline", "h4", "pairs", "pre", "likely", "scroll"]
+    assert looks == [*message, "inner timeline", "inner", "h4", "soft", "pre"]
+
+
+def test_tables_stand_where_the_message_tells_the_same():
+    lines = Line("a"), Line("rank 0 …", RANKS), Line("rank 1 …", RANKS), Line("b"), Line("[1] [2]", VALUES), Line("c")
+    shown = Tree(page.page([record(FAILED, replace(full("x"), lines=lines))], "x", [])).root
+    body = next(e for e in shown.all("div") if e.attributes.get("class") == "evidence")
+    order = [part.attributes.get("class", part.name) for part in body.inside][2:8]
+    assert order == ["pre", "scroll", "pre", "h4", "pairs", "pre"] and "rank 1 …" not in body.text()
 
 
 def test_every_rank_and_its_traffic_are_told(tree):
