@@ -229,6 +229,8 @@ class Run:
         lines = [Line(first.values, VALUES)] if first.values else []
         if first.got is not None and (reason := self._likely(rank, first, expected, lookalikes)):
             lines.append(Line(f"Likely: {reason}", LIKELY))
+        if values[rank] is None and not part:
+            lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))
         disagreements, _ = examine(self.report.trails)
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
             lines.append(Line(str(ours[0])))

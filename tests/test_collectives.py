@@ -21,8 +21,11 @@ EIGHT = {
     "all_to_all": (each(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
 }
 
+ONE_MEMORY = "one part in all places: [tensor] * 2 is one and the same tensor twice"
 EVERY_OTHER = "every n-th entry in place of consecutive ones: a block is a run of them"
-BY_ENTRIES = {
+MISTAKES = {
+    "gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
+    "all_gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
     "scatter": [{EVERY_OTHER: tensor(B[rank::2])} for rank in range(2)],
     "reduce_scatter": [{EVERY_OTHER: tensor([11, 33])}, {EVERY_OTHER: tensor([22, 44])}],
     "all_to_all": [{EVERY_OTHER: tensor(A[rank::2] + B[rank::2])} for rank in range(2)],
@@ -36,7 +39,7 @@ def test_the_eight_collectives(world, collective):
     """{collective} of two ranks' tensors, and of one rank alone"""
     tensors, arguments, expected = EIGHT[collective]
     (run,) = world(2, call(f"collectives.{collective}", tensors, **arguments))
-    run.returns(*expected, lookalikes=BY_ENTRIES.get(collective))
+    run.returns(*expected, lookalikes=MISTAKES.get(collective))
     alone = {name: 0 if name == "root" else tensor(A) if name == "like" else v for name, v in arguments.items()}
     (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
     run.returns(tensor(A))

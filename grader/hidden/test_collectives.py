@@ -18,6 +18,8 @@ ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 KEPT = "the list of two calls' results, kept together,"
 OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
+ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n times"
+A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
@@ -77,15 +79,19 @@ def test_values(world, rng, collective):
         for run, xs, (_, dtype, _, options) in zip(world(n, *requests), inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
             within = rounding(dtype) if options.get("op") == "average" else EXACT
-            known = _dealt_by_entries(collective, xs, **options) if n > 1 else None
+            known = _mistakes(collective, xs, **options) if n > 1 else None
             run.returns(*getattr(truth, collective)(xs, **options), within=within, lookalikes=known)
             run.keeps_inputs()
     _keeps_results(world, rng, collective, n=2)
 
 
-def _dealt_by_entries(collective, xs, root=0, op=None):
-    """What each rank gets where blocks are taken for every n-th entry."""
+def _mistakes(collective, xs, root=0, op=None):
+    """What each rank gets where blocks are every n-th entry, parts share one memory, or each operation is a sum."""
     n = len(xs)
+    if collective in ("gather", "all_gather"):
+        return [{ONE_MEMORY: np.concatenate([x] * n) for x in xs[-1:]}] * n
+    if op not in (None, "sum", "average") and collective != "reduce_scatter":
+        return [{A_SUM: sum(xs)}] * n
     dealt = {
         "scatter": lambda rank: xs[root][rank::n],
         "all_to_all": lambda rank: np.concatenate([x[rank::n] for x in xs]),

@@ -137,7 +137,15 @@ def _does_not_accumulate(world, rng, n):
         within=rounding(np.float64),
         part=lambda r: r[1][1],
         named="the list of gradients of a second step with the same weights",
-        lookalikes=[{"the second step's gradients were added to the first's": [2 * g for g in gradients]}] * n,
+        lookalikes=[
+            {
+                "the second step's gradients were added to the first's": [2 * g for g in gradients],
+                "the second step's gradients were added to the first's, which the ranks had added up": [
+                    (n + 1) * g for g in gradients
+                ],
+            }
+        ]
+        * n,
     )
 
 

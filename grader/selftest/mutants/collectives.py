@@ -243,7 +243,7 @@ MUTANTS = [
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
         "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
-        "the result is wrong on",
+        "does op reach the collective?",
     ),
     Mutant(
         "reduce in the caller's own memory",
@@ -814,5 +814,22 @@ MUTANTS = [
             "hidden all_reduce_from_parts",
         },
         "another rank's part",
+    ),
+    Mutant(
+        "an all-gather into one part n times",
+        "collectives",
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n    return collected",
+        "    parts = [torch.empty_like(tensor.contiguous())] * dist.get_world_size()\n"
+        "    dist.all_gather(parts, tensor.contiguous())\n    return torch.cat(parts)",
+        {"public the_eight_collectives[all_gather]", "hidden values[all_gather]"},
+        "is one and the same tensor",
+    ),
+    Mutant(
+        "a broadcast without a return",
+        "collectives",
+        "    dist.broadcast(received, src=root)\n    return received",
+        "    dist.broadcast(received, src=root)",
+        {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
+        "the function ends without a return, which gives None",
     ),
 ]
