@@ -8,7 +8,11 @@ whole batch; and because differentiation is linear, the mean of their gradients 
 each rank runs forward and backward on its own shard, one average over the ranks makes the gradients those of the whole
 batch, and ranks that began with equal weights go on having equal weights.
 
-``n = dist.get_world_size()``. The model and its calculus are given, in ``handout/mlp.py``.
+``n = dist.get_world_size()``. The model and its calculus are given, in ``handout/mlp.py``. For every function here:
+- inputs keep their values unless the docstring says otherwise, and may be non-contiguous;
+- it works for 1, 2, 3, 4, … ranks, and when it is called twice;
+- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
+  sent.
 """
 
 from collections.abc import Iterable
@@ -26,7 +30,7 @@ def shard_batch(batch: Tensor) -> Tensor:
     Args:
         batch: (B, …), the same on every rank.
     Returns:
-        (B/n, …): rows [rank·B/n, (rank+1)·B/n).
+        (B/n, …): rows [rank·B/n, (rank+1)·B/n). A view of the batch will do.
     Raises:
         ValueError: B does not divide by n ("batch of 10 does not divide by 4 ranks").
 
@@ -41,12 +45,12 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
 
     Args:
         parameters: tensors of any shapes and float dtypes, in the same order on every rank; they may require
-            gradients and may be non-contiguous. Every rank's are overwritten, the root's keep their values.
+            gradients and may be non-contiguous. All ranks' but the root's are overwritten.
         root: the rank whose values everybody gets.
     Raises:
         ValueError: ``root`` is not a rank.
 
-    With 2 ranks and root 1:  rank 0 {[1], [2]}, rank 1 {[3], [4]}  →  {[3], [4]} on both.
+    With 2 ranks and root 1:  rank 0 [[1], [2]], rank 1 [[3], [4]]  →  [[3], [4]] on both.
     About 5 lines.
     """
     raise NotImplementedError("Problem 3.2: broadcast_parameters")
@@ -56,11 +60,13 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     """Problem 3.3 · One step: the local loss, and the gradients of the whole batch.
 
     Args:
-        weights: L tensors of shape (D, D), equal on every rank. They keep their values.
+        weights: L tensors of shape (D, D), equal on every rank. They keep their values, and do not require gradients.
         shard: (B/n, D), this rank's rows of the batch.
     Returns:
         ``(loss, gradients)``: this rank's own loss, a scalar, *not* averaged (the mean of it over the ranks is the loss
         of the whole batch); and L tensors of shape (D, D), the gradients of the whole batch's loss, equal on every rank.
+
+    Traffic: the gradients go through one all-reduce each, or through one for all of them; activations stay where they are.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and [[4]], both return [[3]].
     About 15 lines by hand, 8 with autograd.
@@ -69,7 +75,7 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
 
 
 def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
-    """Problem 3.4 · Train with AdamW, one step a shard. After every step, all is as on a single device.
+    """Problem 3.4 · Train with AdamW, one step for each shard. After every step, all is as on a single device.
 
     Args:
         weights: L tensors of shape (D, D), equal on every rank. Updated in place.
@@ -111,12 +117,12 @@ class GradientBuckets:
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
                 not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter.
-            bucket_bytes: B. A bucket holds at most B bytes of gradients, or a single parameter larger than that; a
+            bucket_bytes: a bucket holds at most so many bytes of gradients, or a single parameter larger than that; a
                 parameter that still fits goes into the bucket at hand.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
-        With three parameters of 8 bytes each and B = 16: the third and the second share a bucket, the first has its own.
+        With three parameters of 8 bytes each and buckets of 16: the third and the second share a bucket, the first has its own.
         About 20 lines, ``wait`` and the hook included 40. ``Tensor.register_post_accumulate_grad_hook`` is your friend.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets")
@@ -124,9 +130,9 @@ class GradientBuckets:
     def wait(self) -> None:
         """Finish the step: every parameter's ``grad`` becomes the average over the ranks.
 
-        Called once after each backward pass, on every rank. Starts the buckets that are still incomplete, because a
-        parameter got no gradient in this pass: on a rank where that happens it counts as zero, so that all ranks still
-        agree on the collectives. Where no rank used a parameter, its ``grad`` may end as zero or as None. Afterwards
-        the object is ready for the next backward pass, before which every ``grad`` is set to None.
+        Called once after each backward pass, on every rank. A bucket may not have been started yet, because a parameter in it
+        got no gradient in this pass: start it now, with zeros for that gradient, so that all ranks still agree on the
+        collectives. Where no rank used a parameter, its ``grad`` may end as zero or as None. A ``grad`` may be a view of its
+        bucket. Afterwards the object is ready for the next backward pass; the caller sets every ``grad`` to None before.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets.wait")

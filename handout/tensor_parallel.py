@@ -40,7 +40,8 @@ def shard_columns(weight: Tensor) -> Tensor:
         weight: (I, O), the same on every rank.
     Returns:
         (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its own. A view would keep the whole weight
-        alive, and n ranks would save nothing (``contiguous()`` of a view may still be that view).
+        alive, and n ranks would save nothing. ``contiguous()`` of a view may still be that view, and ``clone()`` of a
+        transpose is still transposed: one of them alone is not enough.
     Raises:
         ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
 
@@ -79,7 +80,8 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
         ``(y, saved)``: y, (B, D), the whole output, on every rank; and for each layer what its backward pass needs,
         ``(x, z)``: its whole input, (B, D), and this rank's columns of x @ W, (B, D/n).
     Raises:
-        ValueError: a shard does not have as many rows as ``x`` has columns; n shards do not make a weight of (D, D).
+        ValueError: a shard does not have as many rows as ``x`` has columns, D; or its columns, times n, are not D ("4 shards
+            of 2 columns do not make a weight of 4").
 
     Traffic: one all-gather of the (B, D) outputs a layer, to which each rank adds its own (B, D/n). Weights stay where they are.
 
@@ -109,10 +111,11 @@ def tensor_parallel_backward(
         ``(grad_x, gradients)``: the gradient with respect to x, (B, D), the whole on every rank; and L tensors of shape
         (D, D/n), the gradients of this rank's shards.
     Raises:
-        ValueError: a shard does not have as many rows as ``grad_y`` has columns; n shards do not make a weight of (D, D).
+        ValueError: a shard does not have as many rows as ``grad_y`` has columns, D; or its columns, times n, are not D.
 
     Traffic: full credit for one reduce-scatter of a (B, D) gradient between two layers, L−1 in all, and one all-reduce of
     (B, D) at the end, for grad_x. Part of the credit for an all-reduce at each of the L layers, which moves almost twice as much.
+    (Calls that end in ``_tensor`` cut along rows; for columns, lists of contiguous blocks will do.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852;
     rank 0 knows the term [[1.0833, 0]], rank 1 [[0, 1.0852]]; both return grad_x = [[1.0833, 1.0852]]. Their shards' gradients
@@ -130,6 +133,9 @@ class CopyToRanks(torch.autograd.Function):
     Forward: the identity, for x of any shape, the same on every rank. What each rank does with its copy contributes one term to
     x's gradient, so the backward pass adds them up: all-reduce. It must not write into the gradient that it is given (autograd
     may use that elsewhere), nor rely on it being contiguous: that of ``y.sum()`` is one number seen many times.
+
+    In a ``torch.autograd.Function``, ``backward`` gets the gradient of what ``forward`` returned, and returns that of its input.
+    ``ctx`` would keep tensors from one for the other: nothing has to be kept here.
 
     With 2 ranks whose gradients of y are [1, 2] and [3, 4]:  the gradient of x is [4, 6] on both.
     About 5 lines, forward and backward.
@@ -151,7 +157,7 @@ class SumOverRanks(torch.autograd.Function):
 
         y = SumOverRanks.apply(x)
 
-    Forward: all-reduce, for x of any shape, which keeps its values. Backward: the identity. Each term enters the sum
+    Forward: all-reduce. x has any shape, may be non-contiguous, and keeps its values. Backward: the identity. Each term enters the sum
     with factor 1, and the gradient of the sum is already known on every rank, because what follows is computed by each.
 
     With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both; a gradient [5, 5] of y is [5, 5] for each x.

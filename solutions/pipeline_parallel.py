@@ -15,7 +15,7 @@ The loss is the mean over *all* entries of the output: of a micro-batch's y it s
 ``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function here:
 - what travels between neighbours is one tensor of (B/m, D) for each micro-batch, by send and receive; nothing else does;
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
-- it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice;
+- it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice with the same arguments: it does not use them up;
 - misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
   sent.
 """
@@ -138,7 +138,8 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     The last stage begins with the gradient of the loss with respect to its output; every other stage receives its own from the
     stage after it. A gradient goes on to the stage before as soon as it is ready. The gradients of the weights are *sums*
-    over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y has it.
+    over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y has it, and nothing is left
+    to divide by m. (In Problem 5.5 there is only one micro-batch's y at a time, and so there is.)
 
     Args:
         weights: the k weights of this stage, (D, D) each.
@@ -204,8 +205,8 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
 def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
     """Problem 5.4 · 1F1B: as GPipe, in the same time, with fewer activations alive [Narayanan et al., 2019; 2021].
 
-    Each backward pass comes as early as it can, and frees its activations: a stage first fills the pipeline behind it
-    (warm-up), then takes turns, one forward pass and one backward pass, and finally empties it (cool-down).
+    Each backward pass comes as early as it can, and frees its activations: a stage first fills the stages after it
+    (warm-up: as many forward passes as that takes, or all that there are), then takes turns, one forward pass and one backward pass, and finally empties it (cool-down).
 
     Args:
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
@@ -244,15 +245,16 @@ def run_schedule(
     Any schedules that fit each other must run, not only GPipe and 1F1B: the stages before the last may be at their third
     forward pass while the last one is at its first backward pass, so neighbours may want to send to each other at the same moment.
 
-    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing. So must what was sent. With
-    ``isend`` a tensor lives until somebody calls ``wait()``, once (``is_completed()`` alone never comes true with gloo). A good
-    moment for the activation of micro-batch i is when its gradient has come back: then the wait is over at once.
+    What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing; a local variable that still
+    names it keeps it alive, too. So must what was sent. With ``isend`` a tensor lives until you call ``wait()``, which comes back
+    only once (``is_completed()`` alone never comes true with gloo). A good moment for the activation of micro-batch i is when
+    its gradient has come back: then the wait is over at once. For a gradient, it is before the next one is sent.
 
     Args:
-        schedule: this stage's actions, in order; what ``gpipe_schedule`` says of schedules is true of the stages' schedules.
+        schedule: this stage's actions, in order. The stages' schedules fit each other, as those of ``gpipe_schedule`` do.
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
-        timeline: record each action in it, once, in ``with timeline.span(kind, i):`` around the computing, not around
-            receiving or waiting.
+        timeline: record each action in it, once, in ``with timeline.span(kind, i):`` around the computing (the layers; on the last
+            stage the loss, too), not around receiving or waiting.
     Returns:
         ``(loss, gradients)``: on the last stage the loss of the whole batch, a scalar; None on all others. And the gradients of
         this stage's weights for it, (D, D) each.
@@ -305,7 +307,8 @@ def run_schedule(
 def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     """Problem 5.6 · The bubble in theory: the part of the whole time in which a stage waits, on average over the stages.
 
-    For GPipe and 1F1B alike, where all passes of all micro-batches take the same time on all stages, and messages none.
+    For GPipe and 1F1B alike, where a forward pass takes the same time on all stages, and so does a backward pass, and messages
+    take none. How the two compare does not matter.
 
     Returns:
         A number from 0 to 1: idle time / total time (some write idle time / ideal time, which is larger).

@@ -82,7 +82,8 @@ def read(submission: Path) -> Contents:
             found.absent[name.removesuffix(".py")] = f"{error}."
     if not files:
         found.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
-    if ignored := [name for name in others if name not in GIVEN]:
+    known = {path.name for path in (ROOT / "handout").iterdir()}  # of a copy of that folder, and none of them read
+    if ignored := [name for name in others if name not in known]:
         shown = ", ".join(_printable(name) for name in ignored[:8]) + (" …" if len(ignored) > 8 else "")
         found.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
     return found
