@@ -32,6 +32,7 @@ from grader.worlds.frames import HEAVY
 from grader.worlds.server_process import WorldsUnavailable
 
 ROOT = Path(__file__).resolve().parents[1]
+HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
 
 
@@ -92,7 +93,7 @@ def _arguments() -> argparse.Namespace:
 
 def _pytest(arguments: list[str], plugin: object) -> tuple[int, str]:
     """Run pytest in this process and keep its own report to ourselves."""
-    places = [str(place) for name in ("tests", "grader/hidden") if (place := ROOT / name).exists()]
+    places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
     # Whatever plugins and options somebody's environment has: they take time, and grading is not theirs to change.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -190,7 +191,11 @@ def _grade(arguments: argparse.Namespace, console: Console, run: GradingRun, beg
     extra["workers"] = workers
     write()
     records = list(collector.records.values())
-    notes = [*run.staged.warnings, *confinement_notes(extra["confinement"])]
+    notes = list(run.staged.warnings)
+    if HIDDEN.exists():
+        notes += confinement_notes(extra["confinement"])
+    else:  # a student's copy: what their own code could do to their own machine is no news
+        notes.append("These are the public checks. Gradescope has others, too, which make the rest of the 100 points.")
     notes.append(f"seed {run.seed}, torch {extra.get('torch')}, {arguments.device}, {time.monotonic() - began:.1f} s")
     terminal.show(console, records, notes)
     if code == pytest.ExitCode.INTERRUPTED:

@@ -88,6 +88,13 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     assert int(number) > 30  # and none passed, failed, or could not be run
 
 
+def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
+    done = command(copy, "-m", "grader", "handout", "--problem", "1.2")
+    assert done.returncode == 0 and "These are the public checks." in done.stdout
+    assert "Ignored" not in done.stdout and "confined" not in done.stdout and "forge" not in done.stdout
+    assert "confined" in command(ROOT, "-m", "grader", "handout", "--problem", "1.2").stdout
+
+
 def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
     shutil.copytree(copy, tmp_path / "done")
     for file in FILES:
