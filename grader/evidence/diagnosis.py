@@ -43,6 +43,11 @@ class Trouble:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
+ASK = """If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?
+    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it hangs” in ASSIGNMENT.md."""
+STILL = "If it hangs still: “When it hangs” in ASSIGNMENT.md."
+
+
 def trouble(report: WorldReport, call: int) -> Trouble | None:
     """What kept this call from returning on every rank; None where it did."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
@@ -60,7 +65,7 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
         consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
         if report.ending == "stuck":
-            consequence = _standing(report, waiting, call) + _if_it_hangs(report, call)
+            consequence = [*_standing(report, waiting, call), Line(STILL)]
         headline, *sides = str(quarrel).splitlines()
         return Trouble(headline, [*map(Line, sides), *consequence])
     if roots:
@@ -183,19 +188,13 @@ def _likely(*sentence: str) -> Line:
 
 
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
-    lines = _standing(report, waiting, call) + _likely_cause(report, waiting, call)
-    return Trouble("Deadlock: no rank can go on.", lines + _if_it_hangs(report, call))
+    return Trouble("Deadlock: no rank can go on.", _standing(report, waiting, call) + _why(report, waiting, call))
 
 
-def _if_it_hangs(report: WorldReport, call: int) -> list[Line]:
-    """What to ask, in the order of the assignment's section of that name, and what to look at."""
-    part = report.calls[call].function.partition(".")[0]
-    lines = (
-        "If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?",
-        "    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop?",
-        f"    `make timeline PART={part}` draws a run up to where everyone stands.",
-    )
-    return [Line("\n".join(lines))]
+def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """The likely cause of a hang; where none can be named, what to ask, in the order of the assignment's section."""
+    likely = _likely_cause(report, waiting, call)
+    return [*likely, Line(STILL)] if likely else [Line(ASK)]
 
 
 def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
@@ -295,12 +294,11 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
-        return Trouble(
-            "Deadlock: no rank can go on.", _standing(report, waiting, call) + unsent + _if_it_hangs(report, call)
-        )
+        return Trouble("Deadlock: no rank can go on.", [*_standing(report, waiting, call), *unsent, Line(STILL)])
     if not computing:  # nobody computes: they wait, in a way of their own
-        lines = _standing(report, waiting, call) + (_likely_cause(report, waiting, call) if waiting else [])
-        return Trouble(f"Stopped after {report.limit}, in which little moved.", lines + _if_it_hangs(report, call))
+        lines = _standing(report, waiting, call)
+        lines += _why(report, waiting, call) if waiting else [Line(ASK)]
+        return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
     lines = []
     waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
     for rank in computing:
@@ -310,5 +308,5 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
         lines.append(Line(f"({these(waited)} only waited: not the cause.)"))
     return Trouble(
         f"Stopped after {report.limit} in one call: an endless loop?",
-        lines + _polls(report) + _if_it_hangs(report, call),
+        [*lines, *_polls(report), Line(STILL)],
     )

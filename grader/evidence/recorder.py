@@ -120,8 +120,8 @@ class Recorder(TorchDispatchMode):
                 "received": [t.numel() for t in received][:64],
                 "bytes": sum(t.nbytes for t in tensors),
                 "reduction": _reduction(arguments.get("reduce_op")),
-                "peer": None if peer is None else group[peer],
-                "root": None if root is None else group[root],
+                "peer": None if peer is None else _member(group, peer, kind),
+                "root": None if root is None else _member(group, root, kind),
                 "tag": arguments.get("tag", 0),
                 "group": group,
                 "group_name": process_group.group_name,
@@ -163,6 +163,14 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in _tensors(item)]
     return []
+
+
+def _member(group: list[int], number: int, kind: str) -> int:
+    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until its timeout."""
+    if not 0 <= number < len(group):
+        way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
+        raise ValueError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
+    return group[number]
 
 
 def _reduction(op: Any) -> str | None:

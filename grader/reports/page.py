@@ -43,10 +43,11 @@ def page(records: list[Record], submission: str, notes: Sequence[str]) -> str:
 
 
 def _header(total: Group, submission: str) -> Html:
-    lost = _lost(total)
+    lost, public = _lost(total), all(record.visibility == "visible" for record in total.records)
     return text(
-        tag("h1", f"Lockstep: what became of {submission}"),
+        tag("h1", f"Lockstep: the results of {submission}"),
         tag("p", tag("b", points(total.score)), f" of {points(total.best)} points", class_="total"),
+        tag("p", "These are the public checks alone.") if public else "",
         tag("p", f"{total.checks_passed} checks passed", f", {lost}" if lost else "", ".", class_="soft"),
         tag("p", f"Graded {time.strftime('%Y-%m-%d %H:%M')}.", class_="soft"),
     )

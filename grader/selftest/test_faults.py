@@ -55,8 +55,30 @@ def test_a_rank_that_returns_early(submit):
     assert "rank 0 waits at collectives.py:10:  dist.all_reduce(x)" in message
     assert "its all-reduce (sum) of 4 × float32 at collectives.py:10 waits for rank 2" in message
     assert "Likely: rank 2 returned without taking part in the all-reduce." in message
-    assert "If it hangs, ask: do the ranks disagree" in message
-    assert message.endswith("`make timeline PART=collectives` draws a run up to where everyone stands.")
+    assert message.endswith("If it hangs still: “When it hangs” in ASSIGNMENT.md.")
+
+
+@pytest.mark.parametrize("peer", ["-1", "2"])
+def test_a_rank_that_does_not_exist_is_named(submit, peer):
+    world = submit(f"""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.recv(x, src={peer})
+            return x
+        """)
+    message = verdict(world, 2)
+    assert f"rank 0 raised ValueError: receive from rank {peer}: there is no such rank, they are 0 to 1" in message
+    assert f"dist.recv(x, src={peer})" in message
+
+
+def test_a_hang_without_a_likely_cause_gets_questions(submit):
+    world = submit("""
+        def broken(x):
+            dist.barrier() if dist.get_rank() else [dist.barrier(), dist.barrier()]
+            return dist.all_reduce(x) if dist.get_rank() == 2 else dist.barrier()
+        """)
+    message = verdict(world, 3)
+    assert "If it hangs" in message
 
 
 def test_crossed_blocking_sends(submit):
