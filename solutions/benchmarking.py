@@ -78,7 +78,7 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
 
 
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Problem 2.1 · S / t: at what rate the array is dealt with. Depends on the collective and on the number of ranks.
+    """Problem 2.1 · S / t: at what rate the array is dealt with. On the same links it falls as ranks are added.
 
     Args:
         size: S, in bytes.
@@ -101,8 +101,8 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -> float:
     """Problem 2.1 · The rate at which the links have to work: comparable between collectives, numbers of ranks, and data sheets.
 
-    It is the algorithm bandwidth times the bytes that each rank has to send (or to receive), at the least, for each byte of
-    the array. Of an array of n parts a rank must receive the n−1 that it has not, for an all-gather, (n−1)/n; an all-reduce
+    It is the algorithm bandwidth times the bytes that the busiest rank has to send (or to receive), at the least, for each byte
+    of the array. Of an array of n parts a rank must receive the n−1 that it has not, for an all-gather, (n−1)/n; an all-reduce
     is a reduce-scatter and an all-gather, 2(n−1)/n; a broadcast sends the whole array through every rank, 1, and so does
     a reduce.
 
@@ -168,9 +168,11 @@ def stopwatch(
     - Before each timed call all ranks meet in a barrier, else a rank times how long it waits for a late one. The barrier itself
       is not timed.
     - A GPU is only told what to do, and does it later: ``synchronize()`` waits for it. What was started before the watch must
-      be over when it starts, and the operation when it stops.
+      be over when it starts, and the operation when it stops. (Before the barrier is a good place for the first: a rank that
+      comes out of it late makes all others wait.)
     - A collective has ended when its slowest rank has: of each iteration, the longest time of all ranks counts. (Exchange the times
-      after the measurement, or between iterations, but never while the watch runs.)
+      after the measurement, or between iterations, but never while the watch runs: in float64, on ``device()``, which is this
+      rank's.)
     - One iteration in twenty is disturbed by something else: the median of the iterations says what is usual. Of an even number, it
       is the mean of the two in the middle.
 
@@ -186,7 +188,7 @@ def stopwatch(
     Raises:
         ValueError: ``iterations`` is not positive, or ``warm_up`` is negative.
 
-    With 2 ranks whose three calls take 1, 5, 1 and 2, 2, 2 seconds  →  samples [2, 5, 2], median 2.
+    With 2 ranks whose three timed calls take 1, 5, 1 and 2, 2, 2 seconds  →  samples [2, 5, 2], median 2.
     About 18 lines.
     """
     # BEGIN SOLUTION 2.2: stopwatch
@@ -227,7 +229,7 @@ def sweep(
     Returns:
         Yields a ``Row`` for each.
     Raises:
-        ValueError: a collective is none of them, before anything is run.
+        ValueError: a collective is none of them; at the first row at the latest, before anything is run.
 
     About 8 lines.
     """
@@ -250,7 +252,7 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
 
     Sizes differ by a factor of a million, and so do times; a fit of least squares of the *times* would see the largest alone. So
     minimise the sum of the squares of the relative errors, Σ ((α + Sᵢ/β − tᵢ) / tᵢ)²: with aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the
-    linear problem of α·aᵢ + (1/β)·bᵢ ≈ 1.
+    linear problem of α·aᵢ + (1/β)·bᵢ ≈ 1. Compute in float64: next to each other, such columns are too much for float32.
 
     Args:
         sizes: Sᵢ, in bytes.
@@ -290,7 +292,7 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 def half_peak_size(alpha: float, beta: float) -> float:
     """Problem 2.4 · The size at which half the peak is reached: S / t(S) = β/2. Smaller messages mostly wait.
 
-    α = 1, β = 500  →  500.0 bytes. One line, after two of algebra.
+    α = 2, β = 500  →  1000.0 bytes. One line, after two of algebra.
     """
     # BEGIN SOLUTION 2.4: half_peak_size
     return alpha * beta

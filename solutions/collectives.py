@@ -8,12 +8,14 @@ A rank is handed its own tensors, returns its own tensors, and learns of the oth
 
 For every function here:
 - inputs keep their values: what you return is new memory (with one rank it may be the input itself);
-- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, and need **not** be contiguous,
-  while most calls of ``torch.distributed`` insist on contiguous memory;
+- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, and need **not** be contiguous. Some
+  calls of ``torch.distributed`` refuse other memory, some mix up its entries without a word; and ``clone()`` and
+  ``empty_like`` of a transpose are transposed, too;
 - it works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice;
-- in Problem 1.1 the function is one call of the collective that it is named after: this is about its arguments and its output;
-- misuse raises ``ValueError`` with a message that holds the numbers, before anything is sent, on every rank that can
-  know of it.
+- in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
+  after that is up to you;
+- misuse raises ``ValueError`` with a message that holds the offending value (and n, where it matters), before anything is
+  sent, on every rank that can know of it.
 """
 
 from collections.abc import Callable
@@ -210,7 +212,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: the first dimension does not divide by n; ``op`` is none of the five; the average of integers.
+        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five; the average of
+            integers.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -254,7 +257,7 @@ def all_to_all(tensor: Tensor) -> Tensor:
     Returns:
         (n·k, …); block i is what rank i had for this rank.
     Raises:
-        ValueError: the first dimension does not divide by n.
+        ValueError: the first dimension does not divide by n, or there is none.
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [1, 3], rank 1 [2, 4].
     About 3 lines.
@@ -403,6 +406,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]  →  first step: rank 0 sends [1] and adds [4] to its [2], while rank 1 sends
     [4] and adds [1] to its [3]; second step: the sums [6] and [4] change places; [4, 6] on both.
+    (``torch.chunk`` may make fewer than n chunks: of 4 elements for 3, it makes 2.)
     About 15 lines.
     """
     # BEGIN SOLUTION 1.7: ring_all_reduce

@@ -15,7 +15,8 @@ The loss is the mean over *all* entries of the output: of a micro-batch's y it s
 ``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function here:
 - what travels between neighbours is one tensor of (B/m, D) for each micro-batch, by send and receive; nothing else does;
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
-- it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice with the same arguments: it does not use them up;
+- it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice
+  with the same arguments: it does not use them up;
 - misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
   sent.
 """
@@ -206,7 +207,8 @@ def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_bat
     """Problem 5.4 · 1F1B: as GPipe, in the same time, with fewer activations alive [Narayanan et al., 2019; 2021].
 
     Each backward pass comes as early as it can, and frees its activations: a stage first fills the stages after it
-    (warm-up: as many forward passes as that takes, or all that there are), then takes turns, one forward pass and one backward pass, and finally empties it (cool-down).
+    (warm-up: as many forward passes as that takes, or all that there are), then takes turns, one forward pass and one backward
+    pass, and finally empties them (cool-down).
 
     Args:
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
