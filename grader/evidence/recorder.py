@@ -166,10 +166,13 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _member(group: list[int], number: int, kind: str) -> int:
-    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until its timeout."""
+    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until its timeout.
+
+    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its own.
+    """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
-        raise ValueError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
+        raise IndexError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
     return group[number]
 
 

@@ -67,7 +67,7 @@ def test_a_rank_that_does_not_exist_is_named(submit, peer):
             return x
         """)
     message = verdict(world, 2)
-    assert f"rank 0 raised ValueError: receive from rank {peer}: there is no such rank, they are 0 to 1" in message
+    assert f"rank 0 raised IndexError: receive from rank {peer}: there is no such rank, they are 0 to 1" in message
     assert f"dist.recv(x, src={peer})" in message
 
 

@@ -716,7 +716,7 @@ MUTANTS = [
         "    total, passing = tensor.clone(), tensor\n    for _ in range(dist.get_world_size() - 1):\n"
         "        passing = shift_right(passing)\n        total += passing\n    return total",
         {"hidden ring_traffic"},
-        "elements at once; a chunk has at most",
+        "elements at once: a step of the ring passes on one chunk",
     ),
     Mutant(
         "chunks of the default dtype",
@@ -761,7 +761,7 @@ MUTANTS = [
         "        chunks[(rank - step) % n].copy_(shift(rank - step + 1, rank - step))\n"
         "    return flat.reshape(tensor.shape)",
         {"hidden ring_traffic"},
-        "elements at once; a chunk has at most",
+        "elements at once: a step of the ring passes on one chunk",
     ),
     Mutant(
         "a ring for as many elements as ranks",
