@@ -145,7 +145,7 @@ def stopwatch(
       be over when it starts, and the operation when it stops. (Before the barrier is a good place for the first: a rank that
       comes out of it late makes all others wait.)
     - A collective has ended when its slowest rank has: of each iteration, the longest time of all ranks counts. (Exchange the times
-      after the measurement, or between iterations, but never while the watch runs: in float64, on ``device()``, which is this
+      after the measurement, or between iterations, but never while the watch runs; in a tensor on ``device()``, which is this
       rank's.)
     - One iteration in twenty is disturbed by something else: the median of the iterations says what is usual. Of an even number, it
       is the mean of the two in the middle.

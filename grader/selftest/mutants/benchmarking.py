@@ -392,18 +392,6 @@ MUTANTS = [
         "On rank 1",
     ),
     Mutant(
-        "the times travel in float32",
-        "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float32, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        WATCH - {"public stopwatch", "hidden median"},
-        "in a smaller dtype",
-    ),
-    Mutant(
         "the samples are sorted",
         "benchmarking",
         "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
