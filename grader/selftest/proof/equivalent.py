@@ -10,6 +10,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "benchmarking": {
         "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": "On a CPU the default device is the device. Killed where there are GPUs: nccl has no CPU tensors.",
+        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, device=device())": "Times in float32 are exact enough for any watch.",
         "fit_latency_bandwidth: t = torch.tensor(seconds, dtype=torch.float64) → t = torch.tensor(seconds)": "A fit in float32 is a fit: measured times have no seven digits.",
         "fit_latency_bandwidth: rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1) → rows = torch.stack([1 / t, torch.tensor(sizes) / largest / t], dim=1)": "A fit in float32 is a fit: measured times have no seven digits.",
         "fit_latency_bandwidth: if slope <= 0: → if slope < 0:": "A slope of exactly 0 does not come out of a fit in floating point.",
