@@ -18,6 +18,9 @@ from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
 from grader.worlds.report import Raised, Returned, WorldReport
 
+# What works in place: all others keep their arguments as they are.
+IN_PLACE = {"train", "broadcast_parameters"}
+
 # Where a library lies on our machine is no student's business.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
@@ -117,16 +120,9 @@ class Run:
         """No rank's tensors were changed, nor a list of them."""
         self.values()
         for rank in self.report.ranks:
-            args, kwargs = self._arguments(rank.rank)
-            outcome = rank.outcomes[self.index]
-            before = _arrays([*args, *kwargs.values()])
-            after = _arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
-            same = len(before) == len(after)  # a tensor that cannot be sent any more is not as it was
-            for old, new in zip(before, after):
-                same = same and old.shape == new.shape and np.array_equal(old, new)
-            if not same:
+            if self._has_changed_input(rank.rank):
                 self._fail(f"rank {rank.rank} changed its input, which is to keep its values: work on a copy.")
-            if not outcome.intact:
+            if not rank.outcomes[self.index].intact:
                 self._fail(
                     f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
                 )
@@ -198,6 +194,16 @@ class Run:
     def _arguments(self, rank: int) -> tuple[list, dict]:
         return self.report.calls[self.index].arguments[rank]
 
+    def _has_changed_input(self, rank: int) -> bool:
+        args, kwargs = self._arguments(rank)
+        outcome = self.report.ranks[rank].outcomes[self.index]
+        before = _arrays([*args, *kwargs.values()])
+        after = _arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
+        same = len(before) == len(after)  # a tensor that cannot be sent any more is not as it was
+        for old, new in zip(before, after):
+            same = same and old.shape == new.shape and np.array_equal(old, new)
+        return not same
+
     def _agreed(self) -> None:
         disagreements, _ = examine(self.report.trails)
         for found in disagreements:
@@ -227,10 +233,13 @@ class Run:
         wrong = "every rank" if len(found) == self.report.size else these(list(found))
         of = f"{named} is wrong" if named else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
-        if first.got is not None and (reason := self._likely(rank, first, expected, lookalikes)):
+        if first.got is not None and (reason := self._likely(rank, first, values, expected, lookalikes)):
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not part:
             lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))
+        function = self.report.calls[self.index].function.partition(".")[2]
+        if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
+            lines.append(Line("Your function also changed its argument: work on a copy.", LIKELY))
         disagreements, _ = examine(self.report.trails)
         if ours := [d for d in disagreements if any(side.call == self.index for side in d.sides)]:
             lines.append(Line(str(ours[0])))
@@ -246,7 +255,7 @@ class Run:
                 self._fail(f"{named or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}")
         return picked
 
-    def _likely(self, rank: int, found, expected: list, lookalikes) -> str | None:
+    def _likely(self, rank: int, found, values: list, expected: list, lookalikes) -> str | None:
         same_place = [_at_path(value, found.path) for value in expected]
         inputs = [_arrays([*args, *kwargs.values()]) for args, kwargs in self.report.calls[self.index].arguments]
         earlier = [_at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
@@ -254,7 +263,8 @@ class Run:
         named = {name: _at_path(value, found.path) for name, value in named.items()}
         earlier = [array for array in earlier if array is not None]
         elsewhere = {path: array for path, array in _by_path(expected[rank]) if path != found.path}
-        context = Context(rank, self.report.size, same_place, inputs, earlier, named, elsewhere)
+        got = [_at_path(value, found.path) for value in values]
+        context = Context(rank, self.report.size, same_place, inputs, earlier, named, elsewhere, got)
         return likely(found.got, found.expected, context)
 
     def _fail(

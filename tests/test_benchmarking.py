@@ -21,11 +21,12 @@ def as_number(value):
 @weight(0.5)
 def test_bandwidths(world):
     """An all-reduce of 4 GB on 4 ranks in 2 seconds: 2 GB/s, and 3 GB/s on the bus; an all-gather of 4 parts of 100 bytes"""
-    size, algorithm, bus = world(
+    size, algorithm, bus, timeless = world(
         1,
         call("benchmarking.array_bytes", "all_gather", 100, 4),
         call("benchmarking.algorithm_bandwidth", 4 * 10**9, 2.0),
         call("benchmarking.bus_bandwidth", "all_reduce", 4 * 10**9, 4, 2.0),
+        call("benchmarking.algorithm_bandwidth", 4 * 10**9, 0.0, may_raise=True),
     )
     size.returns(np.array(400.0), part=as_number)
     gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
@@ -35,6 +36,7 @@ def test_bandwidths(world):
         "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
     }
     bus.returns(np.array(3.0), within=CLOSE, part=as_number, lookalikes=[plain])
+    timeless.raises_value_error("0")
 
 
 @number("2.2")
@@ -43,7 +45,13 @@ def test_stopwatch(world):
     """Two ranks whose three calls take 1, 5, 1 and 2, 2, 2 seconds: samples 2, 5, 2, and the median 2"""
     watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
     calls = each((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
-    (run,) = world(2, call("benchmarking.stopwatch", driver="timed", calls=calls, **watch))
+    # Now meeting takes 100 seconds, a call 1000 more where the ranks have not met, and a device does it, at first busy for 300.
+    slow = {"warm_up": 0, "iterations": 3, "asynchronous": True, "barrier_takes": 100.0, "late": 1000.0, "busy": 300.0}
+    run, hard = world(
+        2,
+        call("benchmarking.stopwatch", driver="timed", calls=calls, **watch),
+        call("benchmarking.stopwatch", driver="timed", calls=each((1.0, 5.0, 1.0), (2.0, 2.0, 2.0)), **slow),
+    )
     cold = {
         "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
         "a call of warm-up too many": np.array([5.0, 2.0, 0.0]),
@@ -65,6 +73,18 @@ def test_stopwatch(world):
     )
     mean = {"the mean: asked for is the median": np.array(3.0)}
     run.returns(seconds, seconds, within=CLOSE, part=lambda r: as_number(r[0]), named="the time", lookalikes=[mean] * 2)
+    misplaced = {
+        "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array([102.0, 105.0, 102.0]),
+        "the barrier comes after the call: all ranks meet before it": np.array([1102.0, 105.0, 102.0]),
+        "no barrier before a call: whoever comes late is waited for, 1000 seconds": np.array([1002.0, 1005.0, 1002.0]),
+        "one barrier before the first call, where each call needs its own": np.array([2.0, 1005.0, 1002.0]),
+        "rank 0 alone came to the barrier": np.array([1002.0] * 3),
+        "no synchronize() before the watch stops: the device had only been told what to do": np.array([0.001] * 3),
+        "no synchronize() before the watch starts: the device was still at earlier work": np.array([202.0, 5.0, 2.0]),
+    }
+    named = "the list of samples, with a barrier and a device that take time,"
+    part = lambda r: np.array(r[1], float)
+    hard.returns(samples, samples, within=CLOSE, part=part, named=named, lookalikes=[misplaced] * 2)
 
 
 @number("2.3")
@@ -82,25 +102,29 @@ def test_sweep(world):
         ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
     ]
     made = rows.as_rows(run.values()[0])
+    order = [e.name.split()[0] for e in run.report.ranks[0].trail if getattr(e, "name", "").startswith(("run ", "row"))]
     run.demand(made is not None, rows.NO_ROWS)
     run.demand(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
     for row, due in zip(made, expected):
         wrong = rows.row_difference(row, due)
         run.demand(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
+    late = f"in the order {', '.join(order)}: yield each row as soon as its run has ended."
+    run.demand(order == ["run", "row"] * 4, late)
 
 
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """Times of 1 second for nothing and 3 for 1000 bytes: a latency of 1 second, 500 bytes a second, half of it at 500 bytes"""
+    """Times of 1 second for nothing and 3 for 1000 bytes: 1 second and 500 bytes a second; with 2 seconds, half of it at 1000 bytes"""
     fit, predicted, half = world(
         1,
         call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),
         call("benchmarking.predict_seconds", 1.0, 500.0, 250),
-        call("benchmarking.half_peak_size", 1.0, 500.0),
+        call("benchmarking.half_peak_size", 2.0, 500.0),
     )
     slope = {"the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array([1.0, 0.002])}
     fit.returns(np.array([1.0, 500.0]), within=FIT, part=lambda r: np.array(r, float), lookalikes=[slope])
     quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
     predicted.returns(np.array(1.5), within=CLOSE, part=as_number, lookalikes=[quick])
-    half.returns(np.array(500.0), within=CLOSE, part=as_number)
+    inverse = {"the bandwidth divided by the latency, which is no number of bytes": np.array(250.0)}
+    half.returns(np.array(1000.0), within=CLOSE, part=as_number, lookalikes=[inverse])

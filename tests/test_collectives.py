@@ -3,10 +3,11 @@
 Run one problem with ``make test PART=collectives K=ring``.
 """
 
+import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Probe, call, each, tensor
+from grader.face import Hold, Probe, Strided, call, each, tensor
 
 # Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
@@ -38,8 +39,12 @@ MISTAKES = {
 def test_the_eight_collectives(world, collective):
     """{collective} of two ranks' tensors, and of one rank alone"""
     tensors, arguments, expected = EIGHT[collective]
-    (run,) = world(2, call(f"collectives.{collective}", tensors, **arguments))
-    run.returns(*expected, lookalikes=MISTAKES.get(collective))
+    spread = each(
+        *(None if own is None else Strided(tensor(own)) for own in tensors.values)
+    )  # not in one run of memory
+    for run in world(2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))):
+        run.returns(*expected, lookalikes=MISTAKES.get(collective))
+        run.keeps_inputs()
     alone = {name: 0 if name == "root" else tensor(A) if name == "like" else v for name, v in arguments.items()}
     (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
     run.returns(tensor(A))
@@ -69,14 +74,23 @@ def test_all_reduce_from_parts(world):
     )
     even.returns([11.0, 22.0, 33.0, 44.0], [11.0, 22.0, 33.0, 44.0])
     odd.returns([5.0, 7.0, 9.0], [5.0, 7.0, 9.0])
+    for run in (even, odd):
+        run.keeps_inputs()
 
 
 @number("1.4")
 @weight(0.25)
 def test_average(world):
     """The average of two ranks' tensors"""
-    (run,) = world(2, call("collectives.average", each([1, 2], [2, 4])))
+    whole = np.array([1, 2])
+    run, integers = world(
+        2,
+        call("collectives.average", each([1, 2], [2, 4])),
+        call("collectives.average", whole, may_raise=True),
+    )
     run.returns([1.5, 3.0], [1.5, 3.0])
+    run.keeps_inputs()
+    integers.raises_value_error("int64")
 
 
 @number("1.5")
@@ -88,6 +102,7 @@ def test_overlapped_all_reduce(world):
         2, call("collectives.overlapped_all_reduce", each([1, 2], [3, 4]), Probe("compute", "done"), holds=late)
     )
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))
+    run.keeps_inputs()
 
 
 @number("1.6")
@@ -95,8 +110,10 @@ def test_overlapped_all_reduce(world):
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
     """Each rank gets its left neighbour's tensor, on {size} ranks"""
-    (run,) = world(size, call("collectives.shift_right", each(A, B)))
-    run.returns(B, A)
+    spread = each(Strided(tensor(A)), Strided(tensor(B)))  # not in one run of memory
+    for run in world(size, *(call("collectives.shift_right", given) for given in (each(A, B), spread))):
+        run.returns(B, A)
+        run.keeps_inputs()
 
 
 @number("1.7")
@@ -110,4 +127,5 @@ def test_ring_all_reduce(world, size):
     (run,) = world(size, call("collectives.ring_all_reduce", each(*tensors)))
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
+    run.keeps_inputs()
     run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")

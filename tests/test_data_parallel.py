@@ -8,7 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Tolerance, call, each, rounding, tensor
 from grader.judging import truth
-from grader.judging.training_mistakes import training_mistakes
+from grader.judging.training_mistakes import step_mistakes, training_mistakes
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
@@ -19,9 +19,14 @@ CLOSE = rounding(np.float64)
 @weight(0.5)
 def test_shard_batch(world):
     """Two ranks take two rows each of a batch of four"""
-    (run,) = world(2, call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])))
+    run, odd = world(
+        2,
+        call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])),
+        call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
+    )
     known = [{"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])} for rank in range(2)]
     run.returns([[1.0], [2.0]], [[3.0], [4.0]], lookalikes=known)
+    odd.raises_value_error("3", "2")
 
 
 @number("3.2")
@@ -41,11 +46,14 @@ def test_data_parallel_step(world):
     (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(BATCH[:2], BATCH[2:])))
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     local = [truth.loss_and_gradients(WEIGHTS, half) for half in (BATCH[:2], BATCH[2:])]
-    alone = [{"this rank's own gradients, averaged with nobody": own} for _, own in local]
+    known = step_mistakes([own for _, own in local])
     run.returns(
-        gradients, gradients, within=CLOSE, part=lambda r: r[1], named="the list of gradients", lookalikes=alone
+        gradients, gradients, within=CLOSE, part=lambda r: r[1], named="the list of gradients", lookalikes=known
     )
-    run.returns(*(np.array(loss) for loss, _ in local), within=CLOSE, part=lambda r: r[0], named="the local loss")
+    losses = [np.array(loss) for loss, _ in local]
+    mean = [{"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)}] * 2
+    run.returns(*losses, within=CLOSE, part=lambda r: r[0], named="the local loss", lookalikes=mean)
+    run.keeps_inputs()
 
 
 @number("3.4")
@@ -82,5 +90,6 @@ def test_gradient_buckets(world):
     )
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     local = [truth.loss_and_gradients(WEIGHTS, half)[1] for half in (BATCH[:2], BATCH[2:])]
-    alone = [{"this rank's own gradients, averaged with nobody": [own]} for own in local]
-    run.returns([gradients], [gradients], within=CLOSE, lookalikes=alone)
+    known = [{sentence: [left] for sentence, left in own.items()} for own in step_mistakes(local)]
+    named = "the gradients, [pass][weight],"
+    run.returns([gradients], [gradients], within=CLOSE, named=named, lookalikes=known)

@@ -35,7 +35,11 @@ def test_split_layers(world):
 @weight(1.0)
 def test_forward(world):
     """Three micro-batches through two stages come out as from a single device, and each stage saves its own"""
-    (run,) = world(2, call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M))
+    run, odd = world(
+        2,
+        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M),
+        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, 2, may_raise=True),
+    )
     y, saved = truth.forward(WEIGHTS, BATCH)
     known = [{}, {parallel_truth.REVERSED: np.concatenate([y[6:], y[3:6], y[:3]])}]
     run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
@@ -43,6 +47,8 @@ def test_forward(world):
     late = [{parallel_truth.LATE_Z: [[(x, truth.gelu(z)) for x, z in own] for own in part]} for part in expected]
     named = "saved, [micro-batch][layer][x or z],"
     run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=late)
+    run.keeps_inputs()
+    odd.raises_value_error("9", "2")
 
 
 @number("5.3")
@@ -59,6 +65,7 @@ def test_backward(world):
         lookalikes=parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
         named="the list of the weights' gradients",
     )
+    run.keeps_inputs()
 
 
 @number("5.4")
@@ -85,7 +92,8 @@ def test_schedules(world):
         most, after = schedules.most_alive(made[0])
         run.demand(
             most == alive,
-            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it should be {alive}.",
+            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it should be {alive}"
+            f"{schedules.warm_up(most, alive)}.",
         )
 
 
@@ -99,13 +107,9 @@ def test_run_schedule(world):
     y, saved = truth.forward(WEIGHTS, BATCH)
     mistakes = parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
     inputs = (STAGES, each(BATCH, None), 9, M)
-    for run in world(
-        2,
-        *(
-            call("pipeline_parallel.run_schedule", each(*stages), *inputs, driver="with_timeline")
-            for stages in ([gpipe, gpipe], [first, last])
-        ),
-    ):
+    both = [[gpipe, gpipe], [first, last]]
+    calls = (call("pipeline_parallel.run_schedule", each(*own), *inputs, driver="with_timeline") for own in both)
+    for run, own in zip(world(2, *calls), both):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
             within=CLOSE,
@@ -125,6 +129,11 @@ def test_run_schedule(world):
             named="the loss",
             lookalikes=[{}, {name: np.asarray(value) for name, value in known.items()}],
         )
+        run.keeps_inputs()
+        for rank, schedule in enumerate(own):
+            spans = [tuple(span[:2]) for span in run.values()[rank]["spans"]]
+            text = f"rank {rank} recorded {spans} in the timeline; its schedule is {schedule}."
+            run.demand(spans == schedule, text)
 
 
 @number("5.6")

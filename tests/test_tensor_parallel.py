@@ -20,11 +20,15 @@ CLOSE = rounding(np.float64)
 def test_shards(world):
     """Two ranks take half of the columns each, and half of the rows"""
     whole = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
-    by_columns, by_rows = world(
-        2, call("tensor_parallel.shard_columns", whole), call("tensor_parallel.shard_rows", whole)
+    by_columns, by_rows, odd = world(
+        2,
+        call("tensor_parallel.shard_columns", whole),
+        call("tensor_parallel.shard_rows", whole),
+        call("tensor_parallel.shard_columns", whole[:, :3], may_raise=True),
     )
     by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]])
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
+    odd.raises_value_error("3", "2")
 
 
 @number("4.2")
@@ -38,6 +42,7 @@ def test_forward(world):
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
     known = [{parallel_truth.LATE_Z: [(x, truth.gelu(z)) for x, z in own]} for own in parts]
     run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
+    run.keeps_inputs()
 
 
 @number("4.3")
@@ -55,6 +60,7 @@ def test_backward(world):
         *gradients, within=CLOSE, part=lambda r: r[1], named="the list of the shards' gradients", lookalikes=of_shards
     )
     run.returns(grad_x, grad_x, within=CLOSE, part=lambda r: r[0], named="the gradient of x", lookalikes=of_input)
+    run.keeps_inputs()
 
 
 @number("4.4")
@@ -64,7 +70,7 @@ def test_megatron_pair(world):
     a, b = WEIGHTS
     y, saved = truth.forward([a, b], BATCH)
     upstream = np.ones_like(y)
-    (run,) = world(
+    run, f, g = world(
         2,
         call(
             "tensor_parallel.megatron_pair",
@@ -74,6 +80,8 @@ def test_megatron_pair(world):
             upstream,
             driver="differentiate",
         ),
+        call("tensor_parallel.CopyToRanks", Leaf(BATCH), upstream, driver="differentiate"),
+        call("tensor_parallel.SumOverRanks", Leaf(BATCH), upstream, driver="differentiate"),
     )
     known = parallel_truth.pair_outputs(a, b, BATCH, 2)
     run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=known)
@@ -86,3 +94,10 @@ def test_megatron_pair(world):
         named="the list of the gradients of column, row and x",
         lookalikes=parallel_truth.pair_mistakes(a, b, saved, upstream, 2),
     )
+    run.keeps_inputs()
+    for half, value, gradient in ((f, BATCH, 2 * upstream), (g, 2 * BATCH, upstream)):
+        half.returns(value, value, within=CLOSE, part=lambda r: r["value"], named="the value")
+        half.returns(
+            [gradient], [gradient], within=CLOSE, part=lambda r: r["gradients"], named="the gradient of its input"
+        )
+        half.keeps_inputs()

@@ -103,13 +103,15 @@ def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiti
     place = hangs.own_place(rank.stacks, report.stage)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
     missed = [f"its {w.operation} waits for {these(w.absent)}" for w in open_ones[-2:]]
-    return f"waits at {at(place)}" if place else "waits", missed
+    idle = open_ones or any(hangs.in_communication(stack, report.stage, False) for stack in rank.stacks)
+    waits = idle or not place or any(word in hangs.source(place) for word in ("wait", "sleep"))
+    return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:
     """Where a rank computes, of which there are stacks."""
     place = hangs.own_place(rank.stacks, report.stage)
-    return f"stands at {at(place)}" if place else f"stands outside your files, in {rank.stacks[-1][0].function}"
+    return f"is busy at {at(place)}" if place else f"is busy outside your files, in {rank.stacks[-1][0].function}"
 
 
 def at(place: hangs.Place) -> str:

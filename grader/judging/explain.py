@@ -13,7 +13,7 @@ class Context:
 
     ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and the tensors that went in;
     ``lookalikes`` name arrays that a particular mistake would produce, for this rank; ``elsewhere`` is what this rank's result
-    should hold in its other places, by their paths.
+    should hold in its other places, by their paths; ``got`` is what each rank has in this place.
     """
 
     rank: int
@@ -23,6 +23,7 @@ class Context:
     earlier: Sequence[np.ndarray] = ()
     lookalikes: Mapping[str, np.ndarray] = field(default_factory=dict)
     elsewhere: Mapping[str, np.ndarray] = field(default_factory=dict)
+    got: Sequence[np.ndarray | None] = ()
 
 
 def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, within: float = 1e-4) -> bool:
@@ -76,7 +77,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
         return None
     factors = {
         n: f"exactly {n} times the expected value: averaged nowhere, or summed instead?",
-        1 / n: f"exactly 1/{n} of the expected value: divided by the world size where a sum was asked for, or twice?",
+        1 / n: f"exactly 1/{n} of the expected value: divided by the world size twice, or where a sum was asked for?",
         n * n: f"exactly {n}² times the expected value: reduced twice?",
         1 / n**2: f"exactly 1/{n}² of the expected value: divided by the world size more than once?",
         n
@@ -107,8 +108,13 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
     for rank, arrays in enumerate(context.inputs):
         for array in arrays:
             if fits(got, array, expected):
+                if context.size > 1 and context.got and all(same(other, array, within=1e-7) for other in context.got):
+                    return f"every rank has rank {rank}'s input: is it the root that was asked for?"
                 if rank == context.rank:
-                    return "this rank's own input came back: communicated nothing, or left the result elsewhere?"
+                    return (
+                        "this rank's own input came back: communicated nothing, left the result elsewhere, or returned"
+                        " before wait()?"
+                    )
                 return f"this is the input of rank {rank}, as it was"
     if got.ndim and got.size and not got.any() and expected.any():
         return (

@@ -44,6 +44,14 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
     return most, after
 
 
+def warm_up(most: int, due: int) -> str:
+    """In what direction a schedule has to go, if at its most so many micro-batches are alive."""
+    if most == due:
+        return ""
+    way = "too many" if most > due else "too few, the stages after it run dry"
+    return f": {abs(most - due)} forward pass{'es' if abs(most - due) > 1 else ''} {way} before the first backward pass"
+
+
 def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
     """When the last stage ends, if every action begins as soon as its stage and its input are ready; messages take no time.
 

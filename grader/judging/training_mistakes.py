@@ -26,6 +26,7 @@ WEIGHTS_AVERAGED = (
 )
 NO_STEP = "no step was made: these are the losses with the weights of the beginning. Does the optimizer hold these very tensors, and their gradients?"
 OWN_LOSS = "this rank's own losses: asked for is the loss of the whole batch, which is their mean over the ranks"
+DIVIDED_OWN_LOSS = "this rank's own losses divided by the number of ranks: add them up over the ranks, too"
 LATE_LOSS = "the losses after the updates: asked for are those before"
 
 
@@ -77,6 +78,25 @@ def train(
     return own, losses
 
 
+def step_mistakes(gradients: list[list]) -> list[dict]:
+    """What is left on each rank of an average that went wrong, by the sentence that names it; ``gradients[rank][layer]``."""
+    n = len(gradients)
+    if n == 1:
+        return [{}]
+    average = [sum(of_layer) / n for of_layer in zip(*gradients)]
+    known = {"the average, divided by the number of ranks once more": [g / n for g in average]}
+    if len({g.shape for g in average}) == 1 and len(average) > 1:
+        sentence = "the ranks take the layers in different orders: one layer's gradient met another's"
+        mixed = [own if rank % 2 else own[::-1] for rank, own in enumerate(gradients)]
+        met = [sum(of_layer) / n for of_layer in zip(*mixed)]
+        known_here = [{sentence: met[::-1] if rank % 2 == 0 else met} for rank in range(n)]
+    else:
+        known_here = [{}] * n
+    alone = "this rank's own gradients, averaged with nobody"
+    unread = "this rank's own gradients divided by the number of ranks: read before wait(), or never added up?"
+    return [{alone: own, unread: [g / n for g in own]} | known | here for own, here in zip(gradients, known_here)]
+
+
 def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
     """What is left on each rank, by the sentence that names the mistake: the list of weights, and the losses of all steps."""
     n = len(shards)
@@ -105,7 +125,8 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
     _, losses = train(weights, shards, right)
     late = _after_the_updates(weights, shards, right)
     for rank in range(n):
-        of_losses[rank] |= ({OWN_LOSS: losses[rank]} if n > 1 else {}) | {LATE_LOSS: late}
+        own = {OWN_LOSS: losses[rank], DIVIDED_OWN_LOSS: losses[rank] / n} if n > 1 else {}
+        of_losses[rank] |= own | {LATE_LOSS: late}
     return of_weights, of_losses
 
 

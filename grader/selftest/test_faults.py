@@ -197,13 +197,13 @@ def test_an_endless_loop_is_stopped_at_its_line(submit):
     )
     message = verdict(world, 2)
     assert "Stopped after 1 seconds of processor time in one call: an endless loop?" in message
-    assert "rank 1 stands at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
+    assert "rank 1 is busy at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
     assert "(rank 0 only waited: not the cause.)" in message
 
 
 def test_an_endless_loop_at_import(submit):
     message = verdict(submit("while True: pass", cpu_seconds=1.0), 1)
-    assert "rank 0 stands at collectives.py:6:  while True: pass" in message
+    assert "rank 0 is busy at collectives.py:6:  while True: pass" in message
 
 
 def test_os_exit_is_no_pass(submit):
