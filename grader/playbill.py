@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 BATCH = 512  # rows, in part 5
-MICRO_BATCHES = 8
+MICRO_BATCHES = 4  # few enough for their numbers to be read
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Scene:
     driver: str
     look: str
     options: dict = field(default_factory=dict)
+    share: bool = True  # whether it says something which part of the time a rank computed
 
 
 def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
@@ -30,12 +31,21 @@ def _passes(title: str, micro_batches: int, look: str) -> Scene:
 SCENES = {
     "collectives": [
         Scene(
+            "shift_right of 4 MiB",
+            "collectives.shift_right",
+            "reduction",
+            "Every rank sends and receives at once, and nobody waits for its turn.",
+            {"late": False},
+            share=False,
+        ),
+        Scene(
             "all_reduce of 4 MiB, the last rank 20 ms late",
             "collectives.all_reduce",
             "reduction",
             "A collective ends for nobody before the last rank has come: the others wait, and the time that they would measure "
             "is not that of the communication.",
             {"late": True},
+            share=False,
         ),
         Scene(
             "overlapped_all_reduce of 4 MiB beside ten products of matrices",
@@ -51,15 +61,18 @@ SCENES = {
             "2(n−1) steps, in each of which every rank sends and receives at once. A step that is late on one rank makes its "
             "right neighbour wait, and so on round the ring.",
             {"late": False},
+            share=False,
         ),
     ],
     "benchmarking": [
         Scene(
-            "stopwatch: one call to warm up, four timed; the last rank is late for each",
+            "stopwatch: one all-reduce to warm up, four timed; a late rank before each",
             "benchmarking.stopwatch",
             "timed_calls",
-            "All waiting for the late rank belongs into the barriers, before the watch starts. An all-reduce with waiting in it "
-            "is one whose time would say more about the rank than about the link.",
+            "Brackets (in timeline.svg a line) show when the watch runs. All waiting for the late rank belongs into the barriers, "
+            "before the watch starts: with waiting in it, a time says more about the rank than about the link. The first all-reduce "
+            "is the warm-up, which is not timed.",
+            share=False,
         ),
     ],
     "data_parallel": [
@@ -74,7 +87,8 @@ SCENES = {
             "data_parallel.GradientBuckets",
             "buckets",
             "The thin lines are the buckets' all-reduces. They begin while the backward pass still computes earlier layers; what "
-            "remains of them after it is all that the program waits for.",
+            "remains of them after it is all that the program waits for. (Here the cores that compute also carry the messages: "
+            "the whole step need not be shorter.)",
         ),
     ],
     "tensor_parallel": [
@@ -88,7 +102,7 @@ SCENES = {
             "megatron_pair, the same four layers as two pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications: one for two layers. Count them.",
+            "Half as many communications: one for two layers, forward and backward. The numbers below count them.",
         ),
     ],
     "pipeline_parallel": [
@@ -108,8 +122,9 @@ SCENES = {
             f"1F1B: {MICRO_BATCHES} micro-batches",
             "one_forward_one_backward_schedule",
             MICRO_BATCHES,
-            "As much waiting as with GPipe, but forward and backward passes take turns: count how many micro-batches are between "
-            "the two at a time. That is what has to be kept in memory.",
+            "As much waiting as with GPipe, but forward and backward passes take turns: count on rank 0 how many micro-batches have gone "
+            "forward and not yet backward. That is what has to be kept in memory: with GPipe all of them, with 1F1B as many as there "
+            "are stages.",
         ),
     ],
 }

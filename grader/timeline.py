@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,12 @@ from rich.text import Text
 
 from grader.assignment import PARTS
 from grader.evidence.diagnosis import trouble
-from grader.evidence.trail import Operation
-from grader.evidence.spans import COMPUTING, Span, spans
+from grader.evidence.spans import COMPUTING, Span, on_core, spans
+from grader.evidence.trail import Mark, Operation
 from grader.intake.stage import NotThere
 from grader.playbill import INSTEAD, SCENES, Scene
 from grader.reports import chart, drawing
-from grader.reports.drawing import Picture
+from grader.reports.drawing import LATE, Picture, work
 from grader.reports.plugin import GradingRun
 from grader.reports.trace import trace
 from grader.whole import written_whole
@@ -35,7 +36,10 @@ from grader.worlds.world import Limits, World
 
 OUTPUTS = "timeline.svg", "timeline.json"
 MOST_RANKS = 16
-RUNS = 6  # as in worlds/scenes.py, which the judge does not import
+RUNS = 8  # as in worlds/scenes.py, which the judge does not import
+
+
+BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
 
 
 class CannotDraw(Exception):
@@ -50,6 +54,7 @@ class Scenery:
     picture: Picture | None
     missing: str = ""
     diagnosis: str = ""
+    disturbed: bool = False  # whether ranks had to wait for a core
 
 
 class Stagehand:
@@ -66,19 +71,34 @@ class Stagehand:
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
+        disturbed = _disturbed(drawn, on_core(report, 0))
         for rank in report.ranks:  # that the ranks meet between two runs is none of the student's business
-            rank.trail = [event for event in rank.trail if not (isinstance(event, Operation) and _is_ours(event))]
+            reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
+            if reached and _is_ours(reached[-1]):
+                rank.outcomes.setdefault(0, Returned(None, [], {}))
+            rank.trail = [event for event in rank.trail if not (_is_ours(event))]
         found = trouble(report, 0)
-        picture = Picture(scene.title, drawn, _busy(drawn), (scene.look,))
+        counted = _communications(drawn)
+        picture = Picture(scene.title, drawn, _shares(drawn) if scene.share else (), (scene.look, *counted))
         if found and not found.implemented:
             return Scenery(scene, None, missing=found.headline)
         if found:
             communicated = any(span.operation for span in drawn)  # else there is nothing to see
             diagnosis = str(found).replace(f"{report.stage}/", "")
-            return Scenery(scene, replace(picture, below=()) if communicated else None, diagnosis=diagnosis)
+            return Scenery(
+                scene,
+                replace(picture, below=counted) if communicated else None,
+                diagnosis=diagnosis,
+                disturbed=disturbed,
+            )
         if scene.driver == "pipeline":
             picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
-        return Scenery(scene, picture)
+            if not any(map(_is_pass, drawn)):
+                sentence = (
+                    "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
+                )
+                picture = replace(picture, below=(*picture.below, sentence))
+        return Scenery(scene, picture, disturbed=disturbed)
 
     def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
         """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
@@ -104,23 +124,58 @@ class Stagehand:
         return f"bubble {shown[0]} measured, {shown[1]} in theory"
 
 
-def _is_ours(operation: Operation) -> bool:
+def _is_ours(event: object) -> bool:
     """Whether this is the barrier before a run: see ``worlds/scenes.py``."""
-    return operation.kind == "barrier" and operation.file is None
+    return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
 def _is_pass(span: Span) -> bool:
     return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
 
 
-def _busy(drawn: Sequence[Span]) -> list[str]:
+def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
+    """Whether a rank was far shorter on a core than what is drawn as its computing."""
+    ranks = sorted({span.rank for span in drawn})
+    if len(on_core) != len(ranks) or len(ranks) > container.cores():
+        return False
+    return any(seconds < 0.8 * _computed(drawn, rank) - 0.001 for rank, seconds in zip(ranks, on_core))
+
+
+def _computed(drawn: Sequence[Span], rank: int) -> float:
+    own = [span for span in drawn if span.rank == rank and span.kind == COMPUTING and span.end is not None]
+    return sum(span.end - span.begin for span in own if work(span) != LATE)
+
+
+def _communications(drawn: Sequence[Span]) -> list[str]:
+    """How many communications each rank started, and of how many bytes."""
+    started = {(o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
+    said: dict[int, str] = {}
+    for rank in sorted({span.rank for span in drawn}):
+        own = [operation for operation in started.values() if operation.rank == rank]
+        many, sizes = Counter(o.name for o in own), Counter()
+        for operation in own:
+            sizes[operation.name] += operation.bytes
+        parts = [
+            f"{many[name]} × {name}" + f" ({sizes[name] / (1 << 20):.3g} MiB)" * (sizes[name] > 0)
+            for name in sorted(many)
+        ]
+        said[rank] = ", ".join(parts) or "none"
+    if len(set(said.values())) == 1:
+        return [f"Communications of each rank: {said[min(said)]}."]
+    return (
+        ["Communications of " + "; of ".join(f"rank {rank} {text}" for rank, text in said.items()) + "."]
+        if said
+        else []
+    )
+
+
+def _shares(drawn: Sequence[Span]) -> list[str]:
     """Of each rank, the part of the whole time in which it computed."""
     if any(span.end is None for span in drawn):
         return []
     whole = max((span.end for span in drawn), default=0.0) or 1.0
     ranks = sorted({span.rank for span in drawn})
-    computed = [sum(s.end - s.begin for s in drawn if s.rank == rank and s.kind == COMPUTING) for rank in ranks]
-    return [f"{100 * seconds / whole:.0f} % busy" for seconds in computed]
+    return [f"computes {100 * _computed(drawn, rank) / whole:.0f} %" for rank in ranks]
 
 
 def _arguments() -> argparse.Namespace:
@@ -144,6 +199,7 @@ def _ranks(asked: str | None) -> int:
 
 def _write(into: Path, contents: list[str]) -> None:
     try:
+        into.mkdir(parents=True, exist_ok=True)
         for name, content in zip(OUTPUTS, contents):
             with written_whole(into / name) as file:
                 file.write(content.encode())
@@ -161,8 +217,6 @@ def _notes(ranks: int) -> list[str]:
             f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing includes waiting for a core, and "
             "no schedule can be faster than the cores are."
         )
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > cores + 1:
-        notes.append("Other programs were busy on these cores: some of what is drawn is waiting for them.")
     return notes
 
 
@@ -170,7 +224,8 @@ def draw(arguments: argparse.Namespace) -> int:
     if arguments.part not in PARTS:
         raise CannotDraw(f"there is no part “{arguments.part}”; there are {', '.join(PARTS)}")
     ranks, into = _ranks(arguments.ranks), arguments.into
-    if not into.is_dir() or not os.access(into, os.W_OK):
+    there = next(folder for folder in (into, *into.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
         raise CannotDraw(f"{into} is not a folder that can be written to")
     for name in OUTPUTS:
         if (into / name).is_dir():
@@ -180,16 +235,20 @@ def draw(arguments: argparse.Namespace) -> int:
         if reason := run.staged.absent.get(arguments.part):
             raise CannotDraw(reason)
         stagehand = Stagehand(run, ranks)
-        notes = _notes(ranks)  # before the ranks themselves are busy
+        notes = _notes(ranks)
+        crowded = (
+            hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * container.cores()
+        )  # before the ranks themselves are busy
         played = [stagehand.play(scene) for scene in SCENES[arguments.part]]
         if played[0].missing and arguments.part in INSTEAD:
             played += [stagehand.play(scene) for scene in INSTEAD[arguments.part]]
     finally:
         run.end()
-    return _show(played, notes, into)
+    above = [BUSY] if crowded or any(scenery.disturbed for scenery in played) else []
+    return _show(played, above, notes, into)
 
 
-def _show(played: list[Scenery], notes: list[str], into: Path) -> int:
+def _show(played: list[Scenery], above: list[str], notes: list[str], into: Path) -> int:
     console = Console(highlight=False)
     shown = [scenery for scenery in played if scenery.picture]
     sentences = [scenery.missing or scenery.diagnosis for scenery in played if not scenery.picture]
@@ -200,14 +259,18 @@ def _show(played: list[Scenery], notes: list[str], into: Path) -> int:
     pictures = [scenery.picture for scenery in shown]
     in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
-    _write(into, [drawing.sheet(in_file), json.dumps(trace(pictures), ensure_ascii=False)])
+    _write(into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)])
+    part = shown[0].scene.function.partition(".")[0]
+    functions = dict.fromkeys(scenery.scene.function.partition(".")[2] for scenery in shown)
+    for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
+        _say(console, sentence)
     for scenery, drawn in zip(shown, chart.text(pictures, console.width)):
         console.print()
         console.print(drawn, soft_wrap=True)
         for sentence in [*scenery.picture.below, *([scenery.diagnosis] if scenery.diagnosis else [])]:
             _say(console, sentence)
     console.print()
-    console.print(chart.legend(pictures))
+    console.print(chart.legend(pictures, console.width))
     for note in notes:
         _say(console, note)
     _say(

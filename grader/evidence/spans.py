@@ -17,9 +17,10 @@ from grader.evidence.agreement import examine
 from grader.evidence.trail import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
 from grader.worlds.report import Raised, Returned, WorldReport
 
-COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting"
+COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
 PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
-BOUNDS = {"call", "run"}
+BOUNDS = {"call", "run", "watch"}  # these are none
+ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
 DEEPEST = 16  # pieces inside each other
 MOST_RUNS = 16  # in a call
 
@@ -28,11 +29,12 @@ MOST_RUNS = 16  # in a call
 class Span:
     """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world was ended.
 
-    ``background``: a communication under way while the rank's program goes on. All other spans of a rank follow each other.
+    ``background``: a communication under way while the rank's program goes on, or a time that a stopwatch takes. All other spans
+    of a rank follow each other.
     """
 
     rank: int
-    kind: str  # computing, communicating or waiting
+    kind: str  # computing, communicating, waiting or timed
     label: str
     begin: float
     end: float | None
@@ -73,8 +75,21 @@ def spans(report: WorldReport, call: int) -> list[Span]:
         stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
         found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
         found += _background(trail, stays, received, absent, ends[rank]) if followed else []
+        found += _timed(trail)
     scaled = [_scaled(span, zero) for span in found]
     return sorted(scaled, key=lambda span: (span.rank, span.background, span.begin))
+
+
+def on_core(report: WorldReport, call: int) -> list[float]:
+    """For how many seconds each rank's program was on a core, in the run that is drawn; of a rank that does not say so, nothing."""
+    begins, ends = _bounds(report, call)
+    said = [
+        ON_CORE.fullmatch(event.name)
+        for rank, begin in begins.items()
+        for event in report.ranks[rank].trail
+        if isinstance(event, Mark) and event.call == call and begin <= event.at <= (ends[rank] or 0)
+    ]
+    return [int(found[1]) / 1e9 for found in said if found]
 
 
 def _scaled(span: Span, zero: int) -> Span:
@@ -314,4 +329,18 @@ def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, e
                 *(_where(operation), operation, missing),
             )
         )
+    return found
+
+
+def _timed(trail: list) -> list[Span]:
+    """Where the program's own stopwatch ran."""
+    found, began = [], {}
+    for event in trail:
+        piece = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
+        if piece and piece[1] == "watch":
+            if piece[3] == "began":
+                began[piece[2]] = event.at
+            elif piece[2] in began:
+                number = piece[2] or ""
+                found.append(Span(event.rank, TIMED, f"timed {number}", began.pop(piece[2]), event.at, None, True))
     return found

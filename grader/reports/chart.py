@@ -8,16 +8,28 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
-from grader.reports.drawing import PASSES, Picture, horizon, standing, ticks, work
+from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
+from grader.reports.drawing import BARRIER, LATE, LEGEND, PASSES, Picture, horizon, meaning, standing, ticks, work
 
-SIGNS = {COMPUTING: "#", COMMUNICATING: "=", WAITING: "·", "forward": "F", "backward": "B"}
+SIGNS = {
+    COMPUTING: "#",
+    COMMUNICATING: "=",
+    WAITING: "·",
+    "forward": "F",
+    "backward": "B",
+    LATE: "z",
+    BARRIER: "!",
+    TIMED: "[ ]",
+}
 STYLES = {
     "forward": "bold blue",
     "backward": "bold green",
     COMPUTING: "cyan",
     COMMUNICATING: "yellow",
     WAITING: "dim",
+    BARRIER: "magenta",
+    LATE: "dim",
+    TIMED: "bold",
     "under way": "yellow",
     "stuck": "bold red",
 }
@@ -35,7 +47,8 @@ def _drawn(picture: Picture, width: int, room: int, until: float) -> Text:
     lines = [Text(picture.title, "bold")] if picture.title else []
     for index, rank in enumerate(picture.ranks):
         own = [span for span in picture.spans if span.rank == rank]
-        program, background = [s for s in own if not s.background], [s for s in own if s.background]
+        program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
+        background = [s for s in own if s.background and s.kind != TIMED]
         stuck = [s for s in program if s.end is None]
         edge = Text(">", "bold red") if stuck else Text("|")
         note = picture.beside[index] if index < len(picture.beside) else ""
@@ -44,6 +57,8 @@ def _drawn(picture: Picture, width: int, room: int, until: float) -> Text:
                 f"rank {rank}".ljust(LEFT - 1), "|", _row(program, room, until), edge, f" {note}" * bool(note)
             )
         )
+        if timed:
+            lines.append(Text.assemble(" " * LEFT, _watched(timed, room, until)))
         if background:
             lines.append(Text.assemble(" " * LEFT, _under_way(background, room, until)))
         lines += [
@@ -87,8 +102,6 @@ def _row(spans: Sequence[Span], room: int, until: float) -> Text:
 
 
 def sign(span: Span) -> str:
-    if span.kind == COMMUNICATING and span.operation is not None and span.operation.kind == "barrier":
-        return "!"
     if span.micro_batch is None or work(span) not in PASSES:
         return SIGNS[work(span)]
     return str(span.micro_batch % 10) if work(span) == "forward" else chr(ord("a") + span.micro_batch % 26)
@@ -100,6 +113,15 @@ def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
         for column in _cells(span, room, until):
             cells[column] = "-"
     return Text("".join(cells), STYLES["under way"])
+
+
+def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
+    """Brackets from where a watch starts to where it stops."""
+    cells = [" "] * room
+    for span in spans:
+        columns = _cells(span, room, until)
+        cells[columns[0] : columns[0] + len(columns)] = f"[{'':_<{max(len(columns) - 2, 0)}}]"[: max(len(columns), 2)]
+    return Text("".join(cells[:room]), STYLES[TIMED])
 
 
 def _scale(room: int, until: float) -> Text:
@@ -114,22 +136,27 @@ def _scale(room: int, until: float) -> Text:
     return Text("".join(cells).rstrip(), "dim")
 
 
-def legend(pictures: Sequence[Picture]) -> Text:
-    """What the signs mean that occur."""
+def legend(pictures: Sequence[Picture], width: int) -> Text:
+    """What the signs mean that occur; a line ends between two of them."""
     spans = [span for picture in pictures for span in picture.spans]
-    there = {work(span) for span in spans if not span.background}
+    there = {work(span) for span in spans if not span.background or span.kind == TIMED}
     numbered = {work(span) for span in spans if span.micro_batch is not None}
     parts = []
-    for kind in PASSES:
+    for kind in LEGEND:
         if kind in there:
-            signs = ("0 1 2 …" if kind == "forward" else "a b c …") if kind in numbered else SIGNS[kind]
-            parts.append(Text.assemble((signs, STYLES[kind]), f" {kind}{' of a micro-batch' * (kind in numbered)}"))
-    names = {COMPUTING: "computing", COMMUNICATING: "communicating", WAITING: "waiting for another rank"}
-    parts += [Text.assemble((SIGNS[kind], STYLES[kind]), f" {name}") for kind, name in names.items() if kind in there]
-    if any(sign(span) == "!" for span in spans):
-        parts.append(Text.assemble(("!", STYLES[COMMUNICATING]), " barrier"))
-    if any(span.background for span in spans):
-        parts.append(Text.assemble(("-", STYLES["under way"]), " under way beside the program"))
+            signs = SIGNS[kind]
+            if kind in PASSES and kind in numbered:
+                signs = "0 1 2 …" if kind == "forward" else "a b c …"
+            of_what = " of micro-batch 0, 1, 2, …" if kind in PASSES and kind in numbered else ""
+            parts.append(Text.assemble((signs, STYLES[kind]), f" {meaning(kind, there)}{of_what}"))
+    if any(span.background and span.kind == COMMUNICATING for span in spans):
+        parts.append(Text.assemble(("-", STYLES["under way"]), " communicating while the program goes on"))
     if any(span.end is None for span in spans):
         parts.append(Text.assemble((">", STYLES["stuck"]), " stands still"))
-    return Text("   ").join(parts)
+    lines: list[Text] = []
+    for part in parts:
+        if lines and lines[-1].cell_len + 3 + part.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "   ", part)
+        else:
+            lines.append(part)
+    return Text("\n").join(lines)

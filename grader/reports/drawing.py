@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span
+from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 
 WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
 LANE, THIN, MOST_THIN, GAP = (
@@ -23,15 +23,18 @@ LANE, THIN, MOST_THIN, GAP = (
 )  # heights: of a rank's program, of a communication under way beside it (at most four)
 MOST_SPANS = 4000  # in a drawing
 PASSES = "forward", "backward"
+LATE, BARRIER = "late", "barrier"
 STYLE = """
 .tl { font: 12px system-ui, sans-serif; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --on: #ffffff; --stuck: #c4232f;
-  --forward: #1f66b1; --backward: #137a5f; --computing: #5e7590; --communicating: #c05f00; --waiting: #8c959f; }
+  --forward: #1f66b1; --backward: #137a5f; --computing: #5e7590; --communicating: #c05f00; --waiting: #8c959f; --barrier: #8250df; --late: #d1d9e0; }
 @media (prefers-color-scheme: dark) { .tl { --ink: #e6edf3; --faint: #9da7b1; --line: #3d444d; --on: #0d1117; --stuck: #ff7b72;
-  --forward: #6cb0f5; --backward: #4cc38a; --computing: #a3b4c6; --communicating: #f0a04b; --waiting: #7d8590; } }
+  --forward: #6cb0f5; --backward: #4cc38a; --computing: #a3b4c6; --communicating: #f0a04b; --waiting: #7d8590;
+  --barrier: #b083f0; --late: #3d444d; } }
 .tl text { fill: var(--ink); } .tl .faint { fill: var(--faint); font-size: 11px; } .tl .title { font-size: 14px; font-weight: 600; }
 .tl .number { fill: var(--on); font-size: 11px; text-anchor: middle; } .tl .stuck { fill: var(--stuck); }
 .tl .axis { stroke: var(--line); } .tl .forward { fill: var(--forward); } .tl .backward { fill: var(--backward); }
 .tl .computing { fill: var(--computing); } .tl .communicating { fill: var(--communicating); }
+.tl .barrier { fill: var(--barrier); } .tl .late { fill: var(--late); } .tl .timed { fill: var(--ink); }
 .tl .outline { fill: none; stroke: var(--waiting); stroke-width: .7; } .tl .open { fill: none; stroke: var(--stuck); stroke-width: 1.5; }
 """
 
@@ -62,11 +65,14 @@ def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> st
     return sheet([Picture(title, spans, (), below)])
 
 
-def sheet(pictures: Sequence[Picture], title: str = "") -> str:
-    """Several drawings below each other, on the same scale of time, with a legend below them."""
+def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
+    """Several drawings below each other, on the same scale of time, with a legend below them; ``above`` them sentences."""
     until = horizon(pictures)
     hatch = f"tl-{zlib.crc32(repr([(p.title, p.spans) for p in pictures]).encode()):08x}"  # a page may hold several
     parts, top = [], 8
+    for line in (line for sentence in above for line in _wrapped(sentence)):
+        parts.append(_text(4, top + 12, line, "stuck"))
+        top += 20
     for picture in pictures:
         drawn, top = _picture(picture, top, until, hatch)
         parts += drawn
@@ -103,7 +109,8 @@ def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[li
             parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], "faint"))
         parts += [_bar(s, top, LANE, scale, until, hatch) for s in own if not s.background]
         top += LANE
-        below = rows([span for span in own if span.background], MOST_THIN)
+        below = rows([span for span in own if span.kind == TIMED], 1)
+        below += rows([span for span in own if span.background and span.kind != TIMED], MOST_THIN)
         for row in below:
             parts += [_bar(s, top + 1, THIN - 1, scale, until, hatch) for s in row]
             top += THIN
@@ -133,15 +140,17 @@ def standing(span: Span) -> str:
 def described(span: Span) -> str:
     """A span in words, for whoever points at it."""
     lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
-    under_way = ", under way beside the program" if span.background else ""
+    under_way = ", under way beside the program" if span.background and span.kind != TIMED else ""
     detail = f" at {span.where}" if span.where else ""
-    return f"rank {span.rank} {span.kind}{under_way}: {span.label or 'its own program'}{detail}, {lasted}"
+    return f"rank {span.rank} {work(span) if work(span) == LATE else span.kind}{under_way}: {span.label or 'its own program'}{detail}, {lasted}"
 
 
 def work(span: Span) -> str:
-    """forward, backward, or the kind: what the colour says."""
+    """forward, backward, late, barrier, or the kind: what the colour says."""
     word = span.label.partition(" ")[0]
-    return word if span.kind == COMPUTING and word in PASSES else span.kind
+    if span.kind == COMMUNICATING and span.operation is not None and span.operation.kind == "barrier":
+        return BARRIER
+    return word if span.kind == COMPUTING and word in (*PASSES, LATE) else span.kind
 
 
 def _bar(span: Span, top: float, height: float, scale: float, until: float, hatch: str) -> str:
@@ -196,20 +205,33 @@ LEGEND = {
     "forward": "forward",
     "backward": "backward",
     COMPUTING: "computing",
-    COMMUNICATING: "communicating (thin: under way beside the program)",
+    LATE: "made to come late",
+    COMMUNICATING: "communicating",
+    BARRIER: "barrier",
     WAITING: "waiting for another rank",
+    TIMED: "a watch runs",
 }
+
+
+def meaning(kind: str, there: set[str]) -> str:
+    """What a colour says, where there are these."""
+    return "computing anything else" if kind == COMPUTING and there & set(PASSES) else LEGEND[kind]
 
 
 def _legend(pictures: Sequence[Picture], top: float, hatch: str) -> tuple[list[str], float]:
     there = {work(span) for picture in pictures for span in picture.spans}
+    entries = [(kind, meaning(kind, there), 2 if kind == TIMED else 11) for kind in LEGEND if kind in there]
+    if any(span.background and span.kind == COMMUNICATING for picture in pictures for span in picture.spans):
+        entries.append((COMMUNICATING, "under way while the program goes on", THIN - 1))
     parts, x = [], 4.0
-    for kind, name in LEGEND.items():
-        if kind in there:
-            look = f'fill="url(#{hatch})"' if kind == WAITING else f'class="{kind}"'
-            parts.append(f'<rect x="{x:g}" y="{top:g}" width="18" height="11" {look}/>')
-            parts.append(_text(x + 24, top + 10, name, "faint"))
-            x += 24 + 6.2 * len(name) + 18
+    for kind, name, height in entries:
+        wide = 24 + 6.2 * len(name) + 18
+        if x + wide > WIDTH and x > 4:
+            x, top = 4.0, top + 18
+        look = f'fill="url(#{hatch})"' if kind == WAITING else f'class="{kind}"'
+        parts.append(f'<rect x="{x:g}" y="{top + (11 - height) / 2:g}" width="18" height="{height}" {look}/>')
+        parts.append(_text(x + 24, top + 10, name, "faint"))
+        x += wide
     return parts, top + 22
 
 

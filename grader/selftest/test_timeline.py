@@ -13,7 +13,7 @@ import pytest
 
 from grader.assignment import PARTS
 from grader.evidence.diagnosis import trouble
-from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING, Span, spans
+from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span, on_core, spans
 from grader.evidence.trail import Mark, Operation, Progress, read_event
 from grader.face import call
 from grader.intake.stage import stage
@@ -22,7 +22,7 @@ from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
-from grader.timeline import RUNS
+from grader.timeline import RUNS, _communications, _disturbed, _shares
 from grader.worlds import frames, scenes
 from grader.worlds import world as worlds
 from grader.worlds.drivers import DRIVERS
@@ -206,6 +206,49 @@ def crossed() -> WorldReport:
     trails = [[mark(r, 0, "call began"), *blocking(r, 10 + r, None, "send", peer=1 - r)] for r in (0, 1)]
     trails[0].insert(1, operation(0, 2, "recv", peer=1))
     return world(*trails, ended=False)
+
+
+def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
+    reads = [mark(0, at, f"watch {n} {what}") for at, n, what in [(10, 1, "began"), (30, 1, "ended"), (40, 2, "began")]]
+    report = world([mark(0, 0, "call began"), *reads, mark(0, 50, "call ended")])
+    (watched,) = [span for span in spans(report, 0) if span.kind == TIMED]
+    assert (watched.begin, watched.end) == (pytest.approx(0.01), pytest.approx(0.03)) and watched.label == "timed 1"
+    assert program(report, 0) == [(COMPUTING, 0, 50)]  # the program goes on as it did
+    lane = chart.text([Picture("", spans(report, 0))], 80)[0].plain.splitlines()[1]
+    assert lane.index("[") == pytest.approx(9 + 70 / 5, abs=2) and lane.index("]") == pytest.approx(
+        9 + 70 * 3 / 5, abs=2
+    )
+
+
+def test_a_rank_that_was_kept_from_its_core_is_noticed():
+    report = world([mark(0, 0, "call began"), mark(0, 99, "90000000 ns on a core"), mark(0, 100, "call ended")])
+    assert on_core(report, 0) == [0.09] and not _disturbed(spans(report, 0), on_core(report, 0))
+    report = world([mark(0, 0, "call began"), mark(0, 99, "60000000 ns on a core"), mark(0, 100, "call ended")])
+    assert _disturbed(spans(report, 0), on_core(report, 0))
+    asleep = [mark(0, 1, "late began"), mark(0, 50, "late ended"), mark(0, 99, "50000000 ns on a core")]
+    report = world([mark(0, 0, "call began"), *asleep, mark(0, 100, "call ended")])
+    assert not _disturbed(spans(report, 0), on_core(report, 0)) and _shares(spans(report, 0)) == ["computes 51 %"]
+
+
+def test_communications_are_counted_once_each_and_by_rank():
+    first, second = (operation(0, at, "all_reduce") for at in (1, 2))
+    drawn = [Span(0, kind, "", 0.0, 1.0, operation=first) for kind in (WAITING, COMMUNICATING)]
+    drawn.append(Span(0, COMMUNICATING, "", 1.0, 2.0, None, True, operation=second))
+    assert _communications(drawn) == [f"Communications of each rank: 2 × all-reduce ({48 / (1 << 20):.3g} MiB)."]
+    drawn.append(Span(1, COMPUTING, "", 0.0, 2.0))
+    assert _communications(drawn)[0].endswith("; of rank 1 none.")
+
+
+def test_a_legend_breaks_between_its_entries():
+    drawn = [Span(0, kind, "", 0.0, 1.0) for kind in (COMPUTING, COMMUNICATING, WAITING)]
+    drawn += [Span(0, COMPUTING, label, 0.0, 1.0) for label in ("forward", "backward", "late")]
+    lines = chart.legend([Picture("", drawn)], 40).plain.splitlines()
+    assert all(len(line) <= 40 for line in lines) and len(lines) > 2
+    entries = {entry.strip() for line in lines for entry in line.split("   ")}
+    assert entries == {
+        *("F forward", "B backward", "# computing anything else", "z made to come late", "= communicating"),
+        "· waiting for another rank",
+    }
 
 
 def test_a_deadlock_is_open_to_the_right_and_names_whom_it_waits_for():
@@ -449,15 +492,15 @@ def test_the_solutions_are_drawn(part, tmp_path, server):
 def test_the_bubble_shrinks(tmp_path, server):
     """By the functions of problem 5.6, beside which stands the part of the time in which each rank computed."""
     done = timeline("pipeline_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
-    assert "0.50 in theory" in done.stdout and done.stdout.count("0.11 in theory") == 2
+    assert "0.50 in theory" in done.stdout and done.stdout.count("0.20 in theory") == 2
     found = json.loads((tmp_path / "timeline.json").read_text())
     passes = [e for e in found["traceEvents"] if e.get("cat") == COMPUTING and "micro-batch" in e["args"]]
-    for process, many in ((1, 1), (2, 8), (3, 8)):
+    for process, many in ((1, 1), (2, 4), (3, 4)):
         for name in ("forward", "backward"):
             numbers = {e["args"]["micro-batch"] for e in passes if e["pid"] == process and e["name"].startswith(name)}
             assert numbers == set(range(many))
     messages = [e for e in found["traceEvents"] if e["ph"] == "s"]
-    assert [len([e for e in messages if e["pid"] == process]) for process in (1, 2, 3)] == [2, 16, 16]
+    assert [len([e for e in messages if e["pid"] == process]) for process in (1, 2, 3)] == [2, 8, 8]
 
 
 def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
@@ -486,7 +529,6 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
 
 
 def test_without_the_bubbles_problem_there_is_no_figure(tmp_path, server):
-    (tmp_path / "out").mkdir()
     submission = with_stubs(tmp_path, "pipeline_parallel", "bubble_fraction")
     done = timeline("pipeline_parallel", submission, tmp_path / "out", server=server)
     assert (
@@ -509,7 +551,25 @@ def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
         and "Likely: every rank sends first" in done.stdout
     )
     slices = check_trace(json.loads((tmp_path / "out" / "timeline.json").read_text()))
-    assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]]
+    assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]] * 2  # in two functions
+
+
+def test_a_rank_that_has_returned_is_said_to_have(tmp_path, server):
+    submission = with_stubs(tmp_path, "collectives")
+    wrong = """
+def shift_right(tensor):
+    rank, received = dist.get_rank(), torch.empty_like(tensor)
+    if rank == 0:
+        dist.recv(received, src=1)
+    return received
+"""
+    with open(submission / "collectives.py", "a") as file:
+        file.write(wrong)
+    into = tmp_path / "new" / "folder"
+    done = timeline("collectives", submission, into, "--ranks", "2", server=server)
+    assert done.returncode == 1 and "rank 1 has already returned" in done.stdout
+    assert "Likely: rank 1 returned without sending to rank 0." in " ".join(done.stdout.split())
+    assert (into / "timeline.svg").exists()
 
 
 def test_a_file_that_does_not_import_is_said_once(tmp_path, server):
@@ -525,13 +585,15 @@ def test_a_file_that_does_not_import_is_said_once(tmp_path, server):
     [
         ("rings", "solutions", "", (), "there is no part “rings”"),
         ("collectives", "nowhere", "", (), "there is no"),
-        ("collectives", "solutions", "nowhere", (), "is not a folder that can be written to"),
+        ("collectives", "solutions", "../file", (), "is not a folder that can be written to"),
+        ("collectives", "solutions", "../file/below", (), "is not a folder that can be written to"),
         ("collectives", "solutions", "", ("--ranks", "1"), "2 to 16 ranks, not 1"),
         ("collectives", "solutions", "", ("--ranks", "x"), "2 to 16 ranks, not x"),
         ("collectives", "grader", "", (), "has no collectives.py"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_a_sentence(part, submission, into, options, sentence, tmp_path, server):
+    (tmp_path.parent / "file").touch()
     done = timeline(part, ROOT / submission, tmp_path / into, *options, server=server)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("cannot draw: ") and sentence in done.stderr and done.stderr.count("\n") == 1

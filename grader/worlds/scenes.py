@@ -5,16 +5,19 @@ Drivers, as in ``drivers``; but their inputs are made here, since what they retu
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 Mark = Callable[[str], None]
-RUNS = 6
+RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, where one is
 WIDTH, ROWS = 1024, 128
+LAYERS = 4  # of a pipeline's stage: so many that computing takes far longer than a message
 
 
 def _drawn(run: Callable[[], Any], mark: Mark) -> None:
@@ -23,7 +26,9 @@ def _drawn(run: Callable[[], Any], mark: Mark) -> None:
     for number in range(RUNS):
         dist.barrier()
         with _piece(f"run {number}", mark):
+            before = time.thread_time_ns()
             run()
+            mark(f"{time.thread_time_ns() - before} ns on a core")
 
 
 @contextmanager
@@ -44,7 +49,7 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
     def run() -> None:
         if kwargs["late"] and last:
-            with _piece("something else", mark):
+            with _piece("late", mark):
                 time.sleep(LATE)
         function(tensor)
 
@@ -64,16 +69,26 @@ def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier."""
+    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier. Marks when its watch runs."""
     tensor, last = torch.ones(1 << 20), dist.get_rank() == dist.get_world_size() - 1
 
     def barrier() -> None:
         if last:
-            with _piece("something else", mark):
+            with _piece("late", mark):
                 time.sleep(LATE / 4)
         dist.barrier()
 
-    _drawn(lambda: function(lambda: dist.all_reduce(tensor), 1, 4, barrier=barrier), mark)
+    def run() -> None:
+        reads = count()
+
+        def clock() -> float:
+            number, stops = divmod(next(reads), 2)
+            mark(f"watch {number + 1} {'ended' if stops else 'began'}")
+            return time.perf_counter()
+
+        function(lambda: dist.all_reduce(tensor), 1, 4, clock=clock, barrier=barrier)
+
+    _drawn(run, mark)
 
 
 def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
@@ -81,7 +96,27 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
     from handout import mlp
 
     weights, shard = mlp.init_weights(4, WIDTH), _random(ROWS, WIDTH)
-    _drawn(lambda: function(weights, shard), mark)
+    passes = {
+        "forward": [(mlp, "layer_forward"), (mlp, "forward"), (mlp, "loss")],
+        "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
+    }
+    passes["backward"] += [(torch.autograd, "backward"), (torch.autograd, "grad")]
+    with ExitStack() as stack:  # the step is one call: what it calls tells its two passes apart
+        for name, places in passes.items():
+            for owner, attribute in places:
+                told = _told(getattr(owner, attribute), name, mark)
+                stack.enter_context(mock.patch.object(owner, attribute, told))
+        _drawn(lambda: function(weights, shard), mark)
+
+
+def _told(function: Callable, name: str, mark: Mark) -> Callable:
+    """The function, as a piece of work."""
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        with _piece(name, mark):
+            return function(*args, **kwargs)
+
+    return told
 
 
 def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
@@ -142,7 +177,7 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``run_schedule`` with two layers on every stage. ``schedule`` names the student's function for it; None for one micro-batch."""
+    """``run_schedule`` with a few layers on every stage. ``schedule`` names the student's function for it; None for one micro-batch."""
     from handout import mlp, pipeline_parallel
     from handout.timeline import Timeline
 
@@ -156,16 +191,16 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     actions = [("forward", 0), ("backward", 0)]
     if kwargs["schedule"]:
         actions = getattr(pipeline_parallel, kwargs["schedule"])(stage, size, count)
-    weights = mlp.init_weights(2, WIDTH)
+    weights = mlp.init_weights(LAYERS, WIDTH)
     x = _random(kwargs["rows"], WIDTH) if stage == 0 else None
     _drawn(lambda: function(actions, weights, x, kwargs["rows"], count, Marked()), mark)
 
 
 def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``pipeline_forward``, then ``pipeline_backward``, with two layers on every stage."""
+    """``pipeline_forward``, then ``pipeline_backward``, with a few layers on every stage."""
     from handout import mlp, pipeline_parallel
 
-    weights = mlp.init_weights(2, WIDTH)
+    weights = mlp.init_weights(LAYERS, WIDTH)
     x = _random(kwargs["rows"], WIDTH) if dist.get_rank() == 0 else None
 
     def run() -> None:
