@@ -28,12 +28,16 @@ def test_bandwidths(world):
         call("benchmarking.bus_bandwidth", "all_reduce", 4 * 10**9, 4, 2.0),
         call("benchmarking.algorithm_bandwidth", 4 * 10**9, 0.0, may_raise=True),
     )
-    size.returns(np.array(400.0), part=as_number)
+    part = {
+        "the bytes that a rank puts in: the array is what comes out of an all-gather, n times as much": np.array(100.0)
+    }
+    size.returns(np.array(400.0), part=as_number, lookalikes=[part])
     gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
     algorithm.returns(np.array(2.0), within=CLOSE, part=as_number, lookalikes=[gib])
     plain = {
         "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(2.0),
         "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
+        "2n/(n−1), which is the factor upside down: 2(n−1)/n": np.array(16 / 3),
     }
     bus.returns(np.array(3.0), within=CLOSE, part=as_number, lookalikes=[plain])
     timeless.raises_value_error("0")
@@ -57,12 +61,15 @@ def test_stopwatch(world):
         "a call of warm-up too many": np.array([5.0, 2.0, 0.0]),
         "the mean over the ranks: a collective has ended when its slowest rank has": np.array([1.5, 3.5, 1.5]),
         "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
+        "the sum over the ranks: asked for is the slowest rank's time": np.array([3.0, 7.0, 3.0]),
         "one look at the clock for all calls: each has its own": np.array([7.0, 7.0, 7.0]) / 3,
         "the samples were sorted: they are asked for in the order of the calls": np.array([2.0, 2.0, 5.0]),
     }
     mine = "this rank's own times: the slowest rank's count"
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
+    timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
+    run.demand(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
     run.returns(
         samples,
         samples,

@@ -101,7 +101,8 @@ def test_overlapped_all_reduce(world):
     (run,) = world(
         2, call("collectives.overlapped_all_reduce", each([1, 2], [3, 4]), Probe("compute", "done"), holds=late)
     )
-    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))
+    named = "the result, [0] the sum and [1] what compute returned,"
+    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), named=named)
     run.keeps_inputs()
 
 

@@ -91,7 +91,7 @@ def test_megatron_pair(world):
         *expected,
         within=CLOSE,
         part=lambda r: r["gradients"],
-        named="the list of the gradients of column, row and x",
+        named="the list of the gradients, [0] of column, [1] of row, [2] of x,",
         lookalikes=parallel_truth.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()

@@ -43,6 +43,14 @@ class Trouble:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
+# What torch and gloo say of a usual slip → what it means.
+SLIPS = [
+    (
+        ("Boolean value of Tensor", "dist."),
+        "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and make a list of the parts.",
+    ),
+]
+
 ASK = """If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?
     Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it hangs” in ASSIGNMENT.md."""
 STILL = "If it hangs still: “When it hangs” in ASSIGNMENT.md."
@@ -125,6 +133,8 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     lines += [
         Line(sentence) for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)
     ]
+    said = first.text + "".join(line["source"] for line in first.lines[-1:])
+    lines += [_likely(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)]
     if first.type == "SystemExit":
         lines.append(Line("A rank returns its result; it does not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

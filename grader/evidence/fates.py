@@ -20,7 +20,8 @@ from grader.evidence.spans import Span, spans
 from grader.evidence.trail import Operation, operations
 from grader.worlds.report import Raised, RankReport, Returned, WorldReport
 
-GLOO = "[Gloo] "  # what torch 2.8 and 2.9 print by themselves when ranks have met
+# What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it aborts.
+GLOO = ("[Gloo] ", "terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
 
 SIGNALS = {
     signal.SIGSEGV: "segmentation fault",

@@ -412,7 +412,7 @@ def test_megatron_pair(world, rng):
                 *([g.astype(dtype) for g in own] for own in expected),
                 within=rounding(dtype),
                 part=lambda r: r["gradients"],
-                named="the list of the gradients of column, row and x",
+                named="the list of the gradients, [0] of column, [1] of row, [2] of x,",
                 lookalikes=parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
             )
             run.keeps_inputs()

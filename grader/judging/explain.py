@@ -108,8 +108,8 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
     for rank, arrays in enumerate(context.inputs):
         for array in arrays:
             if fits(got, array, expected):
-                if context.size > 1 and context.got and all(same(other, array, within=1e-7) for other in context.got):
-                    return f"every rank has rank {rank}'s input: is it the root that was asked for?"
+                if _is_everywhere(array, rank, context):
+                    return f"every rank has rank {rank}'s input, as it was: was that one asked for?"
                 if rank == context.rank:
                     return (
                         "this rank's own input came back: communicated nothing, left the result elsewhere, or returned"
@@ -122,6 +122,14 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
             " irecv and asynchronous calls return at once"
         )
     return None
+
+
+def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
+    """Whether all ranks have what went in on this rank alone."""
+    others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
+    if not context.got or not others or any(same(other, array, within=1e-7) for other in others):
+        return False
+    return all(same(got, array, within=1e-7) for got in context.got)
 
 
 def _stale(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

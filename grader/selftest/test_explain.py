@@ -50,6 +50,17 @@ def test_a_fingerprint_gives_its_sentence(got, words):
     assert words in likely(got, RIGHT, AROUND)
 
 
+def test_one_ranks_input_on_all_ranks_is_told():
+    everywhere = replace(AROUND, got=[INPUTS[1][0]] * 4)
+    assert (
+        likely(INPUTS[1][0], RIGHT, everywhere) == "every rank has rank 1's input, as it was: was that one asked for?"
+    )
+    one_is_right = replace(AROUND, got=[RIGHT, *[INPUTS[1][0]] * 3])
+    assert "this rank's own input came back" in likely(INPUTS[1][0], RIGHT, one_is_right)
+    given_to_all = replace(everywhere, inputs=[INPUTS[1]] * 4)
+    assert "this rank's own input came back" in likely(INPUTS[1][0], RIGHT, replace(given_to_all, rank=0))
+
+
 MATRIX = np.arange(1.0, 7.0).reshape(2, 3)
 SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
 

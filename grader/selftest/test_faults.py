@@ -180,6 +180,7 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
         """)
     message = verdict(world, 2)
     assert "disagree about what is sent" in message
+    assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message  # gloo's own
     assert "send to rank 1 of 4 × float32 at collectives.py:9" in message
     assert "receive from rank 0 of 2 × float32 at collectives.py:11" in message
 
@@ -197,7 +198,9 @@ def test_an_endless_loop_is_stopped_at_its_line(submit):
     )
     message = verdict(world, 2)
     assert "Stopped after 1 seconds of processor time in one call: an endless loop?" in message
-    assert "rank 1 is busy at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
+    assert (
+        "rank 1 is busy at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
+    )
     assert "(rank 0 only waited: not the cause.)" in message
 
 
@@ -300,6 +303,56 @@ def test_changed_inputs_are_told(submit):
     run.returns(X + 1)
     with pytest.raises(CheckFailed, match="rank 0 changed its input"):
         run.keeps_inputs()
+
+
+def test_a_changed_input_is_told_where_the_result_is_wrong(submit):
+    message = verdict(submit("def broken(x): return x.add_(1)"), 1)
+    assert "Your function also changed its argument: work on a copy." in message
+
+
+def test_an_input_that_is_as_it_was_is_not_told(submit):
+    assert "changed its argument" not in verdict(submit("def broken(x): return x + 1"), 1)
+
+
+def test_what_works_in_place_is_not_told_that_it_changed_its_argument(submit):
+    world = submit("def broken(x): pass\ndef train(x): return x.add_(1)")
+    assert "changed its argument" not in verdict(world, 1, function="train")
+
+
+def test_a_tensor_for_a_list_of_tensors_is_told(submit):
+    world = submit("""
+        def broken(x):
+            dist.scatter(torch.empty(2), x if dist.get_rank() == 0 else None, src=0)
+        """)
+    message = verdict(world, 2)
+    assert "Likely: a list of tensors, one for each rank, is asked for, and this is a tensor" in message, message
+
+
+def test_everybody_has_the_wrong_roots_tensor(submit):
+    world = submit("""
+        def broken(x):
+            x = x.clone()
+            dist.broadcast(x, src=0)
+            return x
+        """)
+    (run,) = world(2, call("collectives.broken", each(X, 10 * X + 1)))
+    with pytest.raises(CheckFailed, match="every rank has rank 0's input, as it was: was that one asked for"):
+        run.returns(10 * X + 1, 10 * X + 1)
+
+
+def test_a_rank_that_computes_slowly_is_busy_and_waits_for_nothing(submit):
+    world = submit(
+        """
+        def broken(x):
+            while dist.get_rank() == 0:
+                x + 1
+            return x
+        """,
+        wall_seconds=2.0,
+    )
+    message = verdict(world, 2)
+    assert "Stopped after 2 seconds, in which little moved." in message
+    assert "rank 0 is busy at collectives.py:" in message
 
 
 def test_a_flood_of_output_is_cut(submit):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
-from grader.judging.schedules import as_actions, complete, makespan, most_alive
+from grader.judging.schedules import as_actions, complete, makespan, most_alive, warm_up
 from grader.worlds.arrays import Foreign
 
 
@@ -274,3 +274,15 @@ def test_1f1b_is_the_one_of_the_papers():
     assert one_forward_one_backward(0, 3, 4) == actions("F0 F1 F2 B0 F3 B1 B2 B3")
     assert one_forward_one_backward(2, 3, 4) == actions("F0 B0 F1 B1 F2 B2 F3 B3")
     assert gpipe(1, 3, 2) == actions("F0 F1 B0 B1")
+
+
+@pytest.mark.parametrize(
+    "most, due, words",
+    [
+        (2, 2, ""),
+        (3, 2, "1 forward pass too many before the first backward pass"),
+        (1, 3, "2 forward passes too few, the stages after it run dry before the first backward pass"),
+    ],
+)
+def test_a_warm_up_is_told_its_direction(most, due, words):
+    assert warm_up(most, due).removeprefix(": ") == words

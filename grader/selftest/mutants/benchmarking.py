@@ -67,7 +67,7 @@ MUTANTS = [
         "benchmarking",
         "        barrier()\n",
         "",
-        {"hidden barrier"},
+        {"public stopwatch", "hidden barrier"},
         "no barrier before the call: a rank that comes late is waited for",
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = [
         "benchmarking",
         "    times = []\n    for _ in range(iterations):\n        synchronize()\n        barrier()\n",
         "    times = []\n    barrier()\n    for _ in range(iterations):\n        synchronize()\n",
-        {"hidden barrier"},
+        {"public stopwatch", "hidden barrier"},
         "a barrier before the first timed call alone",
     ),
     Mutant(
@@ -83,7 +83,7 @@ MUTANTS = [
         "benchmarking",
         "        barrier()\n        start = clock()\n",
         "        start = clock()\n        barrier()\n",
-        {"hidden barrier"},
+        {"public stopwatch", "hidden barrier"},
         "the barrier was timed",
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = [
         "benchmarking",
         "        operation()\n        synchronize()\n        times",
         "        operation()\n        times",
-        {"hidden synchronize"},
+        {"public stopwatch", "hidden synchronize"},
         "only telling the device was timed",
     ),
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = [
         "benchmarking",
         "        synchronize()\n        barrier()\n",
         "        barrier()\n",
-        {"hidden synchronize"},
+        {"public stopwatch", "hidden synchronize"},
         "the device was still at earlier work",
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = [
         "benchmarking",
         "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
         "    return [_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes]",
-        {"hidden sweep_is_lazy"},
+        {"public sweep", "hidden sweep_is_lazy"},
         "12 runs had ended when the first row was there. Yield each row as soon as its run has ended",
     ),
     Mutant(
@@ -279,7 +279,7 @@ MUTANTS = [
         "benchmarking",
         "    if seconds <= 0:\n",
         "    if seconds < 0:\n",
-        {"hidden bandwidth_misuse"},
+        {"public bandwidths", "hidden bandwidth_misuse"},
         "raised ZeroDivisionError",
     ),
     Mutant(
@@ -434,7 +434,7 @@ MUTANTS = [
         "        synchronize()\n",
         "        synchronize()\n        start = clock()\n        operation()\n        synchronize()\n"
         "        barrier()\n",
-        {"hidden barrier"},
+        {"public stopwatch", "hidden barrier"},
         "the barrier comes after the call",
     ),
     Mutant(
@@ -442,7 +442,7 @@ MUTANTS = [
         "benchmarking",
         "        barrier()\n        start",
         "        if dist.get_rank() == 0:\n            barrier()\n        start",
-        {"hidden barrier"},
+        {"public stopwatch", "hidden barrier"},
         "the list of samples is wrong on every rank",
     ),
     Mutant(
@@ -462,7 +462,7 @@ MUTANTS = [
         "                row = _row(collective, size, world_size, *run(collective, size))\n"
         "                if waiting:\n                    yield waiting\n                waiting = row\n"
         "        yield waiting\n\n    return rows()",
-        {"hidden sweep_is_lazy"},
+        {"public sweep", "hidden sweep_is_lazy"},
         "2 runs had ended when the first row was there",
     ),
     Mutant(

@@ -9,7 +9,7 @@ MUTANTS = [
         "dist.broadcast(received, src=root)",
         "dist.broadcast(received, src=0)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "Likely: this rank's own input came back",
+        "Likely: every rank has rank 0's input, as it was: was that one asked for?",
     ),
     Mutant(
         "all-to-all does not mind a remainder",
@@ -67,7 +67,7 @@ MUTANTS = [
         "    work.wait()  # only now may total be read\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
-        "Likely: this rank's own input came back",
+        "left the result elsewhere, or returned before wait()?",
     ),
     Mutant(
         "everybody sends first",
@@ -179,7 +179,7 @@ MUTANTS = [
         "collectives",
         "received = like.new_empty(like.shape)",
         "received = like.contiguous()",
-        {"hidden values[scatter]"},
+        {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
         "changed its input, which is to keep its values",
     ),
     Mutant(
@@ -252,7 +252,7 @@ MUTANTS = [
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
         "    total = tensor.contiguous()\n"
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
-        {"hidden values[reduce]"},
+        {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "changed its input",
     ),
     Mutant(
@@ -268,7 +268,7 @@ MUTANTS = [
         "collectives",
         "    received = tensor.clone(memory_format=torch.contiguous_format)\n",
         "    received = tensor.contiguous()\n",
-        {"hidden values[broadcast]"},
+        {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
         "changed its input",
     ),
     Mutant(
@@ -373,7 +373,12 @@ MUTANTS = [
         "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
         "    dist.all_reduce(total, op=reduction)\n",
         "    total = tensor.contiguous()\n    dist.all_reduce(total, op=reduction)\n",
-        {"hidden values[all_reduce]", "hidden average_is_exact"},
+        {
+            "public average",
+            "public the_eight_collectives[all_reduce]",
+            "hidden values[all_reduce]",
+            "hidden average_is_exact",
+        },
         "changed its input",
     ),
     Mutant(
@@ -428,6 +433,7 @@ MUTANTS = [
         '        raise ValueError(f"an average of {tensor.dtype} tensors would have to round: convert to a float dtype first")\n',
         "    pass\n",
         {
+            "public average",
             "hidden misuse[reduce]",
             "hidden misuse[reduce_scatter]",
             "hidden misuse[all_reduce]",
@@ -449,7 +455,7 @@ MUTANTS = [
         "    _check_divisible_dtype(tensor)\n    return all_reduce(tensor) / dist.get_world_size()",
         "    total = all_reduce(tensor)\n    _check_divisible_dtype(total)\n"
         "    return total / dist.get_world_size()",
-        {"hidden average_of_integers"},
+        {"public average", "hidden average_of_integers"},
         "the ValueError comes too late",
     ),
     Mutant(
@@ -549,7 +555,7 @@ MUTANTS = [
         "collectives",
         "return all_reduce(tensor) / dist.get_world_size()",
         "total = tensor.contiguous()\n    dist.all_reduce(total)\n    return total / dist.get_world_size()",
-        {"hidden average_is_exact"},
+        {"public average", "hidden average_is_exact"},
         "changed its input",
     ),
     Mutant(
@@ -579,7 +585,7 @@ MUTANTS = [
         "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
         "    total = tensor.contiguous()\n    work = dist.all_reduce(total, async_op=True)\n"
         "    result = compute()\n",
-        {"hidden it_waits_before_it_returns"},
+        {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
         "changed its input",
     ),
     Mutant(
@@ -632,7 +638,7 @@ MUTANTS = [
         "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
         "    sending = dist.isend(tensor, dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n"
         "    sending.wait()\n    return received",
-        {"hidden shift_right"},
+        {"public shift_right[2]", "hidden shift_right"},
         "contiguous",
     ),
     Mutant(

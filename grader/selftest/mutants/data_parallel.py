@@ -213,7 +213,7 @@ MUTANTS = [
         "data_parallel",
         '    if len(batch) % n:\n        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")\n',
         "",
-        {"hidden shard_batch_misuse"},
+        {"public shard_batch", "hidden shard_batch_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = [
         '        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")\n    rows = len(batch) // n\n',
         "        rows = len(batch) // n\n        start = dist.get_rank() * rows\n"
         "        return batch[start:] if dist.get_rank() == n - 1 else batch[start : start + rows]\n    rows = len(batch) // n\n",
-        {"hidden shard_batch_misuse"},
+        {"public shard_batch", "hidden shard_batch_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -230,7 +230,7 @@ MUTANTS = [
         "data_parallel",
         'raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")',
         'raise ValueError("the batch does not divide")',
-        {"hidden shard_batch_misuse"},
+        {"public shard_batch", "hidden shard_batch_misuse"},
         "ValueError does not say 10 nor 3",
     ),
     Mutant(

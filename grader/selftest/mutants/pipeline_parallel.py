@@ -72,7 +72,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if num_micro_batches < 1:",
-        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -234,7 +234,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    for kind, i in schedule:",
         "    for kind, i in one_forward_one_backward_schedule(stage, last_stage + 1, num_micro_batches):",
-        {"hidden run_schedule", "hidden run_other_legal_schedules"},
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
         "its schedule is [('forward', 0),",
     ),
     Mutant(
@@ -243,7 +243,7 @@ MUTANTS = [
         "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
         "    for weight, total in zip(weights, totals):\n        weight -= 0.01 * total\n"
         "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
-        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
         "changed its input, which is to keep its values",
     ),
     Mutant(
@@ -470,7 +470,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if dist.get_rank() == 0 and (num_micro_batches < 1 or batch_size % num_micro_batches):",
-        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
         "expected a ValueError on every rank, but rank 1",
     ),
     Mutant(
@@ -489,7 +489,7 @@ MUTANTS = [
         "    rows = batch_size // max(num_micro_batches, 1)\n    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1\n"
         "    outputs, saved, sends = [], [], []\n"
         "    if num_micro_batches < 1 or num_micro_batches > batch_size:\n        _micro_batch_rows(batch_size, num_micro_batches)\n",
-        {"hidden forward_misuse"},
+        {"public forward", "hidden forward_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -505,7 +505,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if (num_micro_batches < 1 or batch_size % num_micro_batches) and not dist.barrier():",
-        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
         "the ValueError comes too late: rank 0 had already issued the barrier",
     ),
     # ——— 5.3
@@ -539,7 +539,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    for i, saved_i in enumerate(saved):\n",
         "    for i in range(len(saved)):\n        saved_i = saved.pop(0)\n",
-        {"hidden backward_twice"},
+        {"public backward", "hidden backward_twice"},
         "IndexError: list index out of range",
     ),
     Mutant(
@@ -547,7 +547,7 @@ MUTANTS = [
         "pipeline_parallel",
         "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
         "        grad_z = z.copy_(torch.ops.aten.gelu_backward(grad_y, z))\n",
-        {"hidden backward", "hidden backward_twice"},
+        {"public backward", "hidden backward", "hidden backward_twice"},
         "changed its input",
     ),
     Mutant(
@@ -786,7 +786,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    for kind, i in schedule:\n",
         "    while schedule:\n        kind, i = schedule.pop(0)\n",
-        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
         "changed the schedule that it was given",
     ),
     Mutant(
@@ -822,7 +822,7 @@ MUTANTS = [
         "pipeline_parallel",
         "            with timeline.span(kind, i):\n                grad_x =",
         "            if timeline:\n                grad_x =",
-        {"hidden run_schedule", "hidden run_other_legal_schedules", "hidden own_timeline"},
+        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden own_timeline"},
         "recorded [('forward', 0)",
     ),
     Mutant(
@@ -967,7 +967,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    return torch.cat(outputs) if stage == last_stage else None, saved",
         "    weights.clear()\n    return torch.cat(outputs) if stage == last_stage else None, saved",
-        {"hidden forward"},
+        {"public forward", "hidden forward"},
         "changed a list that it was given",
     ),
     Mutant(

@@ -43,7 +43,7 @@ MUTANTS = [
         "tensor_parallel",
         '    if weight.shape[dim] % n:\n        raise ValueError(f"{weight.shape[dim]} {name} do not divide by {n} ranks")\n',
         "",
-        {"hidden shards_misuse"},
+        {"public shards", "hidden shards_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = [
         "tensor_parallel",
         "grad_x = grad_y.clone(memory_format=torch.contiguous_format)",
         "grad_x = grad_y.contiguous()",
-        {"hidden copy_to_ranks"},
+        {"public megatron_pair", "hidden copy_to_ranks"},
         "the gradient of y, which is to keep its values, is wrong",
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = [
         "tensor_parallel",
         "        y = x.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(y)",
         "        y = x.detach()\n        dist.all_reduce(y)",
-        {"hidden sum_over_ranks"},
+        {"public megatron_pair", "hidden sum_over_ranks"},
         "changed its input",
     ),
     Mutant(
@@ -423,7 +423,7 @@ MUTANTS = [
         "tensor_parallel",
         "        x, z = saved[l]\n",
         "        x, z = saved.pop()\n",
-        {"hidden backward_twice"},
+        {"public backward", "hidden backward_twice"},
         "pop from empty list",
     ),
     Mutant(
