@@ -77,7 +77,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
         return None
     factors = {
         n: f"exactly {n} times the expected value: averaged nowhere, or summed instead?",
-        1 / n: f"exactly 1/{n} of the expected value: divided by the world size twice, or where a sum was asked for?",
+        1 / n: f"exactly 1/{n} of the expected value: divided by the world size where a sum was asked for, or twice?",
         n * n: f"exactly {n}² times the expected value: reduced twice?",
         1 / n**2: f"exactly 1/{n}² of the expected value: divided by the world size more than once?",
         n

@@ -497,7 +497,7 @@ MUTANTS = [
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
         "    return F.gelu(SumOverRanks.apply((hidden @ row).detach()))",
         {"hidden megatron_pair_traffic"} | PAIR,
-        "the list of the gradients of column, row and x is wrong on every rank. On rank 0: [0]: expected a tensor of",
+        "[0] of column, [1] of row, [2] of x, is wrong on every rank. On rank 0: [0]: expected a tensor of",
     ),
     Mutant(
         "no gelu between the two layers",
