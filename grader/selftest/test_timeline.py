@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from grader.assignment import PARTS
 from grader.evidence.diagnosis import trouble
-from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span, on_core, spans
+from grader.evidence.spans import COMMUNICATING, COMPUTING, ON_CORE, TIMED, WAITING, Span, on_core, spans
 from grader.evidence.trail import Mark, Operation, Progress, read_event
 from grader.face import call
 from grader.intake.stage import stage
@@ -228,6 +230,15 @@ def test_a_rank_that_was_kept_from_its_core_is_noticed():
     asleep = [mark(0, 1, "late began"), mark(0, 50, "late ended"), mark(0, 99, "50000000 ns on a core")]
     report = world([mark(0, 0, "call began"), *asleep, mark(0, 100, "call ended")])
     assert not _disturbed(spans(report, 0), on_core(report, 0)) and _shares(spans(report, 0)) == ["computes 51 %"]
+
+
+def test_every_run_says_how_long_its_rank_was_on_a_core():
+    marks: list[str] = []
+    with mock.patch("torch.distributed.barrier"):
+        scenes._drawn(lambda: None, marks.append)
+    for number in range(RUNS):
+        began, on, ended = marks[3 * number :][:3]
+        assert (began, ended) == (f"run {number} began", f"run {number} ended") and ON_CORE.fullmatch(on)
 
 
 def test_communications_are_counted_once_each_and_by_rank():
@@ -501,6 +512,31 @@ def test_the_bubble_shrinks(tmp_path, server):
             assert numbers == set(range(many))
     messages = [e for e in found["traceEvents"] if e["ph"] == "s"]
     assert [len([e for e in messages if e["pid"] == process]) for process in (1, 2, 3)] == [2, 8, 8]
+
+
+def drawn_as(tmp_path: Path, process: int) -> set[str]:
+    found = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    return {event["name"] for event in found if event["ph"] == "X" and event["pid"] == process}
+
+
+def test_the_step_of_part_3_shows_its_two_passes(tmp_path, server):
+    assert timeline("data_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server).returncode == 0
+    assert all({"forward", "backward", "all-reduce"} <= drawn_as(tmp_path, process) for process in (1, 2))
+
+
+def test_the_pairs_of_part_4_communicate_half_as_often(tmp_path, server):
+    done = timeline("tensor_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server, columns=200)
+    counted = [line for line in done.stdout.splitlines() if line.startswith("Communications of each rank: ")]
+    assert [sum(map(int, re.findall(r"(\d+) ×", line))) for line in counted] == [8, 4]
+
+
+def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
+    done = timeline("benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
+    assert {"timed 1", "timed 2", "timed 3", "timed 4", "late", "barrier"} <= drawn_as(tmp_path, 1)
+    assert "timed 5" not in drawn_as(tmp_path, 1)
+    legend = done.stdout[done.stdout.rindex("# computing") :]
+    assert all(entry in legend for entry in ("z made to come late", "! barrier", "[ ] a watch runs"))
+    assert 'class="barrier"' in (tmp_path / "timeline.svg").read_text()
 
 
 def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
