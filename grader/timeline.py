@@ -10,180 +10,31 @@ import os
 import signal
 import sys
 import textwrap
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from grader.assignment import PARTS
-from grader.evidence.diagnosis import trouble
-from grader.evidence.spans import COMPUTING, Span, on_core, spans
-from grader.evidence.trail import Mark, Operation
 from grader.intake.stage import NotThere
-from grader.playbill import INSTEAD, SCENES, Scene
+from grader.playbill import INSTEAD, SCENES
 from grader.reports import chart, drawing
-from grader.reports.drawing import LATE, Picture, work
 from grader.reports.plugin import GradingRun
 from grader.reports.trace import trace
+from grader.stagehand import Scenery, Stagehand
 from grader.whole import written_whole
 from grader.worlds import container
-from grader.worlds.report import Call, Raised, Returned, WorldReport
 from grader.worlds.server_process import WorldsUnavailable
-from grader.worlds.world import Limits, World
 
 OUTPUTS = "timeline.svg", "timeline.json"
 MOST_RANKS = 16
 RUNS = 8  # as in worlds/scenes.py, which the judge does not import
-
-
 BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
 
 
 class CannotDraw(Exception):
     """Nothing can be drawn, and nothing has been written."""
-
-
-@dataclass(frozen=True)
-class Scenery:
-    """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where it did not come to an end."""
-
-    scene: Scene
-    picture: Picture | None
-    missing: str = ""
-    diagnosis: str = ""
-    disturbed: bool = False  # whether ranks had to wait for a core
-
-
-class Stagehand:
-    """Plays scenes in worlds of the grader's own engine, which also follow waits."""
-
-    def __init__(self, run: GradingRun, ranks: int) -> None:
-        self.run, self.ranks = run, ranks
-
-    def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
-        return World(self.run.server, size, calls, self.run.staged.folder, "cpu", Limits(), follow).run()
-
-    def play(self, scene: Scene) -> Scenery:
-        report = self.world(self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)])
-        if report.grader_fault:
-            raise WorldsUnavailable(report.grader_fault)
-        drawn = spans(report, 0)
-        disturbed = _disturbed(drawn, on_core(report, 0))
-        for rank in report.ranks:  # that the ranks meet between two runs is none of the student's business
-            reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
-            if reached and _is_ours(reached[-1]):
-                rank.outcomes.setdefault(0, Returned(None, [], {}))
-            rank.trail = [event for event in rank.trail if not (_is_ours(event))]
-        found = trouble(report, 0)
-        counted = _communications(drawn)
-        picture = Picture(scene.title, drawn, _shares(drawn) if scene.share else (), (scene.look, *counted))
-        if found and not found.implemented:
-            return Scenery(scene, None, missing=found.headline)
-        if found:
-            communicated = any(span.operation for span in drawn)  # else there is nothing to see
-            diagnosis = str(found).replace(f"{report.stage}/", "")
-            return Scenery(
-                scene,
-                replace(picture, below=counted) if communicated else None,
-                diagnosis=diagnosis,
-                disturbed=disturbed,
-            )
-        if scene.driver == "pipeline":
-            picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
-            if not any(map(_is_pass, drawn)):
-                sentence = (
-                    "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
-                )
-                picture = replace(picture, below=(*picture.below, sentence))
-        return Scenery(scene, picture, disturbed=disturbed)
-
-    def play_again_if_disturbed(self, scene: Scene) -> Scenery:
-        """Once: what disturbed it may be over."""
-        first = self.play(scene)
-        if not first.disturbed or first.diagnosis:
-            return first
-        second = self.play(scene)
-        return second if second.picture and not second.disturbed else first
-
-    def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
-        """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
-        stages = [
-            [
-                (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
-                for s in drawn
-                if s.rank == rank and _is_pass(s)
-            ]
-            for rank in range(self.ranks)
-        ]
-        calls = [
-            Call("pipeline_parallel.measured_bubble", [([stages], {})], "of_spans", may_raise=True),
-            Call("pipeline_parallel.bubble_fraction", [([self.ranks, micro_batches], {})], may_raise=True),
-        ]
-        (own,) = self.world(1, calls, follow=False).ranks
-        measured, theory = own.outcomes.get(0), own.outcomes.get(1)
-        if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
-            return "and its bubble when you have written problem 5.6"
-        numbers = [measured.value[0] if isinstance(measured, Returned) else None]
-        numbers.append(theory.value if isinstance(theory, Returned) else None)
-        shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
-        return f"bubble {shown[0]} measured, {shown[1]} in theory"
-
-
-def _is_ours(event: object) -> bool:
-    """Whether this is the barrier before a run: see ``worlds/scenes.py``."""
-    return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
-
-
-def _is_pass(span: Span) -> bool:
-    return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
-
-
-def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
-    """Whether a rank was far shorter on a core than what is drawn as its computing."""
-    ranks = sorted({span.rank for span in drawn})
-    if len(on_core) != len(ranks) or len(ranks) > container.cores():
-        return False
-    return any(seconds < 0.8 * _computed(drawn, rank) - 0.001 for rank, seconds in zip(ranks, on_core))
-
-
-def _computed(drawn: Sequence[Span], rank: int) -> float:
-    own = [span for span in drawn if span.rank == rank and span.kind == COMPUTING and span.end is not None]
-    return sum(span.end - span.begin for span in own if work(span) != LATE)
-
-
-def _communications(drawn: Sequence[Span]) -> list[str]:
-    """How many communications each rank started, and of how many bytes."""
-    started = {(o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
-    said: dict[int, str] = {}
-    for rank in sorted({span.rank for span in drawn}):
-        own = [operation for operation in started.values() if operation.rank == rank]
-        many, sizes = Counter(o.name for o in own), Counter()
-        for operation in own:
-            sizes[operation.name] += operation.bytes
-        parts = [
-            f"{many[name]} × {name}" + f" ({sizes[name] / (1 << 20):.3g} MiB)" * (sizes[name] > 0)
-            for name in sorted(many)
-        ]
-        said[rank] = ", ".join(parts) or "none"
-    if len(set(said.values())) == 1:
-        return [f"Communications of each rank: {said[min(said)]}."]
-    return (
-        ["Communications of " + "; of ".join(f"rank {rank} {text}" for rank, text in said.items()) + "."]
-        if said
-        else []
-    )
-
-
-def _shares(drawn: Sequence[Span]) -> list[str]:
-    """Of each rank, the part of the whole time in which it computed."""
-    if any(span.end is None for span in drawn):
-        return []
-    whole = max((span.end for span in drawn), default=0.0) or 1.0
-    ranks = sorted({span.rank for span in drawn})
-    return [f"computes {100 * _computed(drawn, rank) / whole:.0f} %" for rank in ranks]
 
 
 def _arguments() -> argparse.Namespace:

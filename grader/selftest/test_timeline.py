@@ -1,5 +1,6 @@
 """Spans of trails whose times are known, drawings of them, and ``make timeline`` from end to end."""
 
+import argparse
 import json
 import os
 import re
@@ -24,7 +25,8 @@ from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
-from grader.timeline import RUNS, _communications, _disturbed, _shares
+from grader.stagehand import Scenery, Stagehand, _communications, _disturbed, _shares
+from grader.timeline import BUSY, RUNS, draw
 from grader.worlds import frames, scenes
 from grader.worlds import world as worlds
 from grader.worlds.drivers import DRIVERS
@@ -211,7 +213,10 @@ def crossed() -> WorldReport:
 
 
 def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
-    reads = [mark(0, at, f"watch {n} {what}") for at, n, what in [(10, 1, "began"), (30, 1, "ended"), (40, 2, "began")]]
+    reads = [
+        mark(0, at, f"watch {n} {what}")
+        for at, n, what in [(5, 7, "ended"), (10, 1, "began"), (30, 1, "ended"), (40, 2, "began")]
+    ]
     report = world([mark(0, 0, "call began"), *reads, mark(0, 50, "call ended")])
     (watched,) = [span for span in spans(report, 0) if span.kind == TIMED]
     assert (watched.begin, watched.end) == (pytest.approx(0.01), pytest.approx(0.03)) and watched.label == "timed 1"
@@ -230,6 +235,26 @@ def test_a_rank_that_was_kept_from_its_core_is_noticed():
     asleep = [mark(0, 1, "late began"), mark(0, 50, "late ended"), mark(0, 99, "50000000 ns on a core")]
     report = world([mark(0, 0, "call began"), *asleep, mark(0, 100, "call ended")])
     assert not _disturbed(spans(report, 0), on_core(report, 0)) and _shares(spans(report, 0)) == ["computes 51 %"]
+
+
+@pytest.mark.parametrize("disturbed, plays, kept", [([False], 1, 0), ([True, False], 2, 1), ([True, True], 2, 0)])
+def test_a_disturbed_scene_is_played_once_more(disturbed, plays, kept):
+    scene = SCENES["benchmarking"][0]
+    played = [Scenery(scene, Picture(f"{n}", []), disturbed=each) for n, each in enumerate(disturbed)]
+    stagehand = Stagehand(None, 2)
+    with mock.patch.object(stagehand, "play", side_effect=played) as play:
+        assert stagehand.play_again_if_disturbed(scene) is played[kept]
+    assert play.call_count == plays
+
+
+@pytest.mark.parametrize("load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")])
+def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, capsys):
+    monkeypatch.setattr("os.getloadavg", lambda: (load,) * 3)
+    monkeypatch.setattr(Stagehand, "play", lambda self, scene: Scenery(scene, Picture("", [])))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert draw(argparse.Namespace(part="benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith(first)
+    assert (BUSY in (tmp_path / "timeline.svg").read_text()) == (first == BUSY)
 
 
 def test_every_run_says_how_long_its_rank_was_on_a_core():
