@@ -59,7 +59,8 @@ SCENES = {
             "collectives.ring_all_reduce",
             "reduction",
             "2(n−1) steps, in each of which every rank sends and receives at once. A step that is late on one rank makes its "
-            "right neighbour wait, and so on round the ring.",
+            "right neighbour wait, and so on round the ring. (Of 2 ranks each is the other's neighbour on both sides: RANKS=4 draws more of "
+            "a ring.)",
             {"late": False},
             share=False,
         ),
