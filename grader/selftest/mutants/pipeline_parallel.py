@@ -179,7 +179,7 @@ MUTANTS = [
                 dist.send(grad_x, dst=stage - 1)
 """,
         RUN | {"hidden own_timeline"},
-        "`make timeline PART=pipeline_parallel` draws",
+        "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver",
     ),
     Mutant(
         "an activation is sent when its gradient has come",
