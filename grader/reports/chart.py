@@ -120,17 +120,18 @@ def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
     cells = [" "] * room
     for span in spans:
         columns = _cells(span, room, until)
-        cells[columns[0] : columns[0] + len(columns)] = f"[{'':_<{max(len(columns) - 2, 0)}}]"[: max(len(columns), 2)]
-    return Text("".join(cells[:room]), STYLES[TIMED])
+        for column in columns:
+            cells[column] = "[" if column == columns[0] else "]" if column == columns[-1] else "_"
+    return Text("".join(cells), STYLES[TIMED])
 
 
 def _scale(room: int, until: float) -> Text:
     """Round times below the columns that they are at."""
-    cells = [" "] * (room + LEFT + 8)
+    cells = [" "] * (room + LEFT + 1)
     times = ticks(until, max(room // 12, 2))
     for at in times:
         word = f"{at * 1e3:g}" + (" ms" if at == times[-1] else "")
-        first = LEFT + min(round(at / until * room), room - 1)
+        first = min(LEFT + round(at / until * room), LEFT + room + 1 - len(word))
         if not "".join(cells[first - 1 : first + len(word) + 1]).strip():
             cells[first : first + len(word)] = word
     return Text("".join(cells).rstrip(), "dim")

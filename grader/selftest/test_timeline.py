@@ -275,6 +275,11 @@ def test_communications_are_counted_once_each_and_by_rank():
     assert _communications(drawn)[0].endswith("; of rank 1 none.")
 
 
+def test_the_last_time_of_a_scale_ends_where_the_drawing_does():
+    (drawn,) = chart.text([Picture("", [Span(0, COMPUTING, "", 0.0, 0.06)])], 80)
+    assert "60 ms" in drawn.plain and max(map(len, drawn.plain.splitlines())) <= 80
+
+
 def test_a_legend_breaks_between_its_entries():
     drawn = [Span(0, kind, "", 0.0, 1.0) for kind in (COMPUTING, COMMUNICATING, WAITING)]
     drawn += [Span(0, COMPUTING, label, 0.0, 1.0) for label in ("forward", "backward", "late")]
