@@ -111,9 +111,12 @@ def test_overlapped_all_reduce(world):
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
     """Each rank gets its left neighbour's tensor, on {size} ranks"""
-    spread = each(Strided(tensor(A)), Strided(tensor(B)))  # not in one run of memory
-    for run in world(size, *(call("collectives.shift_right", given) for given in (each(A, B), spread))):
-        run.returns(B, A)
+    more = [tensor([5, 6, 7]), tensor([50, 60, 70])]
+    spread = each(*map(Strided, more))  # not in one run of memory
+    plain, strided = world(size, *(call("collectives.shift_right", given) for given in (each(A, B), spread)))
+    plain.returns(B, A)
+    strided.returns(*reversed(more))
+    for run in (plain, strided):
         run.keeps_inputs()
 
 
