@@ -9,7 +9,7 @@ from grader.evidence.spans import COMPUTING, Span, on_core, spans
 from grader.evidence.trail import Mark, Operation
 from grader.playbill import Scene
 from grader.reports.drawing import LATE, Picture, work
-from grader.reports.plugin import GradingRun
+from grader.grading import GradingRun
 from grader.worlds import container
 from grader.worlds.report import Call, Raised, Returned, WorldReport
 from grader.worlds.server_process import WorldsUnavailable

@@ -20,7 +20,7 @@ from grader.assignment import PARTS
 from grader.intake.stage import NotThere
 from grader.playbill import INSTEAD, SCENES
 from grader.reports import chart, drawing
-from grader.reports.plugin import GradingRun
+from grader.grading import GradingRun
 from grader.reports.trace import trace
 from grader.stagehand import Scenery, Stagehand
 from grader.whole import written_whole

@@ -5,15 +5,11 @@ Its docstring is the sentence that a student sees, with ``{parameters}`` filled 
 """
 
 import json
-import math
 import os
-import secrets
-import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +18,13 @@ import pytest
 from grader.assignment import PARTS
 from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
-from grader.intake.stage import NotThere, stage
+from grader.grading import ROOT, RUN, GradingRun
+from grader.intake.stage import NotThere
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.worlds import world as worlds
 from grader.worlds.confinement import hide_from_tracers
 from grader.worlds.server_process import Server, WorldsUnavailable
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
-SERVER = "LOCKSTEP_SERVER"  # the address of a fork server that is there already
 SPENT = pytest.StashKey[list[tuple[int, float]]]()  # for each world of a check: its size, and its seconds
 
 
@@ -43,51 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, help="repeat the inputs of an earlier run")
 
 
-class GradingRun:
-    """What the processes of one run share: the staged submission, the fork server, the seed."""
-
-    def __init__(
-        self, submission: Path, device: str, seed: int | None, seconds: float = math.inf, ahead: Iterable[str] = ()
-    ) -> None:
-        """``seconds`` are for all checks together; ``ahead`` is for the server. Raises NotThere where there is no submission."""
-        if not submission.exists():
-            raise NotThere(f"there is no {submission}")
-        self.seed = secrets.randbits(32) if seed is None else seed
-        self.server: Server | None = None
-        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
-        try:
-            self.folder.chmod(0o711)  # ranks pass through, to the stage, and see nothing
-            # First of all: it removes the folder, should this process be killed. The grader's own tests grade many
-            # submissions, and lend one server to all of them.
-            self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
-            self.staged = stage(submission, self.folder / "stage")
-            self._describe(device, seconds)
-        except BaseException:
-            self.end()
-            raise
-
-    def _describe(self, device: str, seconds: float) -> None:
-        """Let the workers know."""
-        description = {
-            "stage": str(self.staged.folder),
-            "absent": self.staged.absent,
-            "server": self.server.address,
-            "device": device,
-            "seed": self.seed,
-            "seconds": seconds,
-            "ends_at": time.monotonic() + seconds,
-        }
-        (self.folder / "run.json").touch(mode=0o600)  # it holds the seed
-        (self.folder / "run.json").write_text(json.dumps(description))
-        os.environ[RUN] = str(self.folder / "run.json")
-
-    def end(self) -> None:
-        os.environ.pop(RUN, None)
-        if self.server:
-            self.server.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     hide_from_tracers()
     if RUN in os.environ or config.option.collectonly:
@@ -98,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run = GradingRun(submission, config.option.device, config.option.seed)
     except NotThere as error:
         raise pytest.UsageError(f"nothing to grade: {error}") from None
+    run.share()
     config.add_cleanup(run.end)
 
 
@@ -141,9 +91,14 @@ def record_of(item: pytest.Item) -> Record | None:
 # ——— what a check gets
 
 
+@cache  # whatever a fixture's scope comes to: a server that had to be replaced is for all later checks of this process
+def _described(path: str) -> dict:
+    return json.loads(Path(path).read_text())
+
+
 @pytest.fixture(scope="session")
 def _run() -> dict:
-    return json.loads(Path(os.environ[RUN]).read_text())
+    return _described(os.environ[RUN])
 
 
 @pytest.fixture

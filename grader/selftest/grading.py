@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.reports.plugin import SERVER
+from grader.grading import SERVER
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,6 +14,14 @@ MIB = 1 << 20
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+@pytest.fixture(autouse=True)
+def afresh():
+    """What is remembered of this machine is not for a made-up one, nor the other way round."""
+    container.of_a_world.cache_clear()
+    yield
+    container.of_a_world.cache_clear()
+
+
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """A made-up system: ``groups(own, {file: text})``."""

@@ -32,10 +32,10 @@ MOST_SECONDS = 90
 TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if PROVE else [BEST]
 COLLECT = """
 import json
-from grader.__main__ import Catalogue, _pytest
+from grader.marking import Catalogue, _pytest
 catalogue = Catalogue()
 _pytest(["--collect-only"], catalogue)
-print(json.dumps({record.id: [record.number, record.points] for record in catalogue.records}))
+print(json.dumps({record.id: [record.number, record.points] for record in catalogue.records.values()}))
 """
 
 

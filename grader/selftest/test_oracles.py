@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.reports.plugin import RUN
+from grader.grading import RUN
 
 COMPARISONS = [
     "data_parallel_step",

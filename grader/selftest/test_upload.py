@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grader.gradescope import upload
 from grader.gradescope.upload import Settings, Upload, fit, too_many
-from grader.reports.plugin import SERVER
+from grader.grading import SERVER
 from grader.selftest.grading import ROOT
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -43,6 +44,7 @@ def workers() -> int:
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))
 
 
+@cache  # asked for each world, and a container does not change
 def of_a_world(size: int) -> int:
     """Bytes that the ranks of a world may have together, beyond what they begin with."""
     return max(LEAST_BYTES, min(size * WORLD_BYTES, (memory() - ENGINE_BYTES) // workers()))

@@ -35,6 +35,7 @@ def main(engine: str, address: str, folder: str, way: str, *ahead: str) -> None:
     confinement.hide_from_tracers()
     facts = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
     if way == "fork":
+        gc.disable()  # what is imported stays: to look through it for garbage again and again takes a fifth of the time
         import torch
 
         torch.set_num_threads(1)
@@ -64,13 +65,14 @@ def _prepare(modules: Iterable[str]) -> None:
     """Have imported and set up what ranks are going to need, before they are forked."""
     from grader.worlds import confinement, platform, rank, rehearsal  # noqa: F401
 
+    gc.disable()
     for name in modules:
         importlib.import_module(name)
     rehearsal.rehearse()  # after the imports: torch clears caches of theirs when a process group is made, so better here
     confinement.get_ready()
-    gc.collect()
     platform.use_huge_pages()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them
+    gc.enable()
 
 
 def _remove(folder: str) -> None:

@@ -1,0 +1,116 @@
+"""Forked workers run every check once, whatever becomes of some of them; and grade as fresh interpreters do."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grader.selftest.grading import ROOT, command
+from grader.worlds.server_process import way_to_start
+
+pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="no fork here: pytest-xdist's workers are used")
+
+CHECKS = """
+import os, pathlib, signal
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+@pytest.mark.parametrize("number", range(20))
+def test_fine(number):
+    (HERE / f"{number} by {os.getpid()}").touch()
+
+def test_wrong():
+    assert 1 == 2
+
+def test_dies_once():
+    if not (HERE / "died").exists():
+        (HERE / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+DIES = """
+def test_dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+PROGRAM = """
+import json, sys
+import pytest
+from grader.workers import Workers
+
+outcomes = {}
+
+class Follower:
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            outcomes.setdefault(report.location[2], []).append(report.outcome)
+
+workers = Workers(int(sys.argv[1]))
+code = pytest.main(["-p", "no:cacheprovider", "-q", *sys.argv[2:]], [workers, Follower()])
+alive = [process.pid for process in workers.processes if process.is_alive()]
+print("\\n" + json.dumps([int(code), alive, outcomes]))
+"""
+FINE = {f"test_fine[{number}]": ["passed"] for number in range(20)}
+
+
+def run(folder, checks: str, many: int) -> tuple[int, list[int], dict[str, list[str]], str]:
+    (folder / "test_checks.py").write_text(checks)
+    line = [sys.executable, "-c", PROGRAM, str(many), "--rootdir", str(folder), str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return (*json.loads(done.stdout.splitlines()[-1]), done.stdout)
+
+
+@pytest.mark.parametrize("many", [2, 3, 50])
+def test_every_check_is_run_once_though_a_worker_dies(tmp_path, many):
+    code, alive, outcomes, printed = run(tmp_path, CHECKS, many)
+    assert outcomes == FINE | {"test_wrong": ["failed"], "test_dies_once": ["passed"]}
+    assert (code, alive) == (pytest.ExitCode.TESTS_FAILED, [])
+    assert "assert 1 == 2" in printed
+    at_work = {path.name.partition(" by ")[2] for path in tmp_path.glob("* by *")}
+    assert len(at_work) > 1 and len(list(tmp_path.glob("* by *"))) == 20
+
+
+def test_what_kills_its_workers_is_not_tried_without_end(tmp_path):
+    code, alive, outcomes, _ = run(tmp_path, CHECKS + DIES, 4)
+    assert outcomes.keys() == FINE.keys() | {"test_wrong", "test_dies_once"} and alive == []
+    assert len(list(tmp_path.glob("* by *"))) == 20
+
+
+def test_with_no_worker_left_it_ends(tmp_path):
+    (tmp_path / "died").touch()
+    code, alive, outcomes, _ = run(tmp_path, CHECKS + DIES, 2)
+    assert "test_dies" not in outcomes and alive == []
+
+
+def test_what_cannot_be_collected_is_not_run(tmp_path):
+    code, alive, outcomes, printed = run(tmp_path, CHECKS + "\nraise KeyError('here')", 2)
+    assert (code, alive, outcomes) == (pytest.ExitCode.INTERRUPTED, [], {})
+    assert "KeyError: 'here'" in printed
+
+
+def test_forked_workers_and_fresh_interpreters_find_the_same(tmp_path):
+    """Of solutions with a mistake, and a stub, in them."""
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    source = (ROOT / "solutions" / "collectives.py").read_text()
+    wrong = "\n\ndef average(tensor):\n    return tensor\n\n\ndef shift_right(tensor):\n    raise NotImplementedError('1.6')\n"
+    (submission / "collectives.py").write_text(source + wrong)
+    found = {}
+    for way, workers in (("fork", "1"), ("fork", "3"), ("spawn", "2")):
+        results = tmp_path / f"{way}{workers}.json"
+        options = ["--problem", "1.2", "--problem", "1.4", "--problem", "1.6", "--seed", "5", "--workers", workers]
+        done = subprocess.run(
+            **command(submission, results, *options, LOCKSTEP_START=way), capture_output=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        document = json.loads(results.read_text())
+        assert document["extra_data"]["workers"] == int(workers)
+        found[way, workers] = {
+            test["extra_data"]["check"]: (test["score"], test["extra_data"]["status"]) for test in document["tests"]
+        }
+    one, *others = found.values()
+    assert {status for _, status in one.values()} == {"passed", "failed", "not implemented"}
+    assert all(other == one for other in others)
