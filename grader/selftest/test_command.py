@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from grader.assignment import PARTS
 from grader.selftest.grading import ROOT, grade
 
 POINTS = 100  # of all parts
@@ -70,12 +71,15 @@ def test_a_part_alone_is_twenty_points(results):
     ],
 )
 def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, content, words):
-    graded = grade(submission(tmp_path, collectives=content), results)
+    others = ["2.1", "3.1", "4.1", "5.1"]  # of each other part one, which stands for the rest
+    numbers = [*PARTS["collectives"].problems, *others]
+    graded = grade(submission(tmp_path, collectives=content), results, *(f"--problem={number}" for number in numbers))
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
-    assert graded.score == POINTS - 20 and graded.possible == POINTS
+    assert {test["number"] for test in graded.document["tests"]} == set(numbers)
     lost = graded.lost()
-    assert {test["number"][0] for test in lost.values()} == {"1"}
+    assert {test["number"] for test in lost.values()} == set(PARTS["collectives"].problems)
+    assert all(test["score"] == 0 for test in lost.values()) and graded.score == graded.possible - 20
     assert all(words in test["output"] for test in lost.values())
     assert not any(str(ROOT) in test["output"] for test in lost.values())
 
