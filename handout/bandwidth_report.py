@@ -245,9 +245,11 @@ def line(row: dict) -> str:
     if row["skipped"]:
         return f"{start}  skipped: {row['skipped']}"
     median, fastest, slowest = (f"{1e6 * row[name]:.1f}" for name in ("seconds", "fastest", "slowest"))
+    # Four decimals from 0.1 GB/s on; below, where a slow small row would read 0.0000, three digits.
+    bandwidths = (f"{row[name]:.4f}" if row[name] >= 0.1 else f"{row[name]:.3g}" for name in ("algbw", "busbw"))
     in_place = "-" if row["wrong_in_place"] is None else row["wrong_in_place"]
     return (
-        f"{start} {median:>11}  {f'({fastest} … {slowest})':<23} {row['algbw']:>9.4f} {row['busbw']:>9.4f}"
+        f"{start} {median:>11}  {f'({fastest} … {slowest})':<23} {' '.join(f'{shown:>9}' for shown in bandwidths)}"
         f" {row['wrong_out_of_place']:>6} {in_place:>8}"
     )
 

@@ -200,6 +200,23 @@ def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, t
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
 
 
+@pytest.mark.parametrize(
+    "seconds, algbw, busbw",
+    [
+        (0.02, "5.12e-05", "7.68e-05"),
+        (1e-4, "0.0102", "0.0154"),
+        (1e-5, "0.1024", "0.1536"),
+        (1e-8, "102.4000", "153.6000"),
+    ],
+)
+def test_a_slow_row_shows_digits_too(seconds, algbw, busbw):
+    row = {"collective": "all_reduce", "size": 1024, "count": 256, "dtype": "float32", "op": "sum", "skipped": ""}
+    row |= {"seconds": seconds, "fastest": seconds, "slowest": seconds, "wrong_out_of_place": 0, "wrong_in_place": 0}
+    text = bandwidth_report.line(row | {"algbw": 1024e-9 / seconds, "busbw": 1536e-9 / seconds})
+    assert text.split()[-4:-2] == [algbw, busbw]
+    assert len(text) == len(bandwidth_report.line(row | {"algbw": 1.0, "busbw": 1.0}))
+
+
 @pytest.mark.parametrize("text, size", [("1", 1), ("512B", 512), ("3 KiB", 3072), ("1GiB", 2**30)])
 def test_sizes(text, size):
     assert bandwidth_report.in_bytes(text) == size
