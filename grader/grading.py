@@ -17,6 +17,7 @@ from grader.intake.stage import NotThere, stage
 from grader.worlds.server_process import Server
 
 ROOT = Path(__file__).resolve().parents[1]
+HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
 SERVER = "LOCKSTEP_SERVER"  # the address of a fork server that is there already
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from grader.grading import ROOT, CannotGrade, GradingRun
+from grader.grading import HIDDEN, ROOT, CannotGrade, GradingRun
 from grader.reports import page, results, terminal
 from grader.reports.plugin import record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
@@ -24,7 +24,6 @@ from grader.workers import Workers
 from grader.worlds.confinement import TIERS
 from grader.worlds.server_process import WorldsUnavailable, way_to_start
 
-HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
 
 

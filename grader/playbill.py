@@ -123,7 +123,7 @@ SCENES = {
             f"1F1B: {MICRO_BATCHES} micro-batches",
             "one_forward_one_backward_schedule",
             MICRO_BATCHES,
-            "As much waiting as with GPipe, but forward and backward passes take turns: count on rank 0 how many micro-batches have gone "
+            "In theory as much waiting as with GPipe, but forward and backward passes take turns: count on rank 0 how many micro-batches have gone "
             "forward and not yet backward. That is what has to be kept in memory: with GPipe all of them, with 1F1B as many as there "
             "are stages.",
         ),

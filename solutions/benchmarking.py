@@ -127,14 +127,14 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
 
 
 def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
-    """Problem 2.1 · What a figure means that was reported by another convention.
+    """Problem 2.1 · From a figure that somebody reported, the bus bandwidth as everybody else reports it.
 
     A lecture measured four H100s, and printed for the all-reduce of a tensor 277 "GB/s", for a reduce-scatter 70. It had used
     the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had divided by 1024³; and for the size of the
     reduce-scatter it had taken what *one rank gets out*. Is reduce-scatter four times slower?
 
     Args:
-        reported: the figure, 2³⁰ bytes a second.
+        reported: the figure, in 2³⁰ bytes a second; the factor with n is in it already.
         world_size: n.
         counted: what was taken for the size: "whole", the whole array; or "part", what one of n ranks has of it.
     Returns:
@@ -168,11 +168,11 @@ def stopwatch(
     - Before each timed call all ranks meet in a barrier, else a rank times how long it waits for a late one. The barrier itself
       is not timed.
     - A GPU is only told what to do, and does it later: ``synchronize()`` waits for it. What was started before the watch must
-      be over when it starts, and the operation when it stops. (Before the barrier is a good place for the first: a rank that
-      comes out of it late makes all others wait.)
+      be over when it starts, and the operation when it stops: synchronize twice. (The first time best before the barrier. A rank
+      that still has to synchronize after it begins late, and all others wait for it, on their watches.)
     - A collective has ended when its slowest rank has: of each iteration, the longest time of all ranks counts. (Exchange the times
       after the measurement, or between iterations, but never while the watch runs; in a tensor on ``device()``, which is this
-      rank's.)
+      rank's, best of float64, as Python's own numbers are.)
     - One iteration in twenty is disturbed by something else: the median of the iterations says what is usual. Of an even number, it
       is the mean of the two in the middle.
 
@@ -260,15 +260,17 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
     Returns:
         ``(α, β)``: seconds, and bytes per second. α may come out negative where the times are disturbed.
     Raises:
-        ValueError: not as many times as sizes; fewer than two different sizes; times that do not grow with the size (1/β not
-            positive).
+        ValueError: not as many times as sizes; fewer than two different sizes, or than two different times (of equal ones, rounding
+            would make a 1/β of either sign); times that do not grow with the size (1/β not positive).
 
     Sizes [0, 1000] and seconds [1, 3]  →  (1.0, 500.0).
     About 12 lines.
     """
     # BEGIN SOLUTION 2.4: fit_latency_bandwidth
-    if len(sizes) != len(seconds) or len(set(sizes)) < 2:
-        raise ValueError(f"{len(set(sizes))} different sizes and {len(seconds)} times: two or more of each are needed")
+    if len(sizes) != len(seconds):
+        raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")
+    if len(set(sizes)) < 2 or len(set(seconds)) < 2:
+        raise ValueError(f"sizes {sizes} and times {seconds}: two different ones of each are needed")
     t = torch.tensor(seconds, dtype=torch.float64)
     largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)

@@ -150,7 +150,7 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
         k tensors of shape (D, D): the gradients of this stage's weights for ``mlp.loss(y)`` of the whole batch.
 
     With 1 stage, one layer [[1]], two micro-batches x [[1]] and [[2]]:  y = [[0.8413], [1.9545]]; the loss's gradient is y
-    itself (2y/2); the layer's is 0.8413·1.0833·1 + 1.9545·1.0852·2 = [[5.1535]].
+    itself (2y/2); the layer's is 0.8413·1.0833·1 + 1.9545·1.0852·2 = [[5.1536]].
     About 15 lines.
     """
     # BEGIN SOLUTION 5.3: pipeline_backward
@@ -215,7 +215,7 @@ def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_bat
     Returns:
         2m actions, as ``gpipe_schedule``, of which two more things are true:
         - at no time are more than ``num_stages − stage`` micro-batches alive, that is, forward but not yet backward;
-        - where all stages work side by side, the last one ends as early as with GPipe: after m + num_stages − 1 times the
+        - where all stages work side by side, the whole is over as early as with GPipe: after m + num_stages − 1 times the
           time of a forward and a backward pass.
     Raises:
         ValueError: as ``gpipe_schedule``.
@@ -248,17 +248,17 @@ def run_schedule(
     forward pass while the last one is at its first backward pass, so neighbours may want to send to each other at the same moment.
 
     What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing; a local variable that still
-    names it keeps it alive, too. So must what was sent. With ``isend`` a tensor lives until you call ``wait()``, which comes back
-    only once (``is_completed()`` alone never comes true with gloo). A good moment for the activation of micro-batch i is when
+    names it keeps it alive, too. So must what was sent. With ``work = dist.isend(…)`` a tensor lives until you call
+    ``work.wait()``; call it once, a second one never comes back (``is_completed()`` alone never comes true with gloo). A good moment for the activation of micro-batch i is when
     its gradient has come back: then the wait is over at once. For a gradient, it is before the next one is sent.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of ``gpipe_schedule`` do.
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
         timeline: record each action in it, once, in ``with timeline.span(kind, i):`` around the computing (the layers; on the last
-            stage the loss, too), not around receiving or waiting.
+            stage also the loss, and in the backward pass its gradient), not around receiving or waiting.
     Returns:
-        ``(loss, gradients)``: on the last stage the loss of the whole batch, a scalar; None on all others. And the gradients of
+        ``(loss, gradients)``: on the last stage the loss of the whole batch, a tensor without dimensions; None on all others. And the gradients of
         this stage's weights for it, (D, D) each.
     Raises:
         ValueError: as ``pipeline_forward``; or the schedule does not hold each micro-batch once forward and once backward
@@ -310,7 +310,7 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     """Problem 5.6 · The bubble in theory: the part of the whole time in which a stage waits, on average over the stages.
 
     For GPipe and 1F1B alike, where a forward pass takes the same time on all stages, and so does a backward pass, and messages
-    take none. How the two compare does not matter.
+    take none. Whether a backward pass takes longer than a forward pass makes no difference.
 
     Returns:
         A number from 0 to 1: idle time / total time (some write idle time / ideal time, which is larger).

@@ -21,7 +21,8 @@ adds up and deals out, and where one copies, the other adds. No rank ever holds 
   sent.
 
 Traffic is counted by what the best algorithm of a collective makes a rank send: for S bytes in all, 2(n−1)/n·S for an
-all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Any calls will do.
+all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Which calls you choose, and whether of
+``mlp``'s functions you use those that fit a shard as they fit a whole weight, is up to you.
 """
 
 import torch
@@ -124,7 +125,8 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
         ValueError: a shard does not have as many rows as ``x`` has columns, D; or its columns, times n, are not D ("4 shards
             of 2 columns do not make a weight of 4").
 
-    Traffic: one all-gather of the (B, D) outputs a layer, to which each rank adds its own (B, D/n). Weights stay where they are.
+    Traffic: for each layer one all-gather that makes its (B, D) output, to which each rank adds its own (B, D/n). Weights stay where
+    they are.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1 gelu([[2]]); both return
     y = [[0.8413, 1.9545]].
@@ -164,11 +166,12 @@ def tensor_parallel_backward(
 
     Traffic: full credit for one reduce-scatter of a (B, D) gradient between two layers, L−1 in all, and one all-reduce of
     (B, D) at the end, for grad_x. Part of the credit for an all-reduce at each of the L layers, which moves almost twice as much.
-    (Calls that end in ``_tensor`` cut along rows; for columns, lists of contiguous blocks will do.)
+    (Calls that take one tensor for all ranks, ``…_tensor`` or ``…_single``, cut it and stack it along rows, here as in the forward pass;
+    for columns, lists of contiguous blocks will do.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852;
     rank 0 knows the term [[1.0833, 0]], rank 1 [[0, 1.0852]]; both return grad_x = [[1.0833, 1.0852]]. Their shards' gradients
-    are [[1.0833], [2.1666]] and [[1.0852], [2.1704]].
+    are [[1.0833], [2.1666]] and [[1.0852], [2.1705]].
     About 15 lines.
     """
     # BEGIN SOLUTION 4.3: tensor_parallel_backward
@@ -204,7 +207,7 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        """x, any shape → the same."""
+        """x, any shape → the same; x itself will do."""
         # BEGIN SOLUTION 4.4: CopyToRanks.forward
         return x.view_as(x)
         # END SOLUTION

@@ -65,11 +65,13 @@ def test_stopwatch(world):
         "one look at the clock for all calls: each has its own": np.array([7.0, 7.0, 7.0]) / 3,
         "the samples were sorted: they are asked for in the order of the calls": np.array([2.0, 2.0, 5.0]),
     }
-    mine = "this rank's own times: the slowest rank's count"
+    mine = "this rank's own times: what counts, on every rank, is the slowest rank's"
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
     run.demand(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
+    looked = any(getattr(event, "name", "") == "clock" for event in run.report.ranks[0].trail)
+    run.demand(looked, "the argument clock was never called, and no other clock knows of these seconds.")
     run.returns(
         samples,
         samples,
@@ -83,7 +85,9 @@ def test_stopwatch(world):
     misplaced = {
         "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array([102.0, 105.0, 102.0]),
         "the barrier comes after the call: all ranks meet before it": np.array([1102.0, 105.0, 102.0]),
-        "no barrier before a call: whoever comes late is waited for, 1000 seconds": np.array([1002.0, 1005.0, 1002.0]),
+        "no barrier before a call (the argument barrier, not dist.barrier): whoever comes late is waited for, 1000 seconds": np.array(
+            [1002.0, 1005.0, 1002.0]
+        ),
         "one barrier before the first call, where each call needs its own": np.array([2.0, 1005.0, 1002.0]),
         "rank 0 alone came to the barrier": np.array([1002.0] * 3),
         "no synchronize() before the watch stops: the device had only been told what to do": np.array([0.001] * 3),
@@ -123,14 +127,16 @@ def test_sweep(world):
 @weight(0.5)
 def test_model(world):
     """Times of 1 second for nothing and 3 for 1000 bytes: 1 second and 500 bytes a second; with 2 seconds, half of it at 1000 bytes"""
-    fit, predicted, half = world(
+    fit, equal, predicted, half = world(
         1,
         call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),
+        call("benchmarking.fit_latency_bandwidth", [1000, 10**9], [0.1, 0.1], may_raise=True),
         call("benchmarking.predict_seconds", 1.0, 500.0, 250),
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
     slope = {"the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array([1.0, 0.002])}
     fit.returns(np.array([1.0, 500.0]), within=FIT, part=lambda r: np.array(r, float), lookalikes=[slope])
+    equal.raises_value_error()
     quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
     predicted.returns(np.array(1.5), within=CLOSE, part=as_number, lookalikes=[quick])
     inverse = {"the bandwidth divided by the latency, which is no number of bytes": np.array(250.0)}

@@ -111,8 +111,8 @@ def test_overlapped_all_reduce(world):
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
     """Each rank gets its left neighbour's tensor, on {size} ranks"""
-    more = [tensor([5, 6, 7]), tensor([50, 60, 70])]
-    spread = each(*map(Strided, more))  # not in one run of memory
+    more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
+    spread = each(*map(Strided, more))  # as a transpose lies in memory
     plain, strided = world(size, *(call("collectives.shift_right", given) for given in (each(A, B), spread)))
     plain.returns(B, A)
     strided.returns(*reversed(more))

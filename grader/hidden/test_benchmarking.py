@@ -223,7 +223,7 @@ def test_slowest_rank(world, rng):
         right = np.max(timed, axis=0)
         mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
         wrong = {
-            "this rank's own times: the slowest rank's count": timed,
+            "this rank's own times: what counts, on every rank, is the slowest rank's": timed,
             "the mean over the ranks: a collective has ended when its slowest rank has": [mean] * n,
             "the fastest rank's times": [least] * n,
         }
@@ -397,5 +397,6 @@ def test_fit_misuse(world, rng):
     """Too few sizes, or times that do not grow with them, are a ValueError"""
     name = "benchmarking.fit_latency_bandwidth"
     cases = (([1024], [1.0]), ([1024, 1024], [1.0, 2.0]), ([1, 2, 3], [1.0, 2.0]), ([1, 2000], [3.0, 1.0]))
-    for run in world(1, *(call(name, *case, may_raise=True) for case in cases)):
+    flat = [(rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5) for time in rng.uniform(1e-5, 1.0, 8)]
+    for run in world(1, *(call(name, *case, may_raise=True) for case in [*cases, *flat])):
         run.raises_value_error()

@@ -55,7 +55,10 @@ def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if same(got, expected):
         return None
     if _is_garbage(got):
-        return "this looks like memory that was never filled: irecv and asynchronous calls return at once; wait() before the tensor is used"
+        return (
+            "this looks like memory that was never filled: is it the tensor that the communication writes to? And irecv and"
+            " asynchronous calls return at once; wait() before the tensor is used"
+        )
     for explain in (_factor, _another_place, _another_rank, _untouched, _stale, _shape, _rearranged, _terms, _partly):
         if sentence := explain(got, expected, context):
             return sentence

@@ -72,6 +72,12 @@ def test_an_exact_model_is_found_again(model, sizes):
         np.testing.assert_allclose(beta, model[1], rtol=1e-4)
 
 
+@given(st.floats(1e-7, 1e3), st.lists(st.integers(0, 2**40), min_size=2, max_size=12, unique=True))
+def test_equal_times_show_no_bandwidth(seconds, sizes):
+    with pytest.raises(ValueError, match="two different"):
+        benchmarking.fit_latency_bandwidth(sizes, [seconds] * len(sizes))
+
+
 def test_half_the_peak_is_reached_where_it_says():
     alpha, beta = 2e-5, 3e9
     size = benchmarking.half_peak_size(alpha, beta)

@@ -108,7 +108,7 @@ MUTANTS = [
         "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
         "",
         {"public stopwatch", "hidden slowest_rank"},
-        "this rank's own times: the slowest rank's count",
+        "this rank's own times: what counts",
     ),
     Mutant(
         "the mean over the ranks",
@@ -148,7 +148,7 @@ MUTANTS = [
         "    times = []\n    for _",
         "    times, clock = [], time.perf_counter\n    for _",
         WATCH,
-        "the list of samples is wrong",
+        "the argument clock was never called",
     ),
     Mutant(
         "the times are exchanged while the watch runs",
@@ -200,6 +200,14 @@ MUTANTS = [
         '    if slope <= 0:\n        raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")\n',
         "",
         {"hidden fit_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "equal times make a bandwidth wherever rounding has it so",
+        "benchmarking",
+        "    if len(set(sizes)) < 2 or len(set(seconds)) < 2:\n",
+        "    if len(set(sizes)) < 2:\n",
+        {"public model", "hidden fit_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -504,8 +512,8 @@ MUTANTS = [
     Mutant(
         "one size twice makes two",
         "benchmarking",
-        " or len(set(sizes)) < 2:",
-        " or len(sizes) < 2:",
+        "    if len(set(sizes)) < 2 or",
+        "    if len(sizes) < 2 or",
         {"hidden fit_misuse"},
         "expected a ValueError",
     ),

@@ -180,7 +180,7 @@ def fit_latency_bandwidth(sizes, seconds):
     s, t = (torch.tensor(values, dtype=torch.float64) for values in (sizes, seconds))
     if s.shape != t.shape:
         raise ValueError(f"{len(s)} sizes, but {len(t)} times")
-    if s.unique().numel() < 2:
+    if s.unique().numel() < 2 or t.unique().numel() < 2:
         raise ValueError("one size does not make a line")
     units = torch.stack([t.min(), t.max() / s.max()])  # unknowns of about 1
 
@@ -207,7 +207,7 @@ from math import fsum
 def fit_latency_bandwidth(sizes, seconds):
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} sizes do not go with {len(seconds)} times")
-    if min(sizes, default=0) == max(sizes, default=0):
+    if min(sizes, default=0) == max(sizes, default=0) or all(time == seconds[0] for time in seconds):
         raise ValueError(f"sizes {sizes}: two different ones make a line")
     weights = [t**-2 for t in seconds]
     whole = fsum(weights)

@@ -113,7 +113,7 @@ def sweep(collectives, sizes, world_size, run):
 def fit_latency_bandwidth(sizes, seconds):
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} sizes, {len(seconds)} times")
-    if len(set(sizes)) < 2:
+    if len(set(sizes)) < 2 or len(set(seconds)) == 1:
         raise ValueError("need two sizes")
     # normal equations of  alpha * a + slope * b = 1
     aa = ab = bb = a1 = b1 = Fraction(0)

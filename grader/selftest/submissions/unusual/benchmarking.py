@@ -87,7 +87,7 @@ def sweep(collectives, sizes, world_size, run):
 
 def fit_latency_bandwidth(sizes, seconds):
     s, t = np.array(sizes, float), np.array(seconds, float)
-    if s.shape != t.shape or np.unique(s).size < 2:
+    if s.shape != t.shape or min(np.unique(s).size, np.unique(t).size) < 2:
         raise ValueError(f"{s.size} sizes, {t.size} times")
     # In mebibytes and microseconds, weighted by 1/t.
     slope, alpha = np.polyfit(s / 2**20, t * 1e6, 1, w=1 / t)
