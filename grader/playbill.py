@@ -81,7 +81,7 @@ SCENES = {
             "data_parallel_step, four layers",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "Communication begins after the backward pass has ended: what it takes comes on top.",
+            "As long as nothing is computed while gradients are on their way, what that takes comes on top.",
         ),
         Scene(
             "GradientBuckets, the same step, a bucket for each layer",

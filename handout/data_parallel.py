@@ -78,7 +78,7 @@ def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tupl
     """Problem 3.4 · Train with AdamW, one step for each shard. After every step, all is as on a single device.
 
     Args:
-        weights: L tensors of shape (D, D), equal on every rank. Updated in place.
+        weights: L tensors of shape (D, D), equal on every rank, which do not require gradients. Updated in place.
         shards: K tensors of shape (B/n, D): this rank's rows of the batch of each step.
         lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
     Returns:
@@ -116,9 +116,10 @@ class GradientBuckets:
 
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
-                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter.
+                not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter, where it appears first.
+                Hooks stay with a parameter: nobody makes a second object for the same ones.
             bucket_bytes: a bucket holds at most so many bytes of gradients, or a single parameter larger than that; a
-                parameter that still fits goes into the bucket at hand.
+                parameter that still fits goes into the bucket at hand, and for another a new bucket begins.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+# Now, and not when an optimizer imports it: its functions take the process group of that moment for a default, which then
+# outlives its own destruction, and now and then ends a rank that is done with "terminate called without an active exception".
+import torch.distributed.nn.functional  # noqa: F401
 import torch.multiprocessing as mp
 
 
