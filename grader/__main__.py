@@ -46,31 +46,35 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    began = time.monotonic()
     os.environ.pop(RUN, None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # clean up
+    try:
+        _grade(arguments, time.monotonic())
+    except (CannotGrade, NotThere, WorldsUnavailable) as error:
+        return _cannot(str(error))
+    except KeyboardInterrupt:
+        return _cannot("interrupted")
+    return 0
+
+
+def _grade(arguments: argparse.Namespace, began: float) -> None:
     for what, target in (("the results", arguments.results), ("the report", arguments.report)):
         if target and (reason := cannot_write(what, target)):
-            return _cannot(reason)
+            raise CannotGrade(reason)
     if arguments.report and arguments.results and arguments.report.resolve() == arguments.results.resolve():
-        return _cannot(f"the report would replace the results: {arguments.report}")
+        raise CannotGrade(f"the report would replace the results: {arguments.report}")
+    ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
     try:
-        ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
         run = GradingRun(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
-    except (NotThere, OSError) as error:
-        return _cannot(str(error))
+    except OSError as error:
+        raise CannotGrade(str(error)) from None
     try:
         from grader.marking import mark  # takes a while, in which the server imports torch
 
         mark(arguments, run, began)
-    except (CannotGrade, WorldsUnavailable) as error:
-        return _cannot(str(error))
-    except KeyboardInterrupt:
-        return _cannot("interrupted")
     finally:
         run.end()
-    return 0
 
 
 def _cannot(sentence: str) -> int:
