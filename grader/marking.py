@@ -18,7 +18,7 @@ from rich.text import Text
 
 from grader.grading import HIDDEN, ROOT, CannotGrade, GradingRun
 from grader.reports import page, results, terminal
-from grader.reports.plugin import record_of
+from grader.reports.plugin import PUBLIC_ALONE, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
 from grader.workers import Workers
 from grader.worlds.confinement import TIERS
@@ -92,10 +92,11 @@ def _run(options: list[str], collector: Collector, workers: int) -> tuple[int, s
 def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
     """Grade, and write what was asked for. Raises CannotGrade, and WorldsUnavailable where ranks cannot be started."""
     run.share()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
     options = ["--part", arguments.part] if arguments.part else []
     options += [f"--problem={number}" for number in arguments.problem]
     extra = {"seed": run.seed, "device": arguments.device}
+    workers = max(1, arguments.workers)
     bar = terminal.progress(console)
     task = bar.add_task(f"Grading {arguments.submission}", total=None)
     last_written = 0.0
@@ -109,7 +110,7 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
             results.write(arguments.results, document)
 
     def on_begin() -> None:
-        extra["workers"] = min(arguments.workers, len(collector.records))
+        extra["workers"] = min(workers, len(collector.records))
         bar.update(task, total=len(collector.records))
         bar.start()
         facts = run.server.facts()  # it has imported torch while the checks were collected
@@ -128,7 +129,7 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
 
     collector = Collector(on_begin, on_result)
     try:
-        code, printed = _run(options, collector, arguments.workers)
+        code, printed = _run(options, collector, workers)
     finally:
         bar.stop()
     if collector.failure:
@@ -144,7 +145,7 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
     if HIDDEN.exists():
         notes += confinement_notes(extra["confinement"])
     else:  # a student's copy: what their own code could do to their own machine is no news
-        notes.append("These are the public checks. Gradescope has others, too, which make the rest of the 100 points.")
+        notes.append(PUBLIC_ALONE)
     notes.append(f"seed {run.seed}, torch {extra.get('torch')}, {arguments.device}, {time.monotonic() - began:.1f} s")
     terminal.show(console, records, notes)
     if code == pytest.ExitCode.INTERRUPTED:

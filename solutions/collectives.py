@@ -15,8 +15,7 @@ For every function here:
 - in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
   after that is up to you;
 - misuse raises ``ValueError`` with a message that holds the offending value (and n, where it matters), before anything is
-  sent, on every rank that can know of it: where only the root's tensor can be wrong, the root alone raises, and the others wait in
-  vain.
+  sent, on every rank that can know of it: of what only the root gets, the root alone.
 """
 
 from collections.abc import Callable

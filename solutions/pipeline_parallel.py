@@ -249,8 +249,9 @@ def run_schedule(
 
     What a micro-batch has saved must be gone after its backward pass, else 1F1B saves nothing; a local variable that still
     names it keeps it alive, too. So must what was sent. With ``work = dist.isend(…)`` a tensor lives until you call
-    ``work.wait()``; call it once, a second one never comes back (``is_completed()`` alone never comes true with gloo). A good moment for the activation of micro-batch i is when
-    its gradient has come back: then the wait is over at once. For a gradient, it is before the next one is sent.
+    ``work.wait()``; call it once, a second one never comes back (``is_completed()`` alone never comes true with gloo). A good
+    moment for the activation of micro-batch i is when its gradient has come back: then the wait is over at once. For a
+    gradient, it is before the next one is sent.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of ``gpipe_schedule`` do.
@@ -258,8 +259,8 @@ def run_schedule(
         timeline: record each action in it, once, in ``with timeline.span(kind, i):`` around the computing (the layers; on the last
             stage also the loss, and in the backward pass its gradient), not around receiving or waiting.
     Returns:
-        ``(loss, gradients)``: on the last stage the loss of the whole batch, a tensor without dimensions; None on all others. And the gradients of
-        this stage's weights for it, (D, D) each.
+        ``(loss, gradients)``: on the last stage the loss of the whole batch, a tensor without dimensions; None on all
+        others. And the gradients of this stage's weights for it, (D, D) each.
     Raises:
         ValueError: as ``pipeline_forward``; or the schedule does not hold each micro-batch once forward and once backward
             ("a schedule of 6 actions for 4 micro-batches").

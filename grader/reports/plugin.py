@@ -25,6 +25,10 @@ from grader.worlds import world as worlds
 from grader.worlds.confinement import hide_from_tracers
 from grader.worlds.server_process import Server, WorldsUnavailable
 
+PUBLIC_ALONE = (
+    "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
+    "1 to 4 ranks, other shapes, what is sent, what stays in memory, what is refused."
+)
 SPENT = pytest.StashKey[list[tuple[int, float]]]()  # for each world of a check: its size, and its seconds
 
 
@@ -184,10 +188,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     counted = terminalreporter.stats
     if HIDDEN.exists() or counted.get("failed") or counted.get(UNIMPLEMENTED) or not counted.get("passed"):
         return
-    terminalreporter.line(
-        "These are the public checks. Gradescope's others look at what the docstrings say beyond them: 1 to 4 ranks, other shapes, "
-        "what is sent, what stays in memory, what is refused."
-    )
+    terminalreporter.line(PUBLIC_ALONE)
 
 
 def pytest_report_teststatus(report: pytest.TestReport):

@@ -28,6 +28,8 @@ def progress(console: Console) -> Progress:
         console=console,
         transient=True,
         disable=not console.is_terminal,
+        redirect_stdout=False,  # pytest's own words are kept elsewhere while it runs
+        redirect_stderr=False,
     )
 
 

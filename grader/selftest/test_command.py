@@ -1,15 +1,19 @@
 """The grader's command, from end to end, as an instructor and as Gradescope use it."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from grader.assignment import PARTS
-from grader.selftest.grading import ROOT, grade
+from grader.selftest.grading import ROOT, command, grade
 
 POINTS = 100  # of all parts
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
@@ -45,6 +49,28 @@ def test_the_solutions_get_full_marks(results):
     assert f"{POINTS} of {POINTS}" in graded.printed
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for a terminal as Linux has it")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_terminal_shows_how_far_it_is(results, workers):
+    ours, theirs = os.openpty()
+    called = command(ROOT / "handout", results, "--problem", "1.2", "--workers", workers, TERM="xterm")
+    process = subprocess.Popen(**called, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal's last process
+        while data := os.read(ours, 4096):
+            shown += data
+    os.close(ours)
+    assert process.wait() == 0, process.stderr.read()
+    process.stderr.close()
+    assert re.search(r"Grading .*handout", shown.decode()) and "2/2" in shown.decode()
+
+
+def test_no_workers_are_one(results):
+    graded = grade(ROOT / "handout", results, "--problem", "1.2", "--workers", "0")
+    assert graded.code == 0 and graded.document["extra_data"]["workers"] == 1
+
+
 def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     graded = grade(ROOT / "handout", results)
     jsonschema.validate(graded.document, SCHEMA)
@@ -53,6 +79,13 @@ def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {"not implemented"}
     assert all(test["output"].startswith("Not implemented yet: Problem ") for test in graded.document["tests"])
     assert all(test["number"] in test["output"] for test in graded.document["tests"])
+
+
+def test_without_a_file_all_other_parts_are_graded_as_usual(tmp_path, results):
+    graded = grade(submission(tmp_path, collectives=""), results)
+    assert graded.code == 0, graded.complaint
+    assert graded.score == POINTS - 20 and graded.possible == POINTS
+    assert {test["number"][0] for test in graded.lost().values()} == {"1"}
 
 
 def test_a_part_alone_is_twenty_points(results):

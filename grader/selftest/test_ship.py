@@ -13,6 +13,7 @@ from grader.assignment import FILES, PARTS
 from grader.gradescope import leaks, pack, rooms, stubs
 from grader.gradescope.rooms import for_students
 from grader.intake import hand_in
+from grader.reports.plugin import PUBLIC_ALONE
 from grader.selftest.grading import ROOT
 
 
@@ -88,11 +89,12 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     assert done.returncode == 1
     (number,) = re.fullmatch(r"(\d+) not implemented in .*", done.stdout.splitlines()[-1]).groups()
     assert int(number) > 30  # and none passed, failed, or could not be run
+    assert PUBLIC_ALONE not in done.stdout
 
 
 def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
     done = command(copy, "-m", "grader", "handout", "--problem", "1.2")
-    assert done.returncode == 0 and "These are the public checks." in done.stdout
+    assert done.returncode == 0 and " ".join(PUBLIC_ALONE.split()) in " ".join(done.stdout.split())
     assert "Ignored" not in done.stdout and "confined" not in done.stdout and "forge" not in done.stdout
     assert "confined" in command(ROOT, "-m", "grader", "handout", "--problem", "1.2").stdout
 
@@ -103,6 +105,7 @@ def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
         shutil.copy(ROOT / "solutions" / file, tmp_path / "done" / "handout" / file)
     done = command(tmp_path / "done", "-m", "pytest", "-n", "2")
     assert done.returncode == 0 and "passed" in done.stdout.splitlines()[-1], done.stdout
+    assert PUBLIC_ALONE in done.stdout
     done = command(tmp_path / "done", "-m", "grader.intake.hand_in")
     assert done.returncode == 0 and done.stdout.count("written") == sum(len(p.problems) for p in PARTS.values())
     with zipfile.ZipFile(tmp_path / "done" / "submission.zip") as archive:
