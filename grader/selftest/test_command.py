@@ -53,7 +53,7 @@ def test_the_solutions_get_full_marks(results):
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_terminal_shows_how_far_it_is(results, workers):
     ours, theirs = os.openpty()
-    called = command(ROOT / "handout", results, "--problem", "1.2", "--workers", workers, TERM="xterm")
+    called = command(ROOT / "handout", results, "--problem", "1.1", "--workers", workers, TERM="xterm")
     process = subprocess.Popen(**called, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     shown = b""
@@ -63,7 +63,8 @@ def test_a_terminal_shows_how_far_it_is(results, workers):
     os.close(ours)
     assert process.wait() == 0, process.stderr.read()
     process.stderr.close()
-    assert re.search(r"Grading .*handout", shown.decode()) and "2/2" in shown.decode()
+    counts = {int(count) for count in re.findall(r"(\d+)/32", shown.decode())}
+    assert "Grading" in shown.decode() and {0, 32} < counts  # and something between
 
 
 def test_no_workers_are_one(results):
