@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+export VENV
 # The torch to install, and where from. For the CPU build on Linux: TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH ?= $(shell $(PYTHON) -c 'import sys; print("torch==2.13.0" if sys.version_info >= (3, 11) else "torch>=2.8,<2.14")')
 TORCH_INDEX ?=
@@ -17,13 +18,20 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 endif
 
-BLACK := $(PY) -m black --line-length 120 --quiet
-OPTIONS = $(if $(PART),--part $(PART)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEED),--seed $(SEED))
+# Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
+# them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS INTO PROOF FUZZ
+$(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
+
+BLACK := $(PY) -m black --line-length 120
+OPTIONS := $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(DEVICE),--device="$$DEVICE") $(if $(SEED),--seed="$$SEED")
+# After any exit code but 0 make prints a line of its own, which looks like a crash: say first that it is none.
+SAID := { code=$$?; echo "Not everything is right, as said above. make repeats that in its own way:" >&2; exit $$code; }
 
 help:  ## this list
 	@echo "make ..."
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
-	@echo "with PART=collectives, K=ring (a word in the check's name), DEVICE=cuda, SEED=7 to narrow or repeat"
+	@echo "test, grade and report take PART=collectives, K=ring (words of a check, problem 1.7, shift_right), DEVICE=cuda, SEED=7"
 
 setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
 
@@ -37,31 +45,32 @@ $(VENV)/.ready: $(REQUIREMENTS)
 
 # IMPL=handout judges that, with the public checks.
 test: $(READY)  ## the public checks on handout/; where there are solutions/: all checks on these, and the grader's own tests
-	$(PY) -m pytest $(if $(K),-n 0 -k '$(K)',-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission '$(IMPL)' tests)
+	@$(PY) -m pytest $(if $(K),-n 0,-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL" tests) || $(SAID)
 
 # BEGIN INSTRUCTOR
 proof: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. PROOF='--part collectives'
-	$(PY) -m grader.selftest.proof $(PROOF)
+	$(PY) -m grader.selftest.proof $$PROOF
 
 prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
 	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py)
 
 # END INSTRUCTOR
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, REPORT=<file>.html
-	@test -n "$(SUBMISSION)" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
-	@$(PY) -m grader '$(SUBMISSION)' $(if $(RESULTS),--results '$(RESULTS)') $(if $(REPORT),--report '$(REPORT)') $(OPTIONS)
+	@test -n "$$SUBMISSION" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
+	@$(PY) -m grader $(if $(RESULTS),--results="$$RESULTS") $(if $(REPORT),--report="$$REPORT") $(OPTIONS) -- "$$SUBMISSION" || $(SAID)
 
 report: $(READY)  ## grade handout/ with the checks that are here, into report.html; IMPL=solutions grades those
-	@$(PY) -m grader '$(or $(IMPL),handout)' --report '$(or $(REPORT),report.html)' $(OPTIONS)
+	@$(PY) -m grader --report="$${REPORT:-report.html}" $(OPTIONS) -- "$${IMPL:-handout}" || $(SAID)
 
 timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>
-	@$(PY) -m grader.timeline $(PART) --submission '$(or $(IMPL),handout)' $(if $(RANKS),--ranks '$(RANKS)') $(if $(INTO),--into '$(INTO)')
+	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
+	  -- "$${PART:-pipeline_parallel}" || $(SAID)
 
 bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions with that one
-	$(PY) -m handout.bandwidth --module '$(or $(IMPL),handout)' --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device $(DEVICE))
+	$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device="$$DEVICE")
 
 submission: $(READY)  ## check what is in handout/, and pack submission.zip; with problems that do not import: ANYWAY=1
-	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway)
+	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
 handout: $(READY) stubs  ## dist/handout.zip, the student's copy
@@ -80,7 +89,7 @@ figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md, into handout/f
 	@$(PY) -m grader.figures
 
 format: $(READY) stubs  ## black, and the stubs
-	$(BLACK) handout solutions tests grader
+	$(BLACK) --quiet handout solutions tests grader
 
 lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer than Python 3.10, stubs as generated
 	$(BLACK) --check handout solutions tests grader
@@ -92,9 +101,9 @@ bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
 	$(PY) -m grader.selftest.bench
 
 fuzz: $(READY)  ## hostile frames and submissions, 120,000 of each; FUZZ='intake --seed S --only N' repeats one
-	$(PY) -m grader.selftest.fuzz $(FUZZ)
+	$(PY) -m grader.selftest.fuzz $$FUZZ
 
 # END INSTRUCTOR
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .hypothesis
+	rm -rf -- "$$VENV" .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

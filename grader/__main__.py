@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -16,22 +17,30 @@ if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clea
 from grader.assignment import PARTS
 from grader.grading import RUN, CannotGrade, GradingRun
 from grader.intake.stage import NotThere
+from grader.selection import NothingChosen, part_named
 from grader.whole import cannot_write
 from grader.worlds import container
 from grader.worlds.frames import HEAVY
 from grader.worlds.server_process import WorldsUnavailable
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, as for everything else that is wrong; ``--help`` has the rest."""
+        sys.exit(_cannot(f"{message}; see {self.prog} --help"))
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m grader", description="Grade one submission.")
+    parser = Parser(prog="python -m grader", description="Grade one submission.")
     parser.add_argument("submission", type=Path, help="a directory or a zip")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write Gradescope's results.json here")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of HTML with all that was found here")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--part", choices=PARTS, help="only the checks of this part")
+    parser.add_argument("--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}")
     parser.add_argument(
         "--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated"
     )
+    parser.add_argument("--only", default="", metavar="WORDS", help="only checks, problems or functions of this name")
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     parser.add_argument(
         "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
@@ -51,7 +60,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # clean up
     try:
         _grade(arguments, time.monotonic())
-    except (CannotGrade, NotThere, WorldsUnavailable) as error:
+    except (CannotGrade, NothingChosen, NotThere, WorldsUnavailable) as error:
         return _cannot(str(error))
     except KeyboardInterrupt:
         return _cannot("interrupted")
@@ -59,12 +68,13 @@ def main() -> int:
 
 
 def _grade(arguments: argparse.Namespace, began: float) -> None:
+    arguments.part = arguments.part and part_named(arguments.part)
     for what, target in (("the results", arguments.results), ("the report", arguments.report)):
         if target and (reason := cannot_write(what, target)):
             raise CannotGrade(reason)
     if arguments.report and arguments.results and arguments.report.resolve() == arguments.results.resolve():
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
-    ahead = () if arguments.part or arguments.problem else HEAVY  # all parts together need all of it
+    ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY  # all parts together need all of it
     try:
         run = GradingRun(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
     except OSError as error:

@@ -94,7 +94,7 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
     run.share()
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
     options = ["--part", arguments.part] if arguments.part else []
-    options += [f"--problem={number}" for number in arguments.problem]
+    options += [f"--problem={number}" for number in arguments.problem] + [f"--only={arguments.only}"]
     extra = {"seed": run.seed, "device": arguments.device}
     workers = max(1, arguments.workers)
     bar = terminal.progress(console)
@@ -137,6 +137,8 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
     if "confinement" not in extra:  # not even begun
         if code == pytest.ExitCode.INTERRUPTED and (collector.collected or not collector.records):
             raise CannotGrade("interrupted")
+        if code == pytest.ExitCode.USAGE_ERROR:
+            raise CannotGrade(printed.rpartition("ERROR: ")[2].strip())
         what = "run" if collector.collected else "collected"
         raise CannotGrade(f"the checks cannot be {what}:\n{printed.strip()[-3000:]}")
     write()

@@ -22,6 +22,7 @@ from grader.playbill import INSTEAD, SCENES
 from grader.reports import chart, drawing
 from grader.grading import GradingRun
 from grader.reports.trace import trace
+from grader.selection import NothingChosen, part_named
 from grader.stagehand import Scenery, Stagehand
 from grader.whole import written_whole
 from grader.worlds import container
@@ -80,8 +81,7 @@ def _notes(ranks: int) -> list[str]:
 
 
 def draw(arguments: argparse.Namespace) -> int:
-    if arguments.part not in PARTS:
-        raise CannotDraw(f"there is no part “{arguments.part}”; there are {', '.join(PARTS)}")
+    arguments.part = part_named(arguments.part)
     ranks, into = _ranks(arguments.ranks), arguments.into
     there = next(folder for folder in (into, *into.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -152,7 +152,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # clean up
     try:
         return draw(_arguments())
-    except (CannotDraw, NotThere, WorldsUnavailable, OSError) as error:
+    except (CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:
         sentence = str(error)
     except KeyboardInterrupt:
         sentence = "interrupted"

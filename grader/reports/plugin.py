@@ -4,6 +4,7 @@ A check is a test function with gradescope-utils' ``@weight``; its ``@number`` a
 Its docstring is the sentence that a student sees, with ``{parameters}`` filled in.
 """
 
+import argparse
 import json
 import os
 import time
@@ -21,6 +22,7 @@ from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.grading import HIDDEN, ROOT, RUN, GradingRun
 from grader.intake.stage import NotThere
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.selection import Candidate, NothingChosen, chosen, part_named
 from grader.worlds import world as worlds
 from grader.worlds.confinement import hide_from_tracers
 from grader.worlds.server_process import Server, WorldsUnavailable
@@ -35,14 +37,19 @@ SPENT = pytest.StashKey[list[tuple[int, float]]]()  # for each world of a check:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "what is graded, and on what")
     group.addoption("--submission", help="a directory or zip (default: solutions where there is one, else handout)")
-    group.addoption("--part", choices=[*PARTS, ""], default="", help="only the checks of this part")
+    group.addoption("--part", default="", help="only the checks of this part: its name, number or title")
     group.addoption("--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated")
-    group.addoption("--device", choices=["cpu", "cuda"], default="cpu")
-    group.addoption("--seed", type=int, help="repeat the inputs of an earlier run")
+    group.addoption("--only", default="", metavar="WORDS", help="only checks, problems or functions of this name")
+    group.addoption("--device", default="cpu", metavar="cpu|cuda")
+    group.addoption("--seed", metavar="N", help="repeat the inputs of an earlier run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     hide_from_tracers()
+    try:
+        _read_options(config.option)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     if RUN in os.environ or config.option.collectonly:
         return  # a worker, or started by ``python -m grader``
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
@@ -55,18 +62,44 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(run.end)
 
 
+def _read_options(option: argparse.Namespace) -> None:
+    """Here and not in ``addoption``, which would answer a slip with all of pytest's usage. Raises ValueError with a sentence."""
+    option.part = option.part and part_named(option.part)
+    if option.device not in ("cpu", "cuda"):
+        raise ValueError(f"there is no device “{option.device}”; there are cpu and cuda")
+    if option.seed is not None and not str(option.seed).isdecimal():
+        raise ValueError(f"a seed is a whole number, not “{option.seed}”")
+    option.seed = None if option.seed is None else int(option.seed)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    part, problems = config.option.part, config.option.problem
-    if not (part or problems):
-        return
-
-    def chosen(item: pytest.Item) -> bool:
-        number = getattr(item.function, "__number__", None)
-        return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
-
-    kept = [item for item in items if chosen(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not chosen(item)])
+    part, problems, words = config.option.part, config.option.problem, config.option.only
+    kept = items[:]
+    if part or problems:
+        kept = [item for item in kept if _is_in(item, part, problems)]
+    if words:
+        try:
+            ids = chosen(words, [candidate(item) for item in kept])
+        except NothingChosen as error:
+            raise pytest.UsageError(str(error)) from None
+        kept = [item for item in kept if item.nodeid in ids]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def _is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
+    number = getattr(item.function, "__number__", None)
+    return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
+
+
+def candidate(item: pytest.Item) -> Candidate:
+    """What ``--only`` looks at."""
+    record = record_of(item)
+    if not record:
+        return Candidate(item.nodeid, names=(item.nodeid,))
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    words = [value for value in parameters if isinstance(value, str)]
+    return Candidate(item.nodeid, record.number, (item.originalname.removeprefix("test_"), record.name, *words))
 
 
 def part_of(item: pytest.Item) -> str:

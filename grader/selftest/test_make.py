@@ -1,0 +1,101 @@
+"""The Makefile hands over what it is given as it is: paths and words are no commands, whatever characters they have."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grader.selftest.grading import ROOT
+
+NASTY = [
+    "a'; touch pwned; echo 'b.zip",
+    "O'Brien.zip",
+    'a"; touch pwned; echo "b.zip',
+    "$(shell touch pwned)",
+    "$$(touch pwned)",
+    "`touch pwned`",
+    "${HOME}",
+    "-rf",
+    "two words",
+    "blanks  ",  # make drops those before a value of its command line, and none of the environment's
+    "a#b%c\\d*e?.zip",
+    "a\nb",
+    "a=b",
+    "Übung/数.zip",
+]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is played by another program."""
+    folder = tmp_path_factory.mktemp("make")
+    told, player = folder / "told", folder / "player"
+    player.write_text(f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w').write('\\0'.join(sys.argv[1:]))\n")
+    player.chmod(0o755)
+
+    def ask(target: str, by_environment: bool = False, **values: str) -> list[str]:
+        told.unlink(missing_ok=True)
+        (folder / "pwned").unlink(missing_ok=True)
+        line = ["make", "-s", "-f", str(ROOT / "Makefile"), target, f"PY={player}"]
+        line += [] if by_environment else [f"{name}={value}" for name, value in values.items()]
+        environment = {name: os.environ[name] for name in ("PATH", "HOME")} | (values if by_environment else {})
+        done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert not (folder / "pwned").exists(), "a value was carried out as a command"
+        return told.read_text().split("\0")
+
+    return ask
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize("value", NASTY)
+def test_values_arrive_as_they_are(asked, value, by_environment):
+    graded = asked(
+        "grade", by_environment, SUBMISSION=value, RESULTS=value, REPORT=value, K=value, PART=value, SEED=value
+    )
+    assert graded[:2] == ["-m", "grader"] and graded[-2:] == ["--", value]
+    assert {f"--{name}={value}" for name in ("results", "report", "only", "part", "seed")} <= set(graded)
+    assert asked("report", by_environment, IMPL=value)[-2:] == ["--", value]
+    assert f"--submission={value}" in asked("test", by_environment, IMPL=value)
+    drawn = asked("timeline", by_environment, PART=value, IMPL=value, INTO=value, RANKS=value)
+    assert drawn[-2:] == ["--", value]
+    assert {f"--{name}={value}" for name in ("submission", "into", "ranks")} <= set(drawn)
+    assert f"--module={value}" in asked("bandwidth", by_environment, IMPL=value)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1))
+def test_any_path_arrives_as_it_is(asked, value):
+    assert asked("grade", by_environment=True, SUBMISSION=value)[-1] == value
+
+
+def test_without_values_there_are_the_usual_ones(asked):
+    assert asked("test") == ["-m", "pytest", "-n", "auto", "--dist", "worksteal"]
+    assert asked("test", K="ring") == ["-m", "pytest", "-n", "0", "--only=ring"]
+    assert asked("timeline")[-3:] == ["--submission=handout", "--", "pipeline_parallel"]
+    assert asked("report") == ["-m", "grader", "--report=report.html", "--", "handout"]
+
+
+def test_the_guides_loop_takes_any_name(tmp_path):
+    """What the README tells instructors to type, over files with such names."""
+    text = (ROOT / "README.md").read_text()
+    (loop,) = [line for line in text.splitlines() if line.strip().startswith("for s in submissions/*")]
+    (tmp_path / "submissions").mkdir()
+    names = sorted(name for name in NASTY if "/" not in name)
+    for name in names:
+        (tmp_path / "submissions" / name).touch()
+    player = tmp_path / "player"
+    player.write_text(f"#!{sys.executable}\nimport sys\nprint(repr(sys.argv[1:]))\n")
+    player.chmod(0o755)
+    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
+    environment = os.environ | {"PY": str(player)}
+    done = subprocess.run(["sh", "-c", loop.strip()], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    told = [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    assert sorted(arguments[-1].removeprefix("submissions/") for arguments in told) == names, done.stderr
+    assert {f"--results=results/{name}.json" for name in names} == {arguments[2] for arguments in told}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Makefile", "player", "submissions"]
