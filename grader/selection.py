@@ -16,7 +16,9 @@ HANDOUT = Path(__file__).resolve().parents[1] / "handout"
 TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
 # What stands in a stub, and still there when it is written: a function or a class whose docstring begins with its problem.
-DEFINED = re.compile(r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ', re.MULTILINE | re.DOTALL)
+DEFINED = re.compile(
+    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ', re.MULTILINE | re.DOTALL
+)
 
 
 class NothingChosen(ValueError):

@@ -113,13 +113,6 @@ def test_every_make_command_has_a_target_and_variables_that_a_student_has():
                 assert name != "PART" or value == "…" or value in PARTS, command
 
 
-def test_every_word_that_checks_are_chosen_by_is_in_one():
-    for command in commands():
-        given = dict(word.split("=") for word in command if "=" in word)
-        if "K" in given:
-            assert given["K"] in (ROOT / "tests" / f"test_{given['PART']}.py").read_text(), command
-
-
 def options_of(module: str, monkeypatch) -> argparse.ArgumentParser:
     """The parser that a module's ``main`` makes, caught before it reads anything."""
 

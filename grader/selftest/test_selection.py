@@ -135,6 +135,16 @@ def test_every_function_is_found_in_the_stubs():
     assert written == set(FUNCTIONS)
 
 
+@pytest.mark.parametrize("text", ["README.md", "handout/ASSIGNMENT.md", "grader/gradescope/for_students.md"])
+def test_what_the_texts_say_means_checks(checks, text):
+    commands = re.findall(r"make test .*", (ROOT / text).read_text())
+    given = [dict(re.findall(r"(PART|K)=([\w.]+)", command)) for command in commands]
+    asked = [one for one in given if "K" in one]
+    assert asked, f"{text} does not say K="
+    for one in asked:
+        chosen(one["K"], [check for check in checks if f"test_{one.get('PART', '')}" in check.id])
+
+
 def test_an_unknown_part_is_one_sentence():
     with pytest.raises(NothingChosen, match="^there is no part “foo”; the parts are collectives, .*pipeline_parallel$"):
         part_named("foo")
