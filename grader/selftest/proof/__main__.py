@@ -16,9 +16,20 @@ from grader.selftest.grading import ROOT
 from grader.selftest.proof import report
 from grader.selftest.proof.campaign import Campaign, Pass
 from grader.selftest.proof.findings import Findings, is_right
-from grader.selftest.proof.trials import MUTANT, SAME, SOLUTION, SYSTEMATIC, VARIANT, Result, Trial, by_hand, systematic
+from grader.selftest.proof.trials import (
+    GENERATED,
+    MUTANT,
+    SAME,
+    SOLUTION,
+    VARIANT,
+    Result,
+    Trial,
+    at_boundaries,
+    by_hand,
+    systematic,
+)
 
-KINDS = (MUTANT, VARIANT, SYSTEMATIC, SAME)
+KINDS = (MUTANT, VARIANT, *GENERATED, SAME)
 
 
 def _arguments() -> argparse.Namespace:
@@ -36,7 +47,7 @@ def _arguments() -> argparse.Namespace:
 
 def _trials(arguments: argparse.Namespace) -> list[Trial]:
     parts = arguments.part or list(PARTS)
-    trials = [*by_hand(parts), *systematic(parts)]
+    trials = [*by_hand(parts), *systematic(parts), *at_boundaries(parts)]
     kinds = {SOLUTION, *(arguments.kind or KINDS)}
     return [t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)]
 

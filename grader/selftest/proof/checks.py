@@ -5,7 +5,7 @@ import io
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
+from grader.face import World
 from grader.intake.stage import stage
 from grader.reports.plugin import make_rng, make_world, part_of, record_of, verdict
 from grader.selftest.grading import ROOT, short
+from grader.worlds.report import WorldReport
 from grader.worlds.server_process import Server
 from grader.worlds.world import Limits
 
@@ -67,11 +69,17 @@ class Checks:
             run |= {"seconds": math.inf, "ends_at": math.inf}
             yield Staged(part, run, secrets.randbits(32) if seed is None else seed)
 
-    def run(self, name: str, staged: Staged, limits: Limits = Limits()) -> Outcome:
-        """Run one check, as pytest would."""
+    def run(
+        self,
+        name: str,
+        staged: Staged,
+        limits: Limits = Limits(),
+        on_report: Callable[[WorldReport], None] = lambda _: None,
+    ) -> Outcome:
+        """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
         item, began = self.parts[staged.part][name], time.monotonic()
         world = make_world(staged.run, [], limits)
-        called = _note_calls(world)
+        called = _note_calls(world, on_report)
         fixtures = {"world": world, "rng": make_rng(staged.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
@@ -85,13 +93,15 @@ class Checks:
         return Outcome(name, status, str(finding), time.monotonic() - began, frozenset(called))
 
 
-def _note_calls(world) -> set[str]:
+def _note_calls(world: World, on_report: Callable[[WorldReport], None]) -> set[str]:
     """The set that every function will be in that is called in this world's runs."""
     called, start = set(), world.runner
 
     def noting(size, calls):
         called.update(call.function for call in calls)
-        return start(size, calls)
+        report = start(size, calls)
+        on_report(report)
+        return report
 
     world.runner = noting
     return called

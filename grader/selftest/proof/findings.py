@@ -8,7 +8,7 @@ from grader.assignment import PARTS
 from grader.reports.record import PASSED
 from grader.selftest.proof.campaign import Pass, flickers
 from grader.selftest.proof.equivalent import EQUIVALENT
-from grader.selftest.proof.trials import KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
+from grader.selftest.proof.trials import BOUNDARY, KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
 from grader.worlds.container import cores
 
 
@@ -22,6 +22,8 @@ class Row:
     mutants: int = 0
     found: int = 0
     systematic: int = 0
+    noticed: int = 0
+    boundaries: int = 0
     equivalent: int = 0
     right: int = 0
     variants: int = 0
@@ -32,6 +34,8 @@ class Row:
             self.mutants, self.killed = self.mutants + 1, self.killed + ok
         elif result.kind == SYSTEMATIC:
             self.systematic, self.found = self.systematic + 1, self.found + ok
+        elif result.kind == BOUNDARY:
+            self.boundaries, self.noticed = self.boundaries + 1, self.noticed + ok
         elif result.kind == SAME:
             self.equivalent += 1
         else:
@@ -87,7 +91,7 @@ class Findings:
                 self.wrong.append(Wrong(result, [alternative.verdict for alternative in alternatives]))
         self.equivalent = {part: known for part, known in EQUIVALENT.items() if part in self.checks}
         self.parts = [row for name, row in parts.items() if name in self.checks]
-        self.problems = [row for row in problems.values() if row.mutants + row.systematic]
+        self.problems = [row for row in problems.values() if row.mutants + row.systematic + row.boundaries]
         self.matrices = [self._matrix(part) for part in self.checks]
         failed = {(r.part, check) for done in self.passes for r in done.results for check in r.killers}
         checks = [(part, check) for part in self.checks for check in self.checks[part]]

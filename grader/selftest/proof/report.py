@@ -39,7 +39,15 @@ def show(console: Console, findings: Findings) -> None:
             console.print(f"    should fail: {', '.join(result.caught)}", markup=False)
         for check in result.killers:
             console.print(f"    {check}: {result.outcomes[check][1]}", markup=False, soft_wrap=True)
-    table = Table("part", "by hand, killed", "systematic, killed", "equivalent", "variants, full marks", "flickers")
+    table = Table(
+        "part",
+        "by hand, killed",
+        "systematic, killed",
+        "at a boundary, killed",
+        "equivalent",
+        "variants, full marks",
+        "flickers",
+    )
     for row in [*findings.parts, findings.total]:
         table.add_row(*_cells(row), end_section=row is findings.parts[-1])
     console.print(table)
@@ -50,5 +58,5 @@ def show(console: Console, findings: Findings) -> None:
 
 def _cells(row: Row) -> list[str]:
     name = f"{row.name} {row.title}".strip()
-    counts = (row.killed, row.mutants), (row.found, row.systematic)
+    counts = (row.killed, row.mutants), (row.found, row.systematic), (row.noticed, row.boundaries)
     return [name, *(of(*c) for c in counts), str(row.equivalent), of(row.right, row.variants), str(row.flickers)]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from grader.reports.plugin import record_of
 from grader.reports.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT
+from grader.selftest.inputs.instrument import boundaries
 from grader.selftest.mutants import MUTANTS
 from grader.selftest.proof.checks import IMPATIENT, Checks, Outcome
 from grader.selftest.proof.equivalent import EQUIVALENT
@@ -14,7 +15,8 @@ from grader.selftest.proof.systematic import changes
 from grader.selftest.variants import VARIANTS
 from grader.worlds.world import Limits
 
-MUTANT, VARIANT, SOLUTION, SYSTEMATIC, SAME = "mutant", "variant", "solution", "systematic", "equivalent"
+MUTANT, VARIANT, SOLUTION, SAME = "mutant", "variant", "solution", "equivalent"
+SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"
 
 # What became of a wrong submission, and of a right one.
 KILLED = "killed"
@@ -37,11 +39,11 @@ class Trial:
     text: str
     caught: frozenset[str] = frozenset()
     words: str = ""
-    function: str = ""  # that was changed, of a systematic mutant
+    function: str = ""  # that was changed, of a generated mutant
 
     @property
     def is_wrong(self) -> bool:
-        return self.kind in (MUTANT, SYSTEMATIC)
+        return self.kind in (MUTANT, *GENERATED)
 
 
 @dataclass
@@ -111,10 +113,20 @@ def systematic(parts: Iterable[str]) -> list[Trial]:
     return trials
 
 
+def at_boundaries(parts: Iterable[str]) -> list[Trial]:
+    """Those that are wrong for one class of inputs alone, of the tables in ``grader/selftest/inputs``."""
+    trials = []
+    for part in parts:
+        for one in boundaries(part, solution(part)):
+            kind = SAME if one.name in EQUIVALENT[part] else BOUNDARY
+            trials.append(Trial(kind, one.name, part, one.text, function=one.function))
+    return trials
+
+
 def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None) -> Result:
     """Run checks until it is clear what becomes of the trial; with ``everything``, all of its part."""
     outcomes: dict[str, Outcome] = {}
-    limits = IMPATIENT if trial.kind == SYSTEMATIC else Limits()  # messages are judged as students get them
+    limits = IMPATIENT if trial.kind in GENERATED else Limits()  # messages are judged as students get them
     with checks.staged(trial.part, trial.text, seed) as staged:
         for name in _order(trial, checks, reach):
             if not everything and _is_decided(trial, outcomes, name):
@@ -122,22 +134,22 @@ def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Re
             outcomes[name] = checks.run(name, staged, limits)
     told = {name: (outcome.status, outcome.message) for name, outcome in outcomes.items()}
     spent = sum(outcome.seconds for outcome in outcomes.values())
-    aimed = {MUTANT: trial.caught, SYSTEMATIC: list(outcomes)[:1]}.get(trial.kind, ())
+    aimed = trial.caught if trial.kind == MUTANT else list(outcomes)[:1] if trial.kind in GENERATED else ()
     problems = sorted({record_of(checks.parts[trial.part][name]).number for name in aimed})
     verdict, caught = judge(trial, told), sorted(trial.caught)
     return Result(trial.kind, trial.name, trial.part, verdict, spent, told, trial.words, caught, problems)
 
 
 def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
-    """Who is to catch it first; of a systematic mutant, only those checks that call what was changed, the quickest first."""
+    """Who is to catch it first; of a generated mutant, only those checks that call what was changed, the quickest first."""
     names = list(checks.parts[trial.part])
-    if trial.kind in (SYSTEMATIC, SAME) and reach:
+    if trial.kind in (*GENERATED, SAME) and reach:
         return reach.checks(trial)
     return sorted(names, key=lambda name: name not in trial.caught)
 
 
 def _is_decided(trial: Trial, outcomes: dict[str, Outcome], following: str) -> bool:
-    if trial.kind == SYSTEMATIC:
+    if trial.kind in GENERATED:
         return any(outcome.status != PASSED for outcome in outcomes.values())
     if trial.kind == MUTANT:  # one check that should fail and passes: look who else catches it
         return bool(outcomes) and following not in trial.caught and bool(_failed(outcomes) & trial.caught)
@@ -157,7 +169,7 @@ def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
         return RIGHT if lost == trial.caught else REFUSED
     if not lost:
         return SURVIVED
-    if trial.kind == SYSTEMATIC:
+    if trial.kind in GENERATED:
         return KILLED
     if not lost & trial.caught:
         return ELSEWHERE

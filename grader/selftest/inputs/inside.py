@@ -1,0 +1,123 @@
+# ——— Appended to a solution, after TABLE, ACT and CHOSEN: its functions tell which inputs they get, or are wrong for some of them.
+
+import functools as _functools
+import inspect as _inspect
+from collections.abc import Iterator as _Iterator
+
+import torch as _torch
+import torch.distributed as _dist
+
+
+def _layout(tensor):
+    """How a tensor lies in memory: contiguous, transpose, slice, or expanded."""
+    if tensor.is_contiguous():
+        return "contiguous"
+    if 0 in tensor.stride():
+        return "expanded"
+    return "transpose" if tensor.T.is_contiguous() else "slice"
+
+
+def _holds(condition, scope):
+    try:
+        return eval(condition, dict(scope))
+    except Exception:  # of another type than the condition is about
+        return False
+
+
+def _wrong(value):
+    """Something else of the same kind."""
+    if isinstance(value, _torch.Tensor):
+        return value + 1 if value.numel() else value.new_ones(1)
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, range):
+        return range(value.start, value.stop + 1)
+    if isinstance(value, (list, tuple)):
+        items = [*value[:-1], _wrong(value[-1])] if value else [1]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, _Iterator):
+        return (_wrong(item) for item in value)
+    if isinstance(value, _torch.optim.Optimizer):
+        for state in value.state.values():
+            state["exp_avg"].add_(1)
+        return value
+    return f"not {value}"
+
+
+def _spoil(outcome, result, scope):
+    """The result of a call of which one outcome has been made wrong."""
+    if outcome == "result":
+        return _wrong(result)
+    if outcome.startswith("result "):
+        index = int(outcome.removeprefix("result "))
+        return tuple(_wrong(item) if i == index else item for i, item in enumerate(result))
+    with _torch.no_grad():
+        if outcome in scope:
+            for tensor in scope[outcome] if isinstance(scope[outcome], (list, tuple)) else [scope[outcome]]:
+                tensor.add_(1)
+        else:
+            exec(outcome, {**scope, "result": result})
+    return result
+
+
+def _around(name, function, classes):
+    signature, counted, told = _inspect.signature(function), [0], set()
+
+    @_functools.wraps(function)
+    def call(*args, **kwargs):
+        counted[0] += 1
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)
+        bound.apply_defaults()
+        given, once = bound.arguments, set()
+        for key, value in given.items():
+            if isinstance(value, _Iterator):  # to be looked at, and then to be used up once by the function
+                given[key], _ = list(value), once.add(key)
+        scope = {**given, "once": once, "calls": counted[0], "torch": _torch, "layout": _layout, "args": bound.args}
+        scope |= {"n": _dist.get_world_size(), "rank": _dist.get_rank()}
+        if "self" in given:  # what the object was made from
+            made = given["self"].__dict__.setdefault("_made", {key: scope[key] for key in given if key != "self"})
+            scope = {**made, **scope}
+        met = [row for row in classes if _holds(row["condition"], scope)]
+        for key in once:
+            given[key] = iter(given[key])
+        return ACT(name, lambda: function(*bound.args, **bound.kwargs), met, scope, told)
+
+    return call
+
+
+def _tell(name, function, met, scope, told):
+    for row in met:
+        if row["across"]:
+            print(f"ACROSS\t{name}\t{row['index']}\t{scope['calls']}\t{_holds(row['condition'], scope)}", flush=True)
+        elif row["index"] not in told:
+            print(f"INPUT\t{name}\t{row['index']}", flush=True)
+            told.add(row["index"])
+    return function()
+
+
+def _be_wrong(name, function, met, scope, told):
+    if (name, *(row["index"] for row in met if row["index"] == CHOSEN[1])) != CHOSEN[:2]:
+        return function()
+    if TABLE[name][CHOSEN[1]]["misuse"]:
+        try:
+            return function()
+        except ValueError:
+            return None
+    return _spoil(CHOSEN[2], function(), scope)
+
+
+ACT = {"tell": _tell, "be wrong": _be_wrong}[ACT]
+for _name, _classes in TABLE.items():
+    _owner, _, _method = _name.partition(".")
+    if not _method:
+        globals()[_owner] = _around(_name, globals()[_owner], _classes)
+    else:
+        _plain = vars(globals()[_owner])[_method]
+        _static = isinstance(_plain, staticmethod)
+        _call = _around(_name, _plain.__func__ if _static else _plain, _classes)
+        setattr(globals()[_owner], _method, staticmethod(_call) if _static else _call)

@@ -1,0 +1,43 @@
+"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them alone is found by ``make proof``."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from grader.reports.record import PASSED
+from grader.selftest.inputs import TABLES
+from grader.selftest.inputs.instrument import boundaries, telling, tried
+from grader.selftest.proof.checks import Checks
+from grader.selftest.proof.trials import solution
+from grader.worlds.frames import HEAVY
+from grader.worlds.report import WorldReport
+from grader.worlds.server_process import Server
+
+
+@pytest.fixture(scope="module")
+def checks() -> Iterator[Checks]:
+    server = Server.start(HEAVY)
+    yield Checks(server)
+    server.stop()
+
+
+@pytest.mark.parametrize("part", TABLES)
+def test_every_class_of_inputs_is_tried(checks, part):
+    reports: list[WorldReport] = []
+    with checks.staged(part, telling(part, solution(part))) as staged:
+        outcomes = [checks.run(name, staged, on_report=reports.append) for name in checks.parts[part]]
+    assert [(o.check, o.message) for o in outcomes if o.status != PASSED] == []  # the solution is right, and told
+    wanted = {(function, row.name) for function, of in TABLES[part].items() for row in of.classes if not row.why_not}
+    missing = [f"{function}, {name}" for function, name in sorted(wanted - tried(part, reports))]
+    assert not missing, "no check tries:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("part", TABLES)
+def test_rows_have_names_of_their_own_and_boundaries_compile(part):
+    for function, inputs in TABLES[part].items():
+        names = [row.name for row in inputs.classes]
+        assert len(set(names)) == len(names), function
+    made = list(boundaries(part, solution(part)))
+    assert len({one.name for one in made}) == len(made)
+    for one in made[:3]:
+        compile(one.text, one.name, "exec")
