@@ -60,14 +60,15 @@ class Case:
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
         """The collective, from one tensor to the other. The parts are views of them, made here, outside the watch."""
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
-        gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the older name is deprecated
-        scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-        # On nccl a list of parts may be copied first; on gloo the form with a list measured no slower.
-        lists, root = dist.get_backend() == "gloo", self.rank == 0
+        root, lists = self.rank == 0, dist.get_backend() == "gloo"
+        # On nccl a list is first copied from one tensor, or to one, and the copy would be measured. The calls that take one
+        # tensor have new names since torch 2.13, which warns of the older ones.
+        gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
             "all_reduce": lambda: dist.all_reduce(target),
             "reduce_scatter": lambda: dist.reduce_scatter(target, sources) if lists else scatter_single(target, source),
-            "all_gather": lambda: gather_single(target, source),
+            "all_gather": lambda: dist.all_gather(targets, source) if lists else gather_single(target, source),
             "broadcast": lambda: dist.broadcast(target, 0),
             "reduce": lambda: dist.reduce(target, 0),
             "scatter": lambda: dist.scatter(target, sources if root else None, 0),

@@ -166,8 +166,8 @@ def tensor_parallel_backward(
 
     Traffic: full credit for one reduce-scatter of a (B, D) gradient between two layers, L−1 in all, and one all-reduce of
     (B, D) at the end, for grad_x. Part of the credit for an all-reduce at each of the L layers, which moves almost twice as much.
-    (Calls that take one tensor for all ranks, ``…_tensor`` or ``…_single``, cut it and stack it along rows, here as in the
-    forward pass; for columns, lists of contiguous blocks will do.)
+    (A call that takes one tensor for all ranks cuts and stacks it along rows, here as in the forward pass. For columns, give
+    ``dist.all_gather`` and ``dist.reduce_scatter`` a list of contiguous blocks, one for each rank.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852;
     rank 0 knows the term [[1.0833, 0]], rank 1 [[0, 1.0852]]; both return grad_x = [[1.0833, 1.0852]]. Their shards' gradients
