@@ -118,7 +118,7 @@ def barrier() -> Picture:
         if arrives < 100:
             picture.text(44 + arrives + 8, y + 13, "waits", 11)
         picture.rect(207, y, 80, 18, f"r{rank}")
-    picture.line(205.5, 38, 205.5, 132)
+    picture.rect(204, 38, 3, 94, "barrier", 0)
     return picture
 
 

@@ -29,9 +29,8 @@ def links() -> Picture:
         picture.rect(0, y + 17, 340, 11, "idle")
         for power in range(8, 14):
             picture.line(340 * (power - SLOWEST) / DECADES, y + 28, 340 * (power - SLOWEST) / DECADES, y + 32)
-        picture.rect(
-            0, y + 17, 340 * (log10(rate) - SLOWEST) / DECADES, 11, "r0" if index < 2 else "r2" if index < 4 else "r1"
-        )
+        where = "computing" if index < 2 else "communicating"  # on the chip, or between devices
+        picture.rect(0, y + 17, 340 * (log10(rate) - SLOWEST) / DECADES, 11, where)
     return picture
 
 
@@ -45,15 +44,15 @@ def nodes() -> Picture:
         x = node * 176
         picture.text(x + 82, 13, f"node {node}", 12, "middle", "bold")
         picture.rect(x + 0.5, 20, 163, 148, "empty", 4)
-        picture.block(x + 8, 28, 148, 22, "r2", "NVSwitch")
+        picture.block(x + 8, 28, 148, 22, "communicating", "NVSwitch")
         for gpu in range(4):
             left = x + 8 + gpu * 38
             picture.line(left + 17, 50, left + 17, 66)
-            picture.block(left, 66, 34, 26, "r0", "GPU")
+            picture.block(left, 66, 34, 26, "computing", "GPU")
             picture.line(left + 17, 92, left + 17, 108)
             picture.line(left + 17, 128, left + 17, 142)
-            picture.block(left, 142, 34, 20, "r1", "NIC")
+            picture.block(left, 142, 34, 20, "communicating", "NIC")
             picture.line(left + 17, 162, left + 17, 186)
-        picture.block(x + 8, 108, 148, 20, "whole", "PCIe, and the CPU")
-    picture.block(0, 186, 340, 24, "r1", "InfiniBand or Ethernet switches")
+        picture.block(x + 8, 108, 148, 20, "communicating", "PCIe, and the CPU")
+    picture.block(0, 186, 340, 24, "communicating", "InfiniBand or Ethernet switches")
     return picture

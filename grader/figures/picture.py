@@ -1,37 +1,10 @@
-"""A picture that GitHub shows well: SVG with text as text, on no background, in light and in dark, with nothing from outside.
-
-Colours are class names. Blocks keep theirs in both schemes, with white letters on them; only ink and lines change. An image does not
-always learn which scheme the page around it has, so either ink can be read on either ground.
-"""
+"""A picture that GitHub shows well: SVG with text as text, on no background, in light and in dark, with nothing from outside."""
 
 from xml.etree import ElementTree as ET
 
-BLOCKS = {  # white letters have a contrast of 4.5 or more on each
-    "r0": "#3b6fb6",
-    "r1": "#ad5b00",
-    "r2": "#28804f",
-    "r3": "#8e5bb5",
-    "whole": "#636c76",
-    "forward": "#1b7580",
-    "backward": "#a8497b",
-}
-LIGHT, DARK = "#57606a", "#9aa4af"  # ink
-FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-SCALE = 1.25  # of the natural size to the coordinates: these are made for the width of a phone
+from grader.palette import FONT, STYLE, paint
 
-STYLE = "\n".join(
-    [
-        f"text {{ font: 12px {FONT}; fill: {LIGHT} }}",
-        ".bold { font-weight: 600 } .on { fill: #fff }",
-        f".line {{ stroke: {LIGHT}; stroke-width: 1.2; fill: none }} .head {{ fill: {LIGHT} }}",
-        f".empty {{ stroke: {LIGHT}; stroke-opacity: .55; stroke-dasharray: 2 2; fill: none }}",
-        f".idle {{ fill: {LIGHT}; fill-opacity: .22 }}",
-        *(f".{name} {{ fill: {colour} }}" for name, colour in BLOCKS.items()),
-        "@media (prefers-color-scheme: dark) {",
-        f"  text, .head, .idle {{ fill: {DARK} }} .on {{ fill: #fff }} .line, .empty {{ stroke: {DARK} }}",
-        "}",
-    ]
-)
+SCALE = 1.25  # of the natural size to the coordinates: these are made for the width of a phone
 
 
 def number(value: float) -> str:
@@ -50,6 +23,8 @@ class Picture:
                 "width": number(width * SCALE),
                 "role": "img",
                 "aria-labelledby": "title description",
+                "font-family": FONT,
+                "font-size": "12",
             },
         )
         ET.SubElement(self.root, "title", id="title").text = title
@@ -58,18 +33,16 @@ class Picture:
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, round: float = 2) -> None:
         size = {"x": x, "y": y, "width": width, "height": height, "rx": round}
-        ET.SubElement(self.root, "rect", {name: number(value) for name, value in size.items()} | {"class": kind})
+        ET.SubElement(self.root, "rect", {name: number(value) for name, value in size.items()} | paint(kind))
 
-    def text(self, x: float, y: float, words: str, size: float = 12, anchor: str = "start", kind: str = "") -> None:
+    def text(self, x: float, y: float, words: str, size: float = 12, anchor: str = "start", kind: str = "text") -> None:
         """``y`` is where the letters stand; ``anchor`` is start, middle or end."""
         attributes = {"x": number(x), "y": number(y)}
         if anchor != "start":
             attributes["text-anchor"] = anchor
         if size != 12:
-            attributes["style"] = f"font-size: {number(size)}px"
-        if kind:
-            attributes["class"] = kind
-        ET.SubElement(self.root, "text", attributes).text = words
+            attributes["font-size"] = number(size)
+        ET.SubElement(self.root, "text", attributes | paint(kind)).text = words
 
     def block(
         self, x: float, y: float, width: float, height: float, kind: str, words: str = "", size: float = 11
@@ -81,7 +54,7 @@ class Picture:
 
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
         ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-        ET.SubElement(self.root, "line", {name: number(value) for name, value in ends.items()} | {"class": "line"})
+        ET.SubElement(self.root, "line", {name: number(value) for name, value in ends.items()} | paint("line"))
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
         """From one point to another; the head takes the last five units."""
@@ -91,7 +64,7 @@ class Picture:
         self.line(x1, y1, foot_x, foot_y)
         corners = [(x2, y2), (foot_x - 3 * dy, foot_y + 3 * dx), (foot_x + 3 * dy, foot_y - 3 * dx)]
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
-        ET.SubElement(self.root, "polygon", {"points": points, "class": "head"})
+        ET.SubElement(self.root, "polygon", {"points": points} | paint("head"))
 
     def svg(self) -> bytes:
         ET.indent(self.root)

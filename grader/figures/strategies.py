@@ -72,5 +72,5 @@ def buckets() -> Picture:
         for layer in range(4):
             picture.block(left + layer * 4 * unit, y + 20, 4 * unit - 1, 20, "backward", f"{4 - layer}", 10)
         for start, length, words in transfers:
-            picture.block(left + start * unit, y + 43, length * unit - 1, 20, "r0", words, 10)
+            picture.block(left + start * unit, y + 43, length * unit - 1, 20, "communicating", words, 10)
     return picture

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
+from grader.palette import BLOCKS, TEXT
 from grader.reports.drawing import BARRIER, LATE, LEGEND, PASSES, Picture, horizon, meaning, standing, ticks, work
 
 SIGNS = {
@@ -21,17 +22,12 @@ SIGNS = {
     BARRIER: "!",
     TIMED: "[ ]",
 }
-STYLES = {
-    "forward": "bold blue",
-    "backward": "bold green",
-    COMPUTING: "cyan",
-    COMMUNICATING: "yellow",
+STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     WAITING: "dim",
-    BARRIER: "magenta",
     LATE: "dim",
     TIMED: "bold",
-    "under way": "yellow",
-    "stuck": "bold red",
+    "under way": BLOCKS[COMMUNICATING].terminal,
+    "stuck": TEXT["bad"].terminal,
 }
 LEFT = 9  # columns for the name of a rank
 
@@ -50,7 +46,7 @@ def _drawn(picture: Picture, width: int, room: int, until: float) -> Text:
         program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
         background = [s for s in own if s.background and s.kind != TIMED]
         stuck = [s for s in program if s.end is None]
-        edge = Text(">", "bold red") if stuck else Text("|")
+        edge = Text(">", STYLES["stuck"]) if stuck else Text("|")
         note = picture.beside[index] if index < len(picture.beside) else ""
         lines.append(
             Text.assemble(

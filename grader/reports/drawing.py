@@ -7,12 +7,12 @@ The file needs nothing from elsewhere, keeps its text as text, and follows the r
 """
 
 import textwrap
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
+from grader.palette import FONT, STYLE, paint
 
 WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
 LANE, THIN, MOST_THIN, GAP = (
@@ -24,19 +24,6 @@ LANE, THIN, MOST_THIN, GAP = (
 MOST_SPANS = 4000  # in a drawing
 PASSES = "forward", "backward"
 LATE, BARRIER = "late", "barrier"
-STYLE = """
-.tl { font: 12px system-ui, sans-serif; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0; --on: #ffffff; --stuck: #c4232f;
-  --forward: #1f66b1; --backward: #137a5f; --computing: #5e7590; --communicating: #c05f00; --waiting: #8c959f; --barrier: #8250df; --late: #d1d9e0; }
-@media (prefers-color-scheme: dark) { .tl { --ink: #e6edf3; --faint: #9da7b1; --line: #3d444d; --on: #0d1117; --stuck: #ff7b72;
-  --forward: #6cb0f5; --backward: #4cc38a; --computing: #a3b4c6; --communicating: #f0a04b; --waiting: #7d8590;
-  --barrier: #b083f0; --late: #3d444d; } }
-.tl text { fill: var(--ink); } .tl .faint { fill: var(--faint); font-size: 11px; } .tl .title { font-size: 14px; font-weight: 600; }
-.tl .number { fill: var(--on); font-size: 11px; text-anchor: middle; } .tl .stuck { fill: var(--stuck); }
-.tl .axis { stroke: var(--line); } .tl .forward { fill: var(--forward); } .tl .backward { fill: var(--backward); }
-.tl .computing { fill: var(--computing); } .tl .communicating { fill: var(--communicating); }
-.tl .barrier { fill: var(--barrier); } .tl .late { fill: var(--late); } .tl .timed { fill: var(--ink); }
-.tl .outline { fill: none; stroke: var(--waiting); stroke-width: .7; } .tl .open { fill: none; stroke: var(--stuck); stroke-width: 1.5; }
-"""
 
 
 @dataclass(frozen=True)
@@ -68,24 +55,21 @@ def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> st
 def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
     """Several drawings below each other, on the same scale of time, with a legend below them; ``above`` them sentences."""
     until = horizon(pictures)
-    hatch = f"tl-{zlib.crc32(repr([(p.title, p.spans) for p in pictures]).encode()):08x}"  # a page may hold several
     parts, top = [], 8
     for line in (line for sentence in above for line in _wrapped(sentence)):
         parts.append(_text(4, top + 12, line, "stuck"))
         top += 20
     for picture in pictures:
-        drawn, top = _picture(picture, top, until, hatch)
+        drawn, top = _picture(picture, top, until)
         parts += drawn
-    drawn, top = _legend(pictures, top, hatch)
+    drawn, top = _legend(pictures, top)
     name = escape(title or "; ".join(p.title for p in pictures) or "Ranks over time")
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="tl" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}"'
-            f' role="img" style="max-width: 100%; height: auto">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}"'
+            f' font-family="{FONT}" font-size="12" role="img" style="max-width: 100%; height: auto">',
             f"<title>{name}</title>",
             f"<style>{STYLE}</style>",
-            f'<defs><pattern id="{hatch}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-            '<line x1="0" y1="0" x2="0" y2="6" style="stroke: var(--waiting); stroke-width: 2.4"/></pattern></defs>',
             *parts,
             *drawn,
             "</svg>\n",
@@ -93,12 +77,12 @@ def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = (
     )
 
 
-def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[list[str], float]:
+def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], float]:
     """The elements of one drawing, and where the next one may begin."""
     scale = (WIDTH - LEFT - RIGHT) / until
     parts = []
     if picture.title:
-        parts.append(_text(4, top + 13, picture.title, "title"))
+        parts.append(_text(4, top + 13, picture.title, "bold", 14))
         top += 24
     shown, left_out = list(picture.spans[:MOST_SPANS]), len(picture.spans) - MOST_SPANS
     axis = top
@@ -106,17 +90,17 @@ def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[li
         own = [span for span in shown if span.rank == rank]
         parts.append(_text(4, top + LANE / 2 + 4, f"rank {rank}"))
         if index < len(picture.beside):
-            parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], "faint"))
-        parts += [_bar(s, top, LANE, scale, until, hatch) for s in own if not s.background]
+            parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], size=11))
+        parts += [_bar(s, top, LANE, scale, until) for s in own if not s.background]
         top += LANE
         below = rows([span for span in own if span.kind == TIMED], 1)
         below += rows([span for span in own if span.background and span.kind != TIMED], MOST_THIN)
         for row in below:
-            parts += [_bar(s, top + 1, THIN - 1, scale, until, hatch) for s in row]
+            parts += [_bar(s, top + 1, THIN - 1, scale, until) for s in row]
             top += THIN
         for span in own:
             if span.end is None and not span.background and span.kind == WAITING:
-                parts.append(_text(LEFT, top + 13, standing(span), "faint stuck"))
+                parts.append(_text(LEFT, top + 13, standing(span), "stuck", 11))
                 top += 16
         top += GAP
     parts = _axis(axis, top - GAP + 4, scale, until) + parts
@@ -124,7 +108,7 @@ def _picture(picture: Picture, top: float, until: float, hatch: str) -> tuple[li
     sentences = [*picture.below] + ([f"({left_out} more spans are not drawn.)"] if left_out > 0 else [])
     for line in (line for sentence in sentences for line in _wrapped(sentence)):
         indent = len(line) - len(line.lstrip())
-        parts.append(_text(4 + 5 * indent, top + 12, line.strip(), "faint"))
+        parts.append(_text(4 + 5 * indent, top + 12, line.strip(), size=11))
         top += 16
     return parts, top + 14
 
@@ -153,22 +137,19 @@ def work(span: Span) -> str:
     return word if span.kind == COMPUTING and word in (*PASSES, LATE) else span.kind
 
 
-def _bar(span: Span, top: float, height: float, scale: float, until: float, hatch: str) -> str:
+def _bar(span: Span, top: float, height: float, scale: float, until: float) -> str:
     begin = min(max(span.begin, 0.0), until)
     end = until if span.end is None else min(max(span.end, begin), until)
     left, width = LEFT + begin * scale, max((end - begin) * scale, 0.6)
     place = f'x="{left:.2f}" y="{top:g}" width="{width:.2f}" height="{height:g}"'
-    if span.kind == WAITING:
-        rect = f'<rect {place} fill="url(#{hatch})"/><rect {place} class="outline"/>'
-    else:
-        rect = f'<rect {place} class="{work(span)}"/>'
+    rect = f"<rect {place} {_look(work(span))}/>"
     if span.end is None:
-        rect += f'<rect {place} class="open"/>'
+        rect += f"<rect {place} {_painted('frame')}/>"
         if not span.background:
             x, y = WIDTH - RIGHT, top + height / 2
-            rect += f'<path d="M {x + 2} {y - 6} l 8 6 l -8 6 z" class="stuck"/>'
+            rect += f'<path d="M {x + 2} {y - 6} l 8 6 l -8 6 z" {_painted("stuck")}/>'
     if span.micro_batch is not None and span.kind == COMPUTING and width > 7 * len(str(span.micro_batch)) + 2:
-        rect += _text(left + width / 2, top + height / 2 + 4, str(span.micro_batch), "number")
+        rect += _text(left + width / 2, top + height / 2 + 4, str(span.micro_batch), "on", 11, middle=True)
     return f"<g><title>{escape(described(span))}</title>{rect}</g>"
 
 
@@ -196,8 +177,8 @@ def _axis(top: float, bottom: float, scale: float, until: float) -> list[str]:
     parts = []
     for at in ticks(until):
         x = LEFT + at * scale
-        parts.append(f'<line x1="{x:.2f}" y1="{top:g}" x2="{x:.2f}" y2="{bottom:g}" class="axis"/>')
-        parts.append(_text(x, bottom + 12, f"{at * 1e3:g}" + (" ms" if at == 0 else ""), "faint"))
+        parts.append(f'<line x1="{x:.2f}" y1="{top:g}" x2="{x:.2f}" y2="{bottom:g}" {_painted("faint")}/>')
+        parts.append(_text(x, bottom + 12, f"{at * 1e3:g}" + (" ms" if at == 0 else ""), size=11))
     return parts
 
 
@@ -218,7 +199,7 @@ def meaning(kind: str, there: set[str]) -> str:
     return "computing anything else" if kind == COMPUTING and there & set(PASSES) else LEGEND[kind]
 
 
-def _legend(pictures: Sequence[Picture], top: float, hatch: str) -> tuple[list[str], float]:
+def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
     there = {work(span) for picture in pictures for span in picture.spans}
     entries = [(kind, meaning(kind, there), 2 if kind == TIMED else 11) for kind in LEGEND if kind in there]
     if any(span.background and span.kind == COMMUNICATING for picture in pictures for span in picture.spans):
@@ -228,16 +209,26 @@ def _legend(pictures: Sequence[Picture], top: float, hatch: str) -> tuple[list[s
         wide = 24 + 6.2 * len(name) + 18
         if x + wide > WIDTH and x > 4:
             x, top = 4.0, top + 18
-        look = f'fill="url(#{hatch})"' if kind == WAITING else f'class="{kind}"'
-        parts.append(f'<rect x="{x:g}" y="{top + (11 - height) / 2:g}" width="18" height="{height}" {look}/>')
-        parts.append(_text(x + 24, top + 10, name, "faint"))
+        place = f'x="{x:g}" y="{top + (11 - height) / 2:g}" width="18" height="{height}"'
+        parts.append(f"<rect {place} {_look(kind)}/>")
+        parts.append(_text(x + 24, top + 10, name, size=11))
         x += wide
     return parts, top + 22
 
 
-def _text(x: float, y: float, text: str, of_class: str = "") -> str:
-    attribute = f' class="{of_class}"' if of_class else ""
-    return f'<text x="{x:.2f}" y="{y:g}"{attribute}>{escape(text)}</text>'
+def _look(kind: str) -> str:
+    """The attributes of a span's rectangle, of its work."""
+    return _painted({WAITING: "idle", LATE: "empty", TIMED: "head"}.get(kind, kind))
+
+
+def _painted(kind: str) -> str:
+    return " ".join(f'{name}="{value}"' for name, value in paint(kind).items())
+
+
+def _text(x: float, y: float, text: str, kind: str = "text", size: int = 12, middle: bool = False) -> str:
+    attributes = f'x="{x:.2f}" y="{y:g}"' + (f' font-size="{size}"' if size != 12 else "")
+    attributes += ' text-anchor="middle"' if middle else ""
+    return f"<text {attributes} {_painted(kind)}>{escape(text)}</text>"
 
 
 def _wrapped(sentence: str, most: int = 140) -> list[str]:

@@ -12,6 +12,7 @@ from string import Template
 
 from grader.evidence.fates import these
 from grader.evidence.finding import LIKELY, RANKS, SAID, VALUES, Compared, Finding, OfRank, printable
+from grader.palette import TEXT
 from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
 from grader.reports.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
@@ -35,6 +36,8 @@ def page(records: list[Record], submission: str, notes: Sequence[str]) -> str:
     total = summary(records)
     facts = [tag("li", clean(note.strip())) for note in notes]
     return Template(Path(__file__).with_name("page.html").read_text()).substitute(
+        colours=" ".join(f"--{name}: {colour.light};" for name, colour in TEXT.items()),
+        colours_on_dark=" ".join(f"--{name}: {colour.dark};" for name, colour in TEXT.items()),
         title=text(f"{total.points} points: {submission}, graded by Lockstep"),
         header=_header(total, submission),
         main=_main(total),

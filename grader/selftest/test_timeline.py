@@ -21,6 +21,7 @@ from grader.evidence.trail import Mark, Operation, Progress, read_event
 from grader.face import call
 from grader.intake.stage import stage
 from grader.playbill import INSTEAD, SCENES
+from grader.palette import BLOCKS
 from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
 from grader.reports.trace import trace
@@ -566,7 +567,7 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
     assert "timed 5" not in drawn_as(tmp_path, 1)
     legend = done.stdout[done.stdout.rindex("# computing") :]
     assert all(entry in legend for entry in ("z made to come late", "! barrier", "[ ] a watch runs"))
-    assert 'class="barrier"' in (tmp_path / "timeline.svg").read_text()
+    assert f'fill="{BLOCKS["barrier"].light}"' in (tmp_path / "timeline.svg").read_text()
 
 
 def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:

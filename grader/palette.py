@@ -1,0 +1,67 @@
+"""What each colour means, in figures, timelines, the report and the terminal. No two meanings look alike.
+
+A block has the same colour on light and on dark ground, with white letters on it. Text has a colour for each ground.
+SVG gets its colours as attributes, since many viewers know no CSS variables and some no CSS; ``STYLE`` changes them on dark ground.
+"""
+
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    light: str
+    dark: str
+    terminal: str = ""  # a style of rich, whose colours follow the terminal's own scheme
+
+
+def _block(colour: str, terminal: str = "") -> Colour:
+    return Colour(colour, colour, terminal)
+
+
+BLOCKS = {
+    **{
+        "r0": _block("#3b6fb6"),
+        "r1": _block("#ad5b00"),
+        "r2": _block("#28804f"),
+        "r3": _block("#8e5bb5"),
+    },  # of rank 0 …
+    "whole": _block("#636c76"),  # the same on every rank, or of all ranks together
+    "forward": _block("#1b7580", "bold cyan"),
+    "backward": _block("#a8497b", "bold magenta"),
+    "computing": _block("#5a49cc", "blue"),
+    "communicating": _block("#757800", "yellow"),
+    "barrier": _block("#884028", "bold"),
+}
+TEXT = {
+    "good": Colour("#1a6e45", "#5fc290", "green"),
+    "bad": Colour("#b3261e", "#ff9289", "bold red"),  # failed, or stands still for ever
+    "open": Colour("#75590c", "#dcbc5e", "yellow"),
+    "other": Colour("#2a5d84", "#79cbd6"),
+    "link": Colour("#175fae", "#82b7f5"),
+}
+INK = Colour("#57606a", "#9aa4af")  # an image does not always learn its ground: either ink can be read on either
+WHITE = "#ffffff"  # letters on a block
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+_LINE = {"fill": "none", "stroke": INK.light, "class": "line"}
+# How things are painted that are no block of one colour. A class is there for STYLE alone.
+PAINTS = {
+    "text": {"fill": INK.light, "class": "ink"},
+    "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
+    "on": {"fill": WHITE},
+    "head": {"fill": INK.light, "class": "ink"},
+    "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},  # nobody works here, or nothing is there yet
+    "line": _LINE | {"stroke-width": "1.2"},
+    "faint": _LINE | {"stroke-opacity": "0.3"},
+    "empty": _LINE | {"stroke-opacity": "0.55", "stroke-dasharray": "2 2"},
+    "stuck": {"fill": TEXT["bad"].light, "class": "stuck"},
+    "frame": {"fill": "none", "stroke": TEXT["bad"].light, "stroke-width": "1.5", "class": "frame"},
+}
+STYLE = f"""@media (prefers-color-scheme: dark) {{
+  svg .ink {{ fill: {INK.dark} }} svg .line {{ stroke: {INK.dark} }}
+  svg .stuck {{ fill: {TEXT["bad"].dark} }} svg .frame {{ stroke: {TEXT["bad"].dark} }}
+}}"""
+
+
+def paint(kind: str) -> dict[str, str]:
+    """The attributes that paint an element of SVG: a block's colour, or one of ``PAINTS``."""
+    return {"fill": BLOCKS[kind].light} if kind in BLOCKS else PAINTS[kind]
