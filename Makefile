@@ -20,7 +20,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS INTO PROOF FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS MAX_BYTES INTO PROOF FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 BLACK := $(PY) -m black --line-length 120
@@ -66,8 +66,9 @@ timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=sol
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
 	  -- "$${PART:-pipeline_parallel}" || $(SAID)
 
-bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions with that one
-	$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" --max-bytes 4MiB --factor 4 $(if $(DEVICE),--device="$$DEVICE")
+bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions, RANKS=4, MAX_BYTES=1GiB
+	@$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" $(if $(RANKS),--world-size="$$RANKS") \
+	  $(if $(MAX_BYTES),--max-bytes="$$MAX_BYTES") $(if $(DEVICE),--device="$$DEVICE") || $(SAID)
 
 submission: $(READY)  ## check what is in handout/, and pack submission.zip; with problems that do not import: ANYWAY=1
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)

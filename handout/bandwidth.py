@@ -9,6 +9,9 @@ prints a table, and writes it after every row to ``<out>.csv`` and ``<out>.json`
 is S, bytes of the whole array, rounded so that it falls into n equal parts; times are in seconds, bandwidths in GB/s. Ctrl-C
 keeps the rows that are done; twice ends at once.
 
+Unless told otherwise, it starts a rank for each GPU, or for each core where there are fewer than two GPUs, but at most 4; and
+it goes up to 4 MiB on CPUs, and on GPUs to 8 GiB, or to what 0.9 of the free memory holds.
+
 Exits with 0; with 1 where a function is not implemented yet or a value is wrong, 2 for bad input, 130 if interrupted.
 """
 
@@ -35,7 +38,8 @@ import torch.multiprocessing as mp
 from rich.console import Console
 
 from handout.bandwidth_cases import COLLECTIVES, DTYPES, REDUCTIONS, Case, entries, fill, largest, pattern
-from handout.bandwidth_report import Report, available, hardware, in_bytes, unwritable
+from handout.bandwidth_cases import default_largest, default_ranks, sizes
+from handout.bandwidth_report import Report, available, cores, hardware, in_bytes, unwritable
 from handout.launcher import device, launch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -65,7 +69,7 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
     agree()  # all ranks have freed the last row's buffers before anyone looks
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
-    if agree(own + size > available())[0]:  # gloo copies whole arrays
+    if agree(own + size > available())[0]:  # the size once more: gloo copies whole arrays
         return None
     try:
         case = Case(collective, count, dtype)
@@ -104,6 +108,9 @@ def benchmark(options: argparse.Namespace) -> None:
     dist.all_gather_object(ranks, hardware() | {"complaint": unwritable(options.out) if first else None})
     if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 could know
         refuse(complaint)
+    most = options.max_bytes or default_largest(device().type, min(rank["memory"] for rank in ranks))
+    part = n * getattr(torch, options.dtype).itemsize
+    options.sizes = sizes(options.min_bytes, max(most, options.min_bytes), options.factor, part)
     report = Report(student, ranks, options) if first else None
     more: dict[tuple[str, int], dict] = {}
 
@@ -210,9 +217,9 @@ def parse() -> argparse.Namespace:
     say = parser.add_argument
     say("--collectives", default=",".join(COLLECTIVES), metavar="A,B,…", help="which (default: all eight)")
     say("--min-bytes", type=in_bytes, default="1KiB", metavar="S", help="the smallest size (default 1KiB)")
-    say("--max-bytes", type=in_bytes, default="16MiB", metavar="S", help="the largest size (default 16MiB)")
+    say("--max-bytes", type=in_bytes, metavar="S", help="the largest size (default 4MiB; on GPUs up to 8GiB)")
     say("--factor", type=whole(2), default=2, metavar="F", help="from one size to the next (default 2)")
-    say("--world-size", type=whole(1), default=4, metavar="N", help="local ranks to start (default 4)")
+    say("--world-size", type=whole(1), metavar="N", help="local ranks to start (default: GPUs or cores, up to 4)")
     say("--device", choices=("cpu", "cuda"), help="default: cuda where every local rank has a GPU")
     say("--module", default="handout", help="the package that holds the answers (default handout)")
     say("--dtype", choices=DTYPES, default="float32")
@@ -220,20 +227,21 @@ def parse() -> argparse.Namespace:
     say("--warm-up", type=whole(0), default=5, metavar="W", help="calls before them (default 5)")
     say("--out", default="bandwidth", metavar="PATH", help="writes PATH.csv, PATH.json, PATH.png (default bandwidth)")
     options = parser.parse_args()
-    local = n = options.world_size
+    gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
     if dist.is_torchelastic_launched():
-        n, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        options.world_size, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    else:
+        options.world_size = local = options.world_size or default_ranks(cores(), gpus, options.device)
     options.collectives = list(dict.fromkeys(options.collectives.split(",")))
     for name in options.collectives:
         if name not in COLLECTIVES:
             refuse(f"{name!r} is none of the collectives {', '.join(COLLECTIVES)}")
-    if options.min_bytes > options.max_bytes:
+    if options.max_bytes and options.min_bytes > options.max_bytes:
         refuse(f"the smallest size, {options.min_bytes} bytes, is larger than the largest, {options.max_bytes}")
-    dtype = getattr(torch, options.dtype)
-    if largest(dtype, n) < 1:
+    if largest(getattr(torch, options.dtype), n := options.world_size) < 1:
         refuse(f"sums over {n} ranks are not exact in {options.dtype}, so that wrong values could not be told")
-    if options.device == "cuda" and torch.cuda.device_count() < local:
-        refuse(f"{local} ranks on this machine need {local} GPUs, and there are {torch.cuda.device_count()}")
+    if options.device == "cuda" and gpus < local:
+        refuse(f"on cuda each of the {local} local ranks needs a GPU of its own, and there are {gpus}")
     try:
         importlib.import_module(f"{options.module}.benchmarking")
     except (ModuleNotFoundError, TypeError) as error:
@@ -242,11 +250,6 @@ def parse() -> argparse.Namespace:
         ):
             raise  # something that the student's file imports
         refuse(f"there is no module {options.module}.benchmarking")
-    options.sizes, size = [], options.min_bytes
-    while size <= options.max_bytes:
-        whole_array = max(size // dtype.itemsize // n, 1) * n * dtype.itemsize
-        options.sizes += [whole_array] if whole_array not in options.sizes else []
-        size *= options.factor
     return options
 
 

@@ -1,4 +1,4 @@
-"""The collectives that ``handout.bandwidth`` measures: buffers, calls, and values that are known. Given, not graded."""
+"""What ``handout.bandwidth`` measures: ranks and sizes, buffers, calls, and values that are known. Given, not graded."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +12,45 @@ REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch knows these in place only: out of place they get a copy
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+BUFFERS = (
+    3  # of S bytes that a rank needs at most: what it puts in, what it gets out, and a copy that the backend may make
+)
 PERIOD = 65521  # entries after which a pattern repeats: a prime, so that parts of the usual sizes begin differently
+
+
+def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
+    """How many ranks to start where nobody says: one for each GPU or core, at most 4.
+
+    Fewer than 2 have nothing to send to each other. So a single GPU is used only if it is ``wanted``, and one core has 2 ranks.
+    """
+    if wanted == "cuda":
+        return max(1, min(4, gpus))
+    if wanted is None and gpus > 1:
+        return min(4, gpus)
+    return max(2, min(4, cores))
+
+
+def default_largest(device: str, memory: float) -> int:
+    """The largest S in bytes where nobody says: 4 MiB on CPUs, 8 GiB on GPUs; or the largest power of two that fits.
+
+    Args:
+        memory: bytes that the rank with the least may use.
+    """
+    largest_size = 2**33 if device == "cuda" else 2**22
+    while largest_size > 1 and BUFFERS * largest_size > memory:
+        largest_size //= 2
+    return largest_size
+
+
+def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[int]:
+    """Every S from the smallest to the largest, each ``factor`` times the one before, rounded down to a ``multiple``."""
+    found: list[int] = []
+    size = smallest
+    while size <= largest_size:
+        whole = max(size // multiple, 1) * multiple
+        found += [whole] if whole not in found else []
+        size *= factor
+    return found
 
 
 @cache

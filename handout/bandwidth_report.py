@@ -53,16 +53,20 @@ def size_text(size: float) -> str:
 # ——— the machine
 
 
+def cores() -> int:
+    """How many cores this program may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def hardware() -> dict:
-    """This rank's machine and device, and how many cores its program may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """This rank's machine and device, how many cores its program may use, and how much memory."""
     if device().type == "cuda":
         model = torch.cuda.get_device_name()
     else:
         listed, model = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
         if listed.exists() and (named := re.search(r"model name\s*: (.+)", listed.read_text())):
             model = named[1]
-    return {"machine": socket.gethostname(), "device": model, "cores": cores}
+    return {"machine": socket.gethostname(), "device": model, "cores": cores(), "memory": available()}
 
 
 def available() -> float:

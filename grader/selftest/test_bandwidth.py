@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from grader.selftest.grading import ROOT
 from handout import bandwidth, bandwidth_cases, bandwidth_report
 
+MIB, GIB = 2**20, 2**30
 LIMIT = 60  # seconds, for a command on a busy machine
 TINY = ("--world-size", "2", "--iterations", "3", "--warm-up", "1", "--device", "cpu")
 
@@ -113,6 +116,119 @@ def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     assert rows[1]["seconds"] == rows[1]["busbw"] == rows[1]["wrong_out_of_place"] == ""
 
 
+# ——— how many ranks and which sizes, where nobody says
+
+
+@pytest.mark.parametrize(
+    "cores, gpus, wanted, ranks",
+    [
+        *[(1, 0, None, 2), (2, 0, None, 2), (3, 0, None, 3), (64, 0, None, 4)],
+        *[(64, 1, None, 4), (1, 2, None, 2), (64, 3, None, 3), (64, 8, None, 4)],
+        *[(64, 8, "cpu", 4), (3, 8, "cpu", 3), (64, 1, "cuda", 1), (64, 8, "cuda", 4), (64, 0, "cuda", 1)],
+    ],
+)
+def test_ranks_are_as_many_as_gpus_or_cores_and_at_most_four(cores, gpus, wanted, ranks):
+    assert bandwidth_cases.default_ranks(cores, gpus, wanted) == ranks
+
+
+@pytest.mark.parametrize(
+    "device, memory, largest",
+    [
+        *[
+            ("cpu", float("inf"), 4 * MIB),
+            ("cpu", 2**40, 4 * MIB),
+            ("cpu", 12 * MIB, 4 * MIB),
+            ("cpu", 12 * MIB - 1, 2 * MIB),
+        ],
+        *[("cuda", 0.9 * 80 * GIB, 8 * GIB), ("cuda", 24 * GIB, 8 * GIB), ("cuda", 0.9 * 16 * GIB, 4 * GIB)],
+        *[("cuda", 0.9 * 8 * GIB, 2 * GIB), ("cuda", 0, 1)],
+    ],
+)
+def test_sizes_end_where_the_device_does(device, memory, largest):
+    assert bandwidth_cases.default_largest(device, memory) == largest
+
+
+@pytest.mark.parametrize("collective", bandwidth_cases.COLLECTIVES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_the_largest_size_fits_into_memory_on_every_rank(collective, n):
+    """What a row is found to need, a copy of the backend's among it, is never more than the default allows for."""
+    for rank in range(n):
+        assert sum(bandwidth_cases.entries(collective, 24, n, rank)) + 24 <= bandwidth_cases.BUFFERS * 24
+
+
+def test_sizes_are_multiples_that_grow_by_a_factor():
+    assert bandwidth_cases.sizes(1024, 4 * MIB, 2, 8) == [2**power for power in range(10, 23)]
+    assert bandwidth_cases.sizes(10, 100, 2, 12) == [12, 36, 72]
+    assert bandwidth_cases.sizes(8 * GIB, 8 * GIB, 2, 8) == [8 * GIB]
+
+
+@pytest.mark.parametrize("memory, most", [(0.9 * 80 * GIB, 8 * GIB), (3 * MIB, MIB), (0, 2 * MIB)])
+def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(memory, most, tmp_path, monkeypatch):
+    """On GPUs that are not there: only the sizes are looked at."""
+    asked = []
+    sweep = types.SimpleNamespace(sweep=lambda collectives, sizes, n, run: asked.append(sizes) or [])
+    replaced = {"device": lambda: torch.device("cuda"), "on_signal": lambda react: None, "Report": mock.MagicMock()}
+    replaced["hardware"] = lambda: {"memory": memory}
+    for name, value in replaced.items():
+        monkeypatch.setattr(bandwidth, name, value)
+    monkeypatch.setattr(bandwidth.importlib, "import_module", lambda name: sweep)
+    monkeypatch.setattr(
+        sys, "argv", ["bandwidth", "--min-bytes", str(min(most, 2 * MIB)), "--out", str(tmp_path / "o")]
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    options = bandwidth.parse()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        gathered = dist.all_gather_object
+        more = {"memory": 2 * memory, "complaint": None}  # a second rank
+        monkeypatch.setattr(dist, "all_gather_object", lambda into, own: (gathered(into, own), into.append(more)))
+        with pytest.raises(SystemExit):
+            bandwidth.benchmark(options)
+    finally:
+        dist.destroy_process_group()
+    assert asked[0][-1] == most
+
+
+@pytest.mark.parametrize("launcher", ["plain", "torchrun"])
+def test_defaults_on_this_machine(launcher, tmp_path):
+    options = ("--collectives", "broadcast", "--min-bytes", "2MiB", "--iterations", "1", "--warm-up", "0")
+    agent = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python", sys.executable)
+    command = agent if launcher == "torchrun" else ()
+    code, _, err = finish(start(tmp_path, "--module", "solutions", *options, "--device", "cpu", launcher=command))
+    assert code == 0, err
+    ranks = 3 if launcher == "torchrun" else max(2, min(4, bandwidth_report.cores()))
+    assert document(tmp_path)["environment"]["ranks"] == ranks
+    assert [int(row["size"]) for row in table(tmp_path)] == [
+        size // (4 * ranks) * 4 * ranks for size in (2 * MIB, 4 * MIB)
+    ]
+
+
+def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
+    """Whatever the values hold, the shell takes each for one word."""
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    program.chmod(0o755)
+    values = {"RANKS": "2; touch pwned", "MAX_BYTES": "1 $(touch pwned)`touch pwned`", "IMPL": "O'Brien' \"x\" &"}
+
+    outer = {*values, "DEVICE", "MAKEFLAGS", "MFLAGS"}  # of a make that runs these tests
+    clean = {name: value for name, value in os.environ.items() if name not in outer}
+
+    def told(*variables: str) -> list[str]:
+        line = ["make", "--no-print-directory", "-s", "bandwidth", f"PY={program}", *variables]
+        done = subprocess.run(line, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    start = ["-m", "handout.bandwidth", "--module"]
+    assert told() == [*start, "handout"]
+    assert told("RANKS=2", "MAX_BYTES=1GiB", "DEVICE=cpu", "IMPL=solutions") == [
+        *(*start, "solutions", "--world-size", "2", "--max-bytes", "1GiB", "--device", "cpu"),
+    ]
+    hostile = told(*(f"{name}={value.replace('$', '$$')}" for name, value in values.items()))
+    assert hostile == [*start, values["IMPL"], "--world-size", values["RANKS"], "--max-bytes", values["MAX_BYTES"]]
+    assert not (ROOT / "pwned").exists()
+
+
 # ——— wrong values
 
 
@@ -182,7 +298,7 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
         ("--world-size 0", "'0' is not a whole number of at least 1"),
         ("--iterations 0", "'0' is not a whole number of at least 1"),
         ("--factor 1", "'1' is not a whole number of at least 2"),
-        ("--world-size 99 --device cuda", "99 ranks on this machine need 99 GPUs"),
+        ("--world-size 99 --device cuda", "each of the 99 local ranks needs a GPU of its own"),
         ("--dtype bfloat16 --world-size 300", "not exact in bfloat16"),
         ("--dtype float8", "invalid choice"),
         ("--module nowhere", "there is no module nowhere.benchmarking"),
