@@ -208,7 +208,7 @@ def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     program.chmod(0o755)
-    values = {"RANKS": "2; touch pwned", "MAX_BYTES": "1 $(touch pwned)`touch pwned`", "IMPL": "O'Brien' \"x\" &"}
+    values = {"RANKS": "2; touch pwned", "MAX_BYTES": "1 `touch pwned` >pwned", "IMPL": "O'Brien' \"x\" &"}
 
     outer = {*values, "DEVICE", "MAKEFLAGS", "MFLAGS"}  # of a make that runs these tests
     clean = {name: value for name, value in os.environ.items() if name not in outer}
@@ -219,13 +219,14 @@ def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    start = ["-m", "handout.bandwidth", "--module"]
-    assert told() == [*start, "handout"]
+    start = ["-m", "handout.bandwidth"]
+    assert told() == [*start, "--module=handout"]
     assert told("RANKS=2", "MAX_BYTES=1GiB", "DEVICE=cpu", "IMPL=solutions") == [
-        *(*start, "solutions", "--world-size", "2", "--max-bytes", "1GiB", "--device", "cpu"),
+        *(*start, "--module=solutions", "--world-size=2", "--max-bytes=1GiB", "--device=cpu")
     ]
-    hostile = told(*(f"{name}={value.replace('$', '$$')}" for name, value in values.items()))
-    assert hostile == [*start, values["IMPL"], "--world-size", values["RANKS"], "--max-bytes", values["MAX_BYTES"]]
+    hostile = told(*(f"{name}={value}" for name, value in values.items()))
+    options = {"--module": "IMPL", "--world-size": "RANKS", "--max-bytes": "MAX_BYTES"}
+    assert hostile == [*start, *(f"{option}={values[name]}" for option, name in options.items())]
     assert not (ROOT / "pwned").exists()
 
 
