@@ -17,7 +17,6 @@ Exits with 0; with 1 where a function is not implemented yet or a value is wrong
 
 import argparse
 import importlib
-import logging
 import multiprocessing.resource_tracker
 import os
 import re
@@ -34,7 +33,6 @@ if __name__ == "__main__":  # importing torch takes a second: Ctrl-C ends that, 
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from rich.console import Console
 
 from handout.bandwidth_cases import COLLECTIVES, DTYPES, REDUCTIONS, Case, entries, fill, largest, pattern
@@ -174,7 +172,7 @@ def pass_on() -> Callable[[], None]:
     def react() -> None:
         STOP.set()
         asked.append(time.monotonic())
-        while not (ranks := mp.active_children()):
+        while not (ranks := multiprocessing.active_children()):
             time.sleep(0.05)  # they are only being started
         for rank in ranks:
             if len(asked) == 1:
@@ -264,18 +262,13 @@ def main() -> None:
         # Ranks inherit the mask: a signal waits until they listen. (The tracker would lift it when the first rank starts.)
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it would tell how it ends the ranks
     try:
         launch(benchmark, options.world_size, options)
-    except (mp.ProcessExitedException, mp.ProcessRaisedException) as ended:
+    except SystemExit:
         if STOP.is_set():
             Console().show_cursor()  # hidden by a progress bar that was killed
             sys.exit(130)
-        if isinstance(ended, mp.ProcessRaisedException):
-            raise
-        if ended.exit_code < 0:
-            print(f"Rank {ended.error_index} was killed by {signal.Signals(-ended.exit_code).name}.", file=sys.stderr)
-        sys.exit(max(ended.exit_code, 1))
+        raise
 
 
 if __name__ == "__main__":

@@ -1,15 +1,29 @@
 """Start the ranks of a distributed program. Given, not graded.
 
     from handout.launcher import launch
-    launch(function, world_size=4, *arguments)       # function(*arguments) runs on four ranks of this machine
+    launch(function, 4, *arguments)       # function(*arguments) runs on four ranks of this machine
+
+On Linux without a GPU, each rank is a fork of this process, which has imported torch already: four of them start in a fraction
+of a second. Elsewhere each rank is a new Python that imports torch and your program again: that takes seconds.
 
 Under ``torchrun`` the ranks have been started already, on one machine or on many; then ``launch`` only joins their
 process group and calls the function, and ``world_size`` is what torchrun says.
 """
 
+import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
+import pickle
+import re
+import shutil
+import signal
+import sys
 import tempfile
+import threading
+import time
+import traceback
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -18,7 +32,9 @@ import torch.distributed as dist
 # Now, and not when an optimizer imports it: its functions take the process group of that moment for a default, which then
 # outlives its own destruction, and now and then ends a rank that is done with "terminate called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
-import torch.multiprocessing as mp
+
+# What a rank raises when another one has gone.
+LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
 def device() -> torch.device:
@@ -33,36 +49,196 @@ def device() -> torch.device:
 def launch(function: Callable, world_size: int, *arguments) -> None:
     """Run ``function(*arguments)`` on ``world_size`` ranks, each with the process group ready, and wait for them.
 
-    ``function`` and ``arguments`` must be importable and picklable, as for any ``multiprocessing`` target. A rank that
-    raises ends them all, and its exception is raised here.
+    ``function`` and ``arguments`` must be importable and picklable, as for any ``multiprocessing`` target (a forked rank
+    does without, a new Python does not). Each rank has its own copy of the arguments. All ranks begin with this process's
+    state of torch's random numbers on the CPU: they draw the same numbers, unless each seeds differently.
+
+    A rank that fails ends them all, and this program with a message and exit code 1. So does Ctrl-C, with exit code 130. A
+    rank that calls ``sys.exit(code)`` with another code than 0 ends them all and this program with that code.
 
     Raises:
         ValueError: ``world_size`` is not positive.
+        RuntimeError: this process is a rank itself.
+        SystemExit: a rank failed, or Ctrl-C was pressed.
     """
     if world_size < 1:
         raise ValueError(f"a world needs at least one rank, not {world_size}")
     if dist.is_torchelastic_launched():
         _join(function, arguments, init_method="env://")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        # A file for the rendezvous: no port, so that two programs on one machine cannot collide.
-        rendezvous = (Path(folder) / "rendezvous").as_uri()
-        mp.spawn(_rank, (world_size, rendezvous, function, arguments), nprocs=world_size)
+    if dist.is_initialized():
+        raise RuntimeError("launch() was called on a rank. Call it once, outside of the function that the ranks run.")
+    ranks: list[BaseProcess] = []
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+        try:
+            _start(ranks, world_size, Path(folder), function, arguments)
+            _wait(ranks)
+            failure = _failure(ranks, Path(folder))
+        except KeyboardInterrupt:
+            handler = signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # Ctrl-C again must not stop us from ending the ranks
+            _end(ranks)
+            print(f"Interrupted: all {world_size} ranks have been ended.", file=sys.stderr)
+            signal.signal(signal.SIGINT, handler)
+            sys.exit(130)
+        finally:
+            _end(ranks)
+    if failure:
+        sys.exit(failure)
 
 
-def _rank(rank: int, world_size: int, rendezvous: str, function: Callable, arguments: tuple) -> None:
+# ——— in the process that starts the ranks
+
+
+def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple) -> None:
+    """Start the ranks and add them to the list."""
+    method, threads = _method(world_size)
+    call: tuple | bytes = (function, arguments, torch.get_rng_state())
+    if method == "spawn":
+        if sys.stderr.isatty():
+            print(f"starting {world_size} ranks: each imports torch again, which takes seconds …", file=sys.stderr)
+        call = pickle.dumps(call)  # else multiprocessing would let all ranks share the memory of a tensor
+        multiprocessing.resource_tracker.ensure_running()  # starting it unblocks Ctrl-C
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the list is complete
+    try:
+        for rank in range(world_size):
+            how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
+            process = multiprocessing.get_context(method).Process(**how)
+            process.start()
+            ranks.append(process)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _method(world_size: int) -> tuple[str, int]:
+    """Return how to start the ranks, and how many threads each may use."""
+    threads = max(1, (os.cpu_count() or 1) // world_size)
+    if not sys.platform.startswith("linux") or torch.cuda.device_count() > 0:
+        return "spawn", threads  # macOS's libraries and CUDA do not work in a fork
+    if _is_single_threaded():
+        return "fork", threads
+    # The other threads are not in a fork, and it may wait for them: for OpenMP's, after a large matmul in this process.
+    if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
+        return "spawn", threads
+    return "fork", 1  # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
+
+
+def _is_single_threaded() -> bool:
+    """Say whether this process has one thread only, once libraries that prepare for a fork (as numpy's) have ended theirs."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if (probe := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(probe, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def _wait(ranks: list[BaseProcess]) -> None:
+    """Return when all ranks have returned, or one has failed."""
+    while not any(rank.exitcode for rank in ranks):
+        running = [rank.sentinel for rank in ranks if rank.exitcode is None]
+        if not running:
+            return
+        # A sentinel stays open as long as a child of the rank holds it: look at the exit codes now and then.
+        multiprocessing.connection.wait(running, timeout=0.1)
+
+
+def _end(ranks: list[BaseProcess]) -> None:
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.join()
+
+
+def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
+    """Return the message or the code to exit with, 0 if no rank failed: of several failures the cause, no consequence."""
+    failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
+    if not failed:
+        return 0
+    # The earliest first.
+    reports = {int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))}
+    causes = [rank for rank in reports if not LOST.search(reports[rank])]
+    silent = [rank for rank in failed if rank not in reports]
+    first = [*causes, *silent, *reports][0]
+    if first in reports:
+        ranks[first].join()
+        return reports[first] or ranks[first].exitcode
+    code = failed[first]
+    if code < 0:
+        return f"rank {first} was killed by signal {-code} ({signal.strsignal(-code)})"
+    return f"rank {first} ended with exit code {code}"
+
+
+# ——— on a rank
+
+
+def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback: the launcher says that it was Ctrl-C
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
+    if hasattr(sys.stdout, "reconfigure"):
+        # A line comes out when it is printed, also into a pipe, and as a whole: the ranks share one output.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
-    _join(function, arguments, init_method=rendezvous, rank=rank, world_size=world_size)
+    torch.set_num_threads(threads)
+    try:
+        function, arguments, random_state = pickle.loads(call) if isinstance(call, bytes) else call
+        torch.set_rng_state(random_state)
+        # A file for the rendezvous: no port, so that two programs on one machine cannot collide.
+        rendezvous = (folder / "rendezvous").as_uri()
+        _init_process_group(init_method=rendezvous, rank=rank, world_size=world_size)
+        dist.barrier()  # nobody returns, and closes its connections, while another rank still connects
+        function(*arguments)
+    except Exception as error:
+        _fail(rank, folder, f"rank {rank} raised\n{_students_traceback(error)}", 1)
+    except SystemExit as end:
+        if end.code:  # the program ends as this rank does
+            number = isinstance(end.code, int)
+            _fail(rank, folder, "" if number else str(end.code), end.code if number else 1)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
+    """Report why this rank fails, then end it: in this order, because other ranks fail when its connections close."""
+    unfinished = folder / f"unfinished.{rank}"
+    unfinished.write_text(message, "utf-8", "backslashreplace")
+    unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
+    sys.stdout.flush()
+    os._exit(exit_code)
+
+
+def _end_with_launcher(folder: Path) -> None:
+    """End this rank when the process that started it is gone, however it went: nobody else would."""
+    multiprocessing.parent_process().join()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _students_traceback(error: Exception) -> str:
+    """Return the traceback without the lines of this file and of torch."""
+    told = traceback.TracebackException.from_exception(error)
+    hidden = (__file__, os.path.dirname(torch.__file__) + os.sep)
+    if lines := [line for line in told.stack if not line.filename.startswith(hidden)]:
+        told.stack = traceback.StackSummary.from_list(lines)
+    return "".join(told.format()).rstrip()
 
 
 def _join(function: Callable, arguments: tuple, **rendezvous) -> None:
+    _init_process_group(**rendezvous)
+    try:
+        function(*arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def _init_process_group(**rendezvous) -> None:
     if device().type == "cuda":
         torch.cuda.set_device(device())
         dist.init_process_group("nccl", device_id=device(), **rendezvous)
     else:
         dist.init_process_group("gloo", **rendezvous)
-    try:
-        function(*arguments)
-    finally:
-        dist.destroy_process_group()

@@ -1,10 +1,412 @@
-"""The given launcher leaves nothing behind: a process group that outlives its end can take its rank down with it."""
+"""The given launcher ends what it starts, tells of the rank that failed first, and leaves nothing behind."""
 
+import errno
+import fcntl
 import os
+import re
+import select
+import signal
 import subprocess
 import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from grader.selftest.grading import ROOT
+from handout import launcher
+
+LIMIT = 120  # seconds, for a command on a busy machine
+LINUX = sys.platform.startswith("linux")
+HEAD = """
+import os, random, signal, sys, threading, time
+import torch
+import torch.distributed as dist
+from handout import launcher
+from handout.launcher import launch
+"""
+FOOT = """
+if __name__ == "__main__":
+    {before}
+    launch(main, {n})
+"""
+DEADLOCK = """
+def main():
+    print("pid", os.getpid(), type(__import__("multiprocessing").current_process()).__name__)
+    dist.send(torch.ones(1), dst=1 - dist.get_rank())
+"""
+# A second thread makes a fork unsafe: as on macOS, each rank is then a new Python.
+THREAD = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+EVERY_METHOD = [pytest.param("pass", "ForkProcess", id="fork"), pytest.param(THREAD, "SpawnProcess", id="spawn")]
+if not LINUX:
+    del EVERY_METHOD[0]
+FORK_ONLY = pytest.mark.skipif(not LINUX, reason="ranks are forked on Linux only")
+
+
+def program(folder: Path, main: str, n: int = 2, before: str = "pass") -> list[str]:
+    """The command that runs a program of this ``main`` on n ranks."""
+    (folder / "first.py").write_text(HEAD + main + FOOT.format(before=before, n=n))
+    return [sys.executable, "-W", "ignore", str(folder / "first.py")]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    (folder / "temporary").mkdir(exist_ok=True)
+    more = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")}
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return buffered | more | {"GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0"}
+
+
+def run(folder: Path, command: list[str], **options) -> subprocess.CompletedProcess:
+    """Run it to its end; the ranks that it leaves behind are killed with their session."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    process = subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True, **pipes)
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        kill_session(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def kill_session(process: subprocess.Popen) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+class Terminal:
+    """A program on a terminal of its own: it leads a session, and the terminal's keys reach all its processes."""
+
+    def __init__(self, folder: Path, command: list[str]):
+        self.master, slave = os.openpty()
+        self.text = ""
+
+        def take_terminal() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        ends = {"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True}
+        environ = environment(folder)
+        self.process = subprocess.Popen(command, cwd=folder, env=environ, preexec_fn=take_terminal, **ends)
+        os.close(slave)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        kill_session(self.process)
+        os.close(self.master)
+
+    def read(self, done: Callable[[str], bool]) -> str:
+        """Read on until the text is complete; the whole text so far."""
+        until = time.monotonic() + LIMIT
+        while not done(self.text):
+            assert time.monotonic() < until, self.text
+            if select.select([self.master], [], [], 1)[0]:
+                try:
+                    piece = os.read(self.master, 4096)
+                except OSError as error:
+                    assert error.errno == errno.EIO  # how Linux says that nobody has the terminal open any more
+                    piece = b""
+                if not piece:
+                    break
+                self.text += piece.decode().replace("\r", "")
+        return self.text
+
+    def press(self, key: bytes) -> None:
+        os.write(self.master, key)
+
+    def rest(self) -> tuple[int, str]:
+        """The exit code, and all that was printed."""
+        self.read(lambda _: False)
+        return self.process.wait(LIMIT), self.text
+
+
+def pids(text: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"^pid (\d+)", text, re.MULTILINE)]
+
+
+def alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return state.strip()[:1] not in ("", "Z")
+
+
+def all_gone(text: str, n: int) -> bool:
+    """Whether the n ranks end, soon."""
+    ranks = pids(text)
+    assert len(ranks) == n, text
+    until = time.monotonic() + 20
+    while any(map(alive, ranks)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(alive, ranks))
+
+
+# ——— Ctrl-C, and the end of the process that started the ranks
+
+
+@pytest.mark.parametrize("before, method", EVERY_METHOD)
+def test_ctrl_c_in_a_deadlock_ends_all_ranks_and_says_so(tmp_path, before, method):
+    with Terminal(tmp_path, program(tmp_path, DEADLOCK, before=before)) as terminal:
+        text = terminal.read(lambda text: len(pids(text)) == 2)
+        assert method in text
+        time.sleep(0.3)  # both stand in their send
+        terminal.press(b"\x03")
+        code, text = terminal.rest()
+        assert code == 130
+        *ranks, last = (line for line in text.splitlines() if not line.startswith("starting 2 ranks: "))
+        assert last == "^CInterrupted: all 2 ranks have been ended." and len(ranks) == len(pids(text))
+        assert all_gone(text, 2)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
+    """Twice, as an impatient user would."""
+    with Terminal(tmp_path, program(tmp_path, DEADLOCK, before=THREAD)) as terminal:
+        terminal.read(lambda text: text.startswith("starting 2 ranks: ") and text.endswith("\n"))
+        terminal.press(b"\x03")
+        terminal.press(b"\x03")
+        code, text = terminal.rest()
+    assert code == 130 and "Traceback" not in text and not pids(text)
+    assert text.endswith("Interrupted: all 2 ranks have been ended.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
+    """`timeout -s INT`, `kill`, and what no process can prepare for."""
+    command = program(tmp_path, DEADLOCK)
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), **pipe)
+    try:
+        text = process.stdout.readline() + process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(LIMIT) == (130 if number == signal.SIGINT else -number)
+        assert all_gone(text, 2)
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        kill_session(process)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+# ——— ranks that fail
+
+
+def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path):
+    main = "def main():\n    if dist.get_rank() == 2:\n        raise KeyError('mine')\n    dist.all_reduce(torch.ones(1))\n"
+    done = run(tmp_path, program(tmp_path, main, 4))
+    assert done.returncode == 1 and done.stdout == ""
+    first, head, place, code, *_, last = done.stderr.splitlines()
+    assert (first, head, last) == ("rank 2 raised", "Traceback (most recent call last):", "KeyError: 'mine'")
+    assert place.endswith(", in main") and code.strip() == "raise KeyError('mine')"
+    assert done.stderr.count("  File ") == 1 and "Connection" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "end, sentence",
+    [
+        ("os._exit(3)", "rank 1 ended with exit code 3\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 was killed by signal 9 \(Killed.*\)\n"),
+        ("launch(main, 2)", r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*"),
+    ],
+)
+def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
+    main = f"def main():\n    if dist.get_rank() == 1:\n        {end}\n    dist.all_reduce(torch.ones(1))\n"
+    done = run(tmp_path, program(tmp_path, main, 3))
+    assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")])
+def test_sys_exit_on_a_rank_is_that_of_the_program(tmp_path, code, exit_code, said):
+    main = f"def main():\n    if dist.get_rank() == 1 or {code} == 0:\n        sys.exit({code})\n    dist.barrier()\n"
+    done = run(tmp_path, program(tmp_path, main))
+    assert (done.returncode, done.stdout, done.stderr) == (exit_code, "", said)
+
+
+def rank_that(exit_code: int | None) -> SimpleNamespace:
+    return SimpleNamespace(exitcode=exit_code, join=lambda: None)
+
+
+@pytest.mark.parametrize(
+    "codes, reports, told",
+    [
+        ((None, 1, None), {"2.1": "Broken pipe", "1.0": "mine"}, "mine"),
+        ((None, 1, None), {"1.1": "Connection closed by peer", "2.2": "mine"}, "mine"),
+        ((1, -9, None), {"1.0": "Connection reset by peer"}, "rank 1 was killed by signal 9 (Killed)"),
+        ((1, 1, -6), {"2.0": "later", "1.1": "mine"}, "mine"),
+        ((1, 1, 0), {"2.0": "later: Connection closed by peer", "1.1": "Connection closed by peer"}, None),
+        ((0, 0, 0), {}, 0),
+    ],
+)
+def test_of_several_failures_the_cause_is_told(tmp_path, codes, reports, told):
+    for name, text in reports.items():
+        (tmp_path / f"failed-{name}").write_text(text)
+    found = launcher._failure([rank_that(code) for code in codes], tmp_path)
+    assert str(found).startswith(str(told or found)) and found != "later: Connection closed by peer"
+
+
+@FORK_ONLY
+def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
+    """A forked child holds all that its rank held, also the pipe that tells of the rank's end."""
+    main = "def main():\n    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(3)\n"
+    done = run(tmp_path, program(tmp_path, main, 1), stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w"))
+    assert (done.returncode, (tmp_path / "err").read_text()) == (1, "rank 0 ended with exit code 3\n")
+
+
+def test_no_rank_begins_before_all_have_joined(tmp_path):
+    """Else one that returns at once closes connections which others still make."""
+    main = """
+real = launcher._init_process_group
+
+def slow(**rendezvous):
+    real(**rendezvous)
+    if rendezvous["rank"] == 1:
+        time.sleep(1)
+        open("joined", "w").close()
+
+launcher._init_process_group = slow
+
+def main():
+    assert os.path.exists("joined")
+"""
+    done = run(tmp_path, program(tmp_path, main))
+    assert done.returncode == 0, done.stderr
+
+
+# ——— what ranks share
+
+
+@pytest.mark.parametrize("before, method", EVERY_METHOD)
+def test_ranks_have_copies_of_the_arguments_and_of_the_random_state(tmp_path, before, method):
+    main = """
+def main(x):
+    print("rank", dist.get_rank(), torch.rand(1).item())
+    x += 1 + dist.get_rank()
+    dist.barrier()
+    assert x.item() == 2 + dist.get_rank()
+
+if __name__ == "__main__":
+    torch.manual_seed(5)
+    x = torch.ones(1)
+    BEFORE
+    launch(main, 2, x)
+    print("launcher", x.item(), torch.rand(1).item())
+    sys.exit()
+"""
+    done = run(tmp_path, program(tmp_path, main.replace("BEFORE", before)))
+    assert done.returncode == 0, done.stderr
+    *ranks, alone = (line.split() for line in done.stdout.splitlines())
+    assert sorted(rank for _, rank, _ in ranks) == ["0", "1"]
+    assert alone[1] == "1.0" and {number for *_, number in ranks} == {alone[2]}
+
+
+def test_what_is_printed_into_a_pipe_comes_out_once(tmp_path):
+    """Also where the launcher's own text still lies in its buffer, and where a rank is killed by the failure of another."""
+    main = """
+def main():
+    print("rank", dist.get_rank())
+    dist.barrier()
+    if dist.get_rank() == 0:
+        raise ValueError
+    dist.barrier()
+"""
+    done = run(tmp_path, program(tmp_path, main, 3, before="print('before')"))
+    assert done.returncode == 1
+    assert sorted(done.stdout.splitlines()) == ["before", "rank 0", "rank 1", "rank 2"]
+
+
+# ——— fork or not
+
+
+OPENMP = "torch.set_num_threads(2); torch.ones(700, 700) @ torch.ones(700, 700)"
+MATMUL = """
+def main():
+    x = torch.ones(700, 700, requires_grad=True)
+    (x @ x).sum().backward()
+    print(type(__import__("multiprocessing").current_process()).__name__, torch.get_num_threads())
+"""
+
+
+@FORK_ONLY
+@pytest.mark.parametrize(
+    "before, method",
+    [
+        ("torch.ones(3, requires_grad=True).sum().backward()", "ForkProcess"),
+        ("__import__('numpy').ones((700, 700)) @ __import__('numpy').ones((700, 700))", "ForkProcess"),
+        (OPENMP, "SpawnProcess"),
+    ],
+    ids=["backward", "numpy", "torch"],
+)
+def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
+    """A rank that waits for them would wait for ever. numpy's BLAS ends its own threads before a fork."""
+    done = run(tmp_path, program(tmp_path, MATMUL, 1, before=before))
+    assert (done.returncode, done.stdout.split()) == (0, [method, str(os.cpu_count())]), done.stderr
+
+
+@FORK_ONLY
+@pytest.mark.parametrize(
+    "before, threads", [pytest.param("pass", os.cpu_count(), id="alone"), pytest.param(OPENMP, 1, id="after_openmp")]
+)
+@pytest.mark.parametrize("source", ["argument", "stdin"])
+def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
+    """No new Python could import it. After OpenMP was used, the ranks do with one thread."""
+    program(tmp_path, MATMUL, 1, before=before)
+    with (tmp_path / "first.py").open() as file:
+        line = [sys.executable, "-W", "ignore", *(["-c", file.read()] if source == "argument" else ["-"])]
+        done = run(tmp_path, line, stdin=file if source == "stdin" else subprocess.DEVNULL)
+    assert (done.returncode, done.stdout.split()) == (0, ["ForkProcess", str(threads)]), done.stderr
+
+
+# ——— the first hour of ASSIGNMENT.md
+
+
+def first_hour() -> tuple[str, str, str]:
+    """Of the text: its first program, what it prints, and the body that deadlocks."""
+    chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[2]
+    (see, deadlock), printed = re.findall("```python\n(.*?)```", chapter, re.DOTALL), chapter
+    return see, re.search("```\n(rank 1 of 4.*?)```", printed, re.DOTALL)[1], deadlock
+
+
+def test_the_first_program_prints_what_the_text_says(tmp_path):
+    see, printed, _ = first_hour()
+    (tmp_path / "first.py").write_text(see)
+    done = run(tmp_path, [sys.executable, "first.py"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == sorted(printed.splitlines())
+
+
+def test_the_broken_program_fails_as_the_text_says(tmp_path):
+    see, _, _ = first_hour()
+    assert see.count("    dist.all_reduce(x)\n") == 1
+    (tmp_path / "first.py").write_text(see.replace("    dist.all", "    if rank != 3:\n        dist.all"))
+    done = run(tmp_path, [sys.executable, "first.py"])
+    assert done.returncode == 1 and "rank 3 now holds 4.0" in done.stdout
+    first, head, place, code, *_, last = done.stderr.splitlines()
+    assert re.fullmatch("rank [012] raised", first) and code.strip() == "dist.all_reduce(x)"
+    assert "Connection closed by peer" in last and done.stderr.count("  File ") == 1
+
+
+def test_the_deadlock_says_as_much_as_the_text_and_ends_with_ctrl_c(tmp_path):
+    see, _, body = first_hour()
+    start, end = see.index("    rank, n ="), see.index("\n\nif __name__")
+    (tmp_path / "first.py").write_text((see[:start] + body + see[end:]).replace("launch(main, 4)", "launch(main, 2)"))
+    with Terminal(tmp_path, [sys.executable, "first.py"]) as terminal:
+        terminal.read(lambda text: text.count(" sends\n") == 2)
+        time.sleep(0.3)
+        terminal.press(b"\x03")
+        code, text = terminal.rest()
+    assert code == 130
+    assert sorted(text.splitlines()) == [
+        "^CInterrupted: all 2 ranks have been ended.",
+        "rank 0 sends",
+        "rank 1 sends",
+    ]
+
+
+# ——— the process group
+
 
 PROGRAM = """
 import gc, sys
