@@ -35,7 +35,7 @@ if __name__ == "__main__":
 """
 DEADLOCK = """
 def main():
-    print("pid", os.getpid(), type(__import__("multiprocessing").current_process()).__name__)
+    print("pid", os.getpid(), type(__import__("multiprocessing").current_process()).__name__, flush=True)
     dist.send(torch.ones(1), dst=1 - dist.get_rank())
 """
 # A second thread makes a fork unsafe: as on macOS, each rank is then a new Python.
@@ -177,17 +177,21 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     """`timeout -s INT`, `kill`, and what no process can prepare for."""
-    command = program(tmp_path, DEADLOCK)
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), **pipe)
+    out, err = tmp_path / "out", tmp_path / "err"
+    options = {"cwd": tmp_path, "env": environment(tmp_path), "start_new_session": True}
+    with out.open("w") as stdout, err.open("w") as stderr:
+        process = subprocess.Popen(program(tmp_path, DEADLOCK), stdout=stdout, stderr=stderr, **options)
     try:
-        text = process.stdout.readline() + process.stdout.readline()
+        until = time.monotonic() + LIMIT
+        while len(pids(out.read_text())) < 2:
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.1)
         process.send_signal(number)
         assert process.wait(LIMIT) == (130 if number == signal.SIGINT else -number)
-        assert all_gone(text, 2)
-        assert "Traceback" not in process.stderr.read()
+        assert all_gone(out.read_text(), 2)
     finally:
         kill_session(process)
+    assert err.read_text() == ("Interrupted: all 2 ranks have been ended.\n" if number == signal.SIGINT else "")
     assert not list((tmp_path / "temporary").iterdir())
 
 
