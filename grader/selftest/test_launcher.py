@@ -389,7 +389,7 @@ def test_the_broken_program_fails_as_the_text_says(tmp_path):
     assert done.returncode == 1 and "rank 3 now holds 4.0" in done.stdout
     first, head, place, code, *_, last = done.stderr.splitlines()
     assert re.fullmatch("rank [012] raised", first) and code.strip() == "dist.all_reduce(x)"
-    assert "Connection closed by peer" in last and done.stderr.count("  File ") == 1
+    assert re.search("Connection (closed|reset) by peer", last) and done.stderr.count("  File ") == 1
 
 
 def test_the_deadlock_says_as_much_as_the_text_and_ends_with_ctrl_c(tmp_path):
