@@ -1,7 +1,7 @@
 """Part 2 · Measuring bandwidth: the hidden checks. Clocks, devices and operations are ours, so that nothing depends on speed."""
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Tolerance, call, each, rounding
 from grader.judging import bandwidth_truth as truth
@@ -42,7 +42,6 @@ def refuses(world, function, *cases):
 
 @number("2.1")
 @weight(1.0)
-@visibility("after_published")
 def test_array_bytes(world, rng):
     """The size is the whole array, for every collective and 1 to 8 ranks"""
     cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in SIZES]
@@ -55,7 +54,6 @@ def test_array_bytes(world, rng):
 
 @number("2.1")
 @weight(0.75)
-@visibility("after_published")
 def test_algorithm_bandwidth(world, rng):
     """Bytes by seconds, in decimal gigabytes"""
     cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)]
@@ -66,7 +64,6 @@ def test_algorithm_bandwidth(world, rng):
 
 @number("2.1")
 @weight(1.75)
-@visibility("after_published")
 def test_bus_bandwidth(world, rng):
     """The factor of every collective for 1 to 8 ranks, as nccl-tests documents them"""
     asked = [
@@ -91,7 +88,6 @@ def test_bus_bandwidth(world, rng):
 
 @number("2.1")
 @weight(0.75)
-@visibility("after_published")
 def test_usual_bandwidth(world, rng):
     """The lecture's two figures, and others, by the usual convention"""
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
@@ -108,7 +104,6 @@ def test_usual_bandwidth(world, rng):
 
 @number("2.1")
 @weight(0.25)
-@visibility("after_published")
 def test_bandwidth_misuse(world, rng):
     """Unknown collectives, times and world sizes that cannot be: a ValueError that names them"""
     refuses(world, "array_bytes", (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE), ("reduce", 4, 0, "0"))
@@ -158,7 +153,6 @@ def events(run, rank):
 
 @number("2.2")
 @weight(1.0)
-@visibility("after_published")
 def test_warm_up(world, rng):
     """Calls of warm-up are made and not timed; the operation is called exactly as often as asked"""
     cases = [(2, 4), (0, 3), (5, 1)]
@@ -177,7 +171,6 @@ def test_warm_up(world, rng):
 
 @number("2.2")
 @weight(1.0)
-@visibility("after_published")
 def test_barrier(world, rng):
     """All ranks meet before each timed call, and the meeting is not timed"""
     right = [float(rng.uniform(1, 2))] * 4
@@ -197,7 +190,6 @@ def test_barrier(world, rng):
 
 @number("2.2")
 @weight(1.0)
-@visibility("after_published")
 def test_synchronize(world, rng):
     """The watch starts when the device has nothing left to do, and stops when the operation is over on it"""
     right = [float(rng.uniform(1, 2))] * 3
@@ -211,7 +203,6 @@ def test_synchronize(world, rng):
 
 @number("2.2")
 @weight(1.0)
-@visibility("after_published")
 def test_slowest_rank(world, rng):
     """Of each iteration the slowest rank's time counts, on every rank; nothing is exchanged while the watch runs"""
     for n in (1, 2, 3):
@@ -249,7 +240,6 @@ def _demand_silence(run, rank):
 
 @number("2.2")
 @weight(0.5)
-@visibility("after_published")
 def test_median(world, rng):
     """The median of an odd and of an even number of iterations"""
     cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0])
@@ -268,7 +258,6 @@ def test_median(world, rng):
 
 @number("2.2")
 @weight(0.5)
-@visibility("after_published")
 def test_stopwatch_misuse(world, rng):
     """No iterations, or less than no warm-up, are a ValueError that names the number, before anything is called"""
     none, negative = world(
@@ -292,7 +281,6 @@ def table(rng, wrong=0):
 
 @number("2.3")
 @weight(0.5)
-@visibility("after_published")
 def test_sweep_rows(world, rng):
     """A row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
     collectives, sizes, answers = table(rng, wrong=5)
@@ -316,7 +304,6 @@ def test_sweep_rows(world, rng):
 
 @number("2.3")
 @weight(0.5)
-@visibility("after_published")
 def test_sweep_is_lazy(world, rng):
     """Each row is there before the next run begins"""
     collectives, sizes, answers = table(rng)
@@ -333,7 +320,6 @@ def test_sweep_is_lazy(world, rng):
 
 @number("2.3")
 @weight(0.5)
-@visibility("after_published")
 def test_sweep_misuse(world, rng):
     """An unknown collective is a ValueError before anything is run"""
     _, sizes, answers = table(rng)
@@ -349,7 +335,6 @@ def test_sweep_misuse(world, rng):
 
 @number("2.4")
 @weight(0.75)
-@visibility("after_published")
 def test_fit(world, rng):
     """Latency and bandwidth from exact times, and from disturbed ones by the least relative errors"""
     cases, right, absolute = [], [], []
@@ -380,7 +365,6 @@ def test_fit(world, rng):
 
 @number("2.4")
 @weight(0.5)
-@visibility("after_published")
 def test_predictions(world, rng):
     """The time of a size, and the size at which half the peak is reached"""
     models = [(float(rng.uniform(1e-6, 1e-3)), float(rng.uniform(1e8, 1e11))) for _ in range(6)]
@@ -392,7 +376,6 @@ def test_predictions(world, rng):
 
 @number("2.4")
 @weight(0.25)
-@visibility("after_published")
 def test_fit_misuse(world, rng):
     """Too few sizes, or times that do not grow with them, are a ValueError"""
     name = "benchmarking.fit_latency_bandwidth"

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import EXACT, Hold, Probe, Strided, call, each, rounding
 from grader.judging import collective_truth as truth
@@ -60,7 +60,6 @@ def request(collective, tensors, strided, options):
 
 @number("1.1")
 @weight(0.5)
-@visibility("after_published")
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
     """{collective} on every rank of 1 to 4: all roots, operations, shapes, dtypes and layouts, inputs untouched"""
@@ -126,7 +125,6 @@ def _keeps_both(run, results):
 
 @number("1.1")
 @weight(0.125)
-@visibility("after_published")
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
     """{collective} is one call of the operation of that name, and not a costlier one"""
@@ -142,7 +140,6 @@ def test_one_call(world, rng, collective):
 
 @number("1.1")
 @weight(0.125)
-@visibility("after_published")
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
     """{collective} answers misuse with a ValueError that holds the numbers, on every rank, before anything is sent"""
@@ -169,7 +166,6 @@ def test_misuse(world, rng, collective):
 
 @number("1.2")
 @weight(0.75)
-@visibility("after_published")
 def test_in_rank_order(world):
     """The action runs once on every rank, in rank order, and nobody returns before the last rank has ended"""
     for n in SIZES:
@@ -201,7 +197,6 @@ def test_in_rank_order(world):
 
 @number("1.3")
 @weight(1.0)
-@visibility("after_published")
 def test_all_reduce_from_parts(world, rng):
     """The sum on every rank of 1 to 4, for lengths that do not divide by them, any shape, dtype and layout"""
     shapes = (
@@ -228,7 +223,6 @@ def _sums(world, rng, function, n, shapes):
 
 @number("1.3")
 @weight(0.5)
-@visibility("after_published")
 def test_built_from_its_parts(world, rng):
     """It is one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
     for n, length in ((2, 9), (3, 10), (4, 8)):
@@ -249,7 +243,6 @@ def test_built_from_its_parts(world, rng):
 
 @number("1.4")
 @weight(0.5)
-@visibility("after_published")
 def test_average_is_exact(world, rng):
     """The average is the sum's nearest quotient, on every rank of 1 to 4, and no ReduceOp.AVG is used"""
     for n in SIZES:
@@ -271,7 +264,6 @@ def test_average_is_exact(world, rng):
 
 @number("1.4")
 @weight(0.25)
-@visibility("after_published")
 def test_average_of_integers(world, rng):
     """The average of integers is a ValueError that names their dtype"""
     for n in (1, 3):
@@ -284,7 +276,6 @@ def test_average_of_integers(world, rng):
 
 @number("1.5")
 @weight(1.0)
-@visibility("after_published")
 def test_compute_does_not_wait(world, rng):
     """compute begins while the all-reduce is under way, even when other ranks have not come to it"""
     for n in (2, 3, 4):
@@ -306,7 +297,6 @@ def test_compute_does_not_wait(world, rng):
 
 @number("1.5")
 @weight(0.5)
-@visibility("after_published")
 def test_it_waits_before_it_returns(world, rng):
     """The sum is complete when it is returned, also on a rank that is far ahead of the others; inputs untouched"""
     for n in SIZES:
@@ -326,7 +316,6 @@ def test_it_waits_before_it_returns(world, rng):
 
 @number("1.6")
 @weight(0.75)
-@visibility("after_published")
 def test_shift_right(world, rng):
     """Each rank of 1 to 4 gets its left neighbour's tensor, small or large, and sends once"""
     shapes = (((4,), np.float32, False), ((3, 2), np.int64, True), ((1 << 18,), np.float32, False))
@@ -352,7 +341,6 @@ def test_shift_right(world, rng):
 
 @number("1.7")
 @weight(2.0)
-@visibility("after_published")
 def test_ring_values(world, rng):
     """The sum on every rank of 1 to 4, for any length, shape, dtype and layout, twice; inputs untouched"""
     shapes = (
@@ -371,7 +359,6 @@ def test_ring_values(world, rng):
 
 @number("1.7")
 @weight(1.5)
-@visibility("after_published")
 def test_ring_traffic(world, rng):
     """Sends and receives alone, to the neighbours alone, and each rank sends at most 2(n−1)/n of the bytes"""
     for n, length in ((2, 8), (3, 10), (4, 7), (4, 4096)):
@@ -396,7 +383,6 @@ def test_ring_traffic(world, rng):
 
 @number("1.7")
 @weight(0.5)
-@visibility("after_published")
 def test_ring_steps(world, rng):
     """No rank sends more than 2(n−1) times, and none at all when it is alone"""
     for n in SIZES:

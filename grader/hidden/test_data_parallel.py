@@ -1,7 +1,7 @@
 """Part 3 · Data parallelism: the hidden checks, against the single device in float64."""
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Hold, Leaf, Strided, Tolerance, call, each, rounding
 from grader.judging import truth
@@ -26,7 +26,6 @@ def cast(values, dtype):
 
 @number("3.1")
 @weight(1.0)
-@visibility("after_published")
 def test_shard_batch(world, rng):
     """Each rank of 1 to 4 has its own rows, of batches of any shape, and together they have them all"""
     for n in SIZES:
@@ -48,7 +47,6 @@ def test_shard_batch(world, rng):
 
 @number("3.1")
 @weight(0.5)
-@visibility("after_published")
 def test_shard_batch_misuse(world, rng):
     """A batch that does not divide is a ValueError with both numbers"""
     for n, rows in ((3, 10), (4, 2)):
@@ -58,7 +56,6 @@ def test_shard_batch_misuse(world, rng):
 
 @number("3.2")
 @weight(1.0)
-@visibility("after_published")
 def test_broadcast_parameters(world, rng):
     """The root's parameters are everywhere, for every root of 1 to 4 ranks, any shape, dtype and layout"""
     for n in SIZES:
@@ -91,7 +88,6 @@ def test_broadcast_parameters(world, rng):
 
 @number("3.2")
 @weight(0.5)
-@visibility("after_published")
 def test_broadcast_parameters_misuse(world, rng):
     """A root that is no rank is a ValueError that names it"""
     parameters = [rng.standard_normal(3)]
@@ -103,7 +99,6 @@ def test_broadcast_parameters_misuse(world, rng):
 
 @number("3.3")
 @weight(3.0)
-@visibility("after_published")
 def test_step_gradients(world, rng):
     """The gradients are those of the whole batch on every rank of 1 to 4, in float32 and float64, twice"""
     for n in SIZES:
@@ -151,7 +146,6 @@ def _does_not_accumulate(world, rng, n):
 
 @number("3.3")
 @weight(1.0)
-@visibility("after_published")
 def test_step_loss_is_local(world, rng):
     """Each rank returns the loss of its own shard, and their mean is the loss of the whole batch"""
     for n in SIZES:
@@ -171,7 +165,6 @@ def test_step_loss_is_local(world, rng):
 
 @number("3.3")
 @weight(0.5)
-@visibility("after_published")
 def test_step_traffic(world, rng):
     """A step communicates every gradient once, and nothing else"""
     for n in (2, 3):
@@ -198,7 +191,6 @@ def training(rng, n, dtype=np.float64, steps=4):
 
 @number("3.4")
 @weight(1.0)
-@visibility("after_published")
 def test_train_weights(world, rng):
     """After four steps the weights are those of a single device, on every rank of 1 to 4"""
     for n in SIZES:
@@ -216,7 +208,6 @@ def test_train_weights(world, rng):
 
 @number("3.4")
 @weight(1.0)
-@visibility("after_published")
 def test_train_state(world, rng):
     """The optimizer's moments and step count are those of a single device"""
     for n in (1, 2, 4):
@@ -243,7 +234,6 @@ def _steps(run, count):
 
 @number("3.4")
 @weight(1.0)
-@visibility("after_published")
 def test_train_losses(world, rng):
     """The losses are those of the whole batch before each update, the same on every rank"""
     for n in SIZES:
@@ -325,7 +315,6 @@ def started_early(run, rank):
 
 @number("3.5")
 @weight(1.0)
-@visibility("after_published")
 def test_buckets_values(world, rng):
     """Gradients are those of the whole batch on every rank of 1 to 4, for large and small buckets, pass after pass"""
     for n in SIZES:
@@ -341,7 +330,6 @@ def test_buckets_values(world, rng):
 
 @number("3.5")
 @weight(0.5)
-@visibility("after_published")
 def test_buckets_tied(world, rng):
     """A parameter that two layers share, and that is registered twice, is averaged once"""
     for n in (1, 2, 3):
@@ -358,7 +346,6 @@ def test_buckets_tied(world, rng):
 
 @number("3.5")
 @weight(0.5)
-@visibility("after_published")
 def test_buckets_frozen(world, rng):
     """A frozen parameter is left alone and does not hold up its bucket"""
     for n in (2, 3):
@@ -377,7 +364,6 @@ def test_buckets_frozen(world, rng):
 
 @number("3.5")
 @weight(0.5)
-@visibility("after_published")
 def test_buckets_without_gradient(world, rng):
     """A parameter that one rank, or every rank, did not use does not make the ranks disagree"""
     for n, layers, bytes_ in (
@@ -400,7 +386,6 @@ def test_buckets_without_gradient(world, rng):
 
 @number("3.5")
 @weight(0.25)
-@visibility("after_published")
 def test_buckets_misuse(world, rng):
     """Buckets of no bytes are a ValueError that names them"""
     for run, size in zip(world(2, *(_misused(rng, size) for size in (0, -8))), ("0", "-8")):
@@ -415,7 +400,6 @@ def _misused(rng, size):
 
 @number("3.5")
 @weight(0.75)
-@visibility("after_published")
 def test_buckets_collectives(world, rng):
     """Eight gradients in buckets of two travel in four collectives, none larger than a bucket; one that is larger goes alone"""
     sizes = ((256, 4), (100, 8), (1 << 20, 1))  # the bytes of a bucket, and how many collectives that takes
@@ -451,7 +435,6 @@ def _packs_bytes(world, rng):
 
 @number("3.5")
 @weight(1.5)
-@visibility("after_published")
 def test_buckets_overlap(world, rng):
     """The first all-reduce begins before the backward pass has ended, and the pass does not wait for the other ranks"""
     for n in (2, 3):

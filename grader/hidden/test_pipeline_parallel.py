@@ -1,7 +1,7 @@
 """Part 5 · Pipeline parallelism: the hidden checks of the passes (5.1 to 5.3), against the single device in float64."""
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
@@ -16,7 +16,6 @@ GRADIENTS = "the list of the weights' gradients"
 
 @number("5.1")
 @weight(1.0)
-@visibility("after_published")
 def test_split_layers(world, rng):
     """Every layer is in one stage, in order; sizes differ by at most one, and the first stages have more"""
     cuts = [
@@ -31,7 +30,6 @@ def test_split_layers(world, rng):
 
 @number("5.1")
 @weight(0.5)
-@visibility("after_published")
 def test_split_layers_misuse(world, rng):
     """More stages than layers, and no stage at all, are a ValueError with both numbers"""
     cases = ((2, 3), (4, 0), (3, -1), (0, 1))
@@ -43,7 +41,6 @@ def test_split_layers_misuse(world, rng):
 
 @number("5.2")
 @weight(1.5)
-@visibility("after_published")
 def test_forward(world, rng):
     """The last stage has the output of a single device, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
@@ -85,7 +82,6 @@ def micro_batch_counts(n):
 
 @number("5.2")
 @weight(0.5)
-@visibility("after_published")
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
     for n, dtype in ((1, np.float64), (2, np.float32), (3, np.float64)):
@@ -104,7 +100,6 @@ def test_forward_saves(world, rng):
 
 @number("5.2")
 @weight(1.5)
-@visibility("after_published")
 def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
@@ -123,7 +118,6 @@ def test_forward_flows(world, rng):
 
 @number("5.2")
 @weight(0.5)
-@visibility("after_published")
 def test_forward_misuse(world, rng):
     """A batch that does not divide into micro-batches is a ValueError with both numbers, on every stage"""
     for n in (2, 3):
@@ -138,7 +132,6 @@ def test_forward_misuse(world, rng):
 
 @number("5.3")
 @weight(3.5)
-@visibility("after_published")
 def test_backward(world, rng):
     """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
@@ -156,7 +149,6 @@ def test_backward(world, rng):
 
 @number("5.3")
 @weight(1.5)
-@visibility("after_published")
 def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
@@ -172,7 +164,6 @@ def test_backward_flows(world, rng):
 
 @number("5.3")
 @weight(0.5)
-@visibility("after_published")
 def test_backward_twice(world, rng):
     """A second backward pass with the same tensors gives the same gradients, not twice as much"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)

@@ -1,7 +1,7 @@
 """Part 5 · Pipeline parallelism: the hidden checks of schedules, their execution, and the bubble (5.4 to 5.6)."""
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Hold, Strided, call, each, rounding
 from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
@@ -42,7 +42,6 @@ def demand_executable(run, function, of_shape):
 
 @number("5.4")
 @weight(1.0)
-@visibility("after_published")
 def test_gpipe(world, rng):
     """GPipe: every pass once, all forward passes before all backward passes, in an order that can be carried out"""
     run, of_shape = made_by(world, "gpipe_schedule")
@@ -56,7 +55,6 @@ def test_gpipe(world, rng):
 
 @number("5.4")
 @weight(1.0)
-@visibility("after_published")
 def test_1f1b(world, rng):
     """1F1B: every pass once, in an order that can be carried out by all stages together"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
@@ -65,7 +63,6 @@ def test_1f1b(world, rng):
 
 @number("5.4")
 @weight(0.75)
-@visibility("after_published")
 def test_1f1b_alive(world, rng):
     """1F1B: never more micro-batches alive than there are stages from this one to the last"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
@@ -78,7 +75,6 @@ def test_1f1b_alive(world, rng):
 
 @number("5.4")
 @weight(0.75)
-@visibility("after_published")
 def test_1f1b_is_as_fast_as_gpipe(world, rng):
     """1F1B: ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice as long"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
@@ -92,7 +88,6 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
 
 @number("5.4")
 @weight(0.5)
-@visibility("after_published")
 def test_schedules_misuse(world, rng):
     """A stage that does not exist, and no micro-batch, are a ValueError that names the number"""
     cases = (((2, 2, 4), "2"), ((-1, 3, 4), "-1"), ((0, 2, 0), "0"), ((1, 2, -3), "-3"))
@@ -150,7 +145,6 @@ def demand_step(run, problem):
 
 @number("5.5")
 @weight(0.75)
-@visibility("after_published")
 def test_run_schedule(world, rng):
     """GPipe and 1F1B, 1 to 4 stages, one to many micro-batches: loss and gradients are the single device's"""
     for n in (1, 2, 3, 4):
@@ -173,7 +167,6 @@ def test_run_schedule(world, rng):
 
 @number("5.5")
 @weight(0.25)
-@visibility("after_published")
 def test_run_schedule_twice(world, rng):
     """A second step with the same tensors gives the same gradients, not twice as much; a later one leaves them alone"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
@@ -199,7 +192,6 @@ def test_run_schedule_twice(world, rng):
 
 @number("5.5")
 @weight(0.5)
-@visibility("after_published")
 def test_run_other_legal_schedules(world, rng):
     """Other legal schedules run as well: backward in reverse, shuffled micro-batches, every stage in its own style"""
     for n in (2, 3):
@@ -243,7 +235,6 @@ def growth(world, rng, schedule):
 
 @number("5.5")
 @weight(0.5)
-@visibility("after_published")
 def test_run_schedule_frees(world, rng):
     """What a micro-batch has saved is gone after its backward pass: 12 micro-batches need no more memory than 4"""
     for schedule in (one_forward_one_backward, gpipe):
@@ -257,7 +248,6 @@ def test_run_schedule_frees(world, rng):
 
 @number("5.5")
 @weight(0.25)
-@visibility("after_published")
 def test_run_schedule_frees_what_was_sent(world, rng):
     """What was sent, or received, is gone as well: with 1F1B nothing at all is kept for every micro-batch"""
     # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone. And stage 0
@@ -270,7 +260,6 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 
 @number("5.5")
 @weight(0.5)
-@visibility("after_published")
 def test_own_timeline(world, rng):
     """A run records every action of its schedule, around the computing alone: no stage works before its input exists"""
     n, m = 3, 4
@@ -301,7 +290,6 @@ def test_own_timeline(world, rng):
 
 @number("5.5")
 @weight(0.25)
-@visibility("after_published")
 def test_run_schedule_misuse(world, rng):
     """A batch that does not divide, and a schedule of other micro-batches, are a ValueError on every stage"""
     for n in (2, 3):
@@ -327,7 +315,6 @@ def test_run_schedule_misuse(world, rng):
 
 @number("5.6")
 @weight(0.75)
-@visibility("after_published")
 def test_bubble_in_theory(world, rng):
     """(p − 1) / (m + p − 1) of the whole time, for any number of stages and micro-batches"""
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 64)]
@@ -350,7 +337,6 @@ def test_bubble_in_theory(world, rng):
 
 @number("5.6")
 @weight(0.75)
-@visibility("after_published")
 def test_bubble_measured(world, rng):
     """From recorded spans: all that is not work, from the first start to the last end of any stage"""
     timelines, expected = [], []

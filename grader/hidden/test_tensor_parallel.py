@@ -1,7 +1,7 @@
 """Part 4 · Tensor parallelism: the hidden checks, against the single device in float64."""
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Leaf, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
@@ -66,7 +66,6 @@ def demand_traffic(run, most, sentence, when="", phase=lambda operation: True):
 
 @number("4.1")
 @weight(0.5)
-@visibility("after_published")
 def test_shards(world, rng):
     """Each rank of 1 to 4 has its own columns, and rows, of weights that need not be square"""
     for n in SIZES:
@@ -88,7 +87,6 @@ def test_shards(world, rng):
 
 @number("4.1")
 @weight(0.5)
-@visibility("after_published")
 def test_shards_own_their_memory(world, rng):
     """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
     for n in (2, 4, 1):
@@ -110,7 +108,6 @@ def test_shards_own_their_memory(world, rng):
 
 @number("4.1")
 @weight(0.5)
-@visibility("after_published")
 def test_shards_misuse(world, rng):
     """Columns or rows that do not divide are a ValueError with both numbers"""
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
@@ -124,7 +121,6 @@ def test_shards_misuse(world, rng):
 
 @number("4.2")
 @weight(1.25)
-@visibility("after_published")
 def test_forward(world, rng):
     """The output is that of a single device on every rank of 1 to 4, in float32 and float64, for any number of layers"""
     for n in SIZES:
@@ -144,7 +140,6 @@ def test_forward(world, rng):
 
 @number("4.2")
 @weight(0.5)
-@visibility("after_published")
 def test_forward_saves(world, rng):
     """Each rank saves the whole input of every layer, and its own columns of x @ W"""
     for n in (1, 2, 3):
@@ -167,7 +162,6 @@ def test_forward_saves(world, rng):
 
 @number("4.2")
 @weight(0.75)
-@visibility("after_published")
 def test_forward_traffic(world, rng):
     """A layer communicates each rank's own part of the activations once, and no weights"""
     for n in (2, 4):
@@ -180,7 +174,6 @@ def test_forward_traffic(world, rng):
 
 @number("4.2")
 @weight(0.5)
-@visibility("after_published")
 def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
@@ -197,7 +190,6 @@ def test_forward_misuse(world, rng):
 
 @number("4.3")
 @weight(1.5)
-@visibility("after_published")
 def test_backward_shards(world, rng):
     """The gradients of a rank's shards are its columns of the single device's, on every rank of 1 to 4"""
     for n in SIZES:
@@ -217,7 +209,6 @@ def test_backward_shards(world, rng):
 
 @number("4.3")
 @weight(1.0)
-@visibility("after_published")
 def test_backward_input(world, rng):
     """The gradient of the input is the whole sum, on every rank of 1 to 4"""
     for n in SIZES:
@@ -231,7 +222,6 @@ def test_backward_input(world, rng):
 
 @number("4.3")
 @weight(0.5)
-@visibility("after_published")
 def test_backward_twice(world, rng):
     """A second backward pass gives the right gradients, with the same tensors or with others, and leaves the first's alone"""
     first, second = Problem(rng, 2), Problem(rng, 2)
@@ -261,7 +251,6 @@ def backward_traffic(world, rng, budget, sentence):
 
 @number("4.3")
 @weight(1.0)
-@visibility("after_published")
 def test_backward_traffic_of_all_reduces(world, rng):
     """Going back costs at most an all-reduce of the activations a layer"""
     backward_traffic(world, rng, lambda layers: 2 * layers, "That is one all-reduce a layer, for 5 layers.")
@@ -269,7 +258,6 @@ def test_backward_traffic_of_all_reduces(world, rng):
 
 @number("4.3")
 @weight(2.0)
-@visibility("after_published")
 def test_backward_traffic_of_reduce_scatters(world, rng):
     """Going back costs a reduce-scatter between two layers, and one all-reduce for the input: half as much"""
     sentence = "That is 4 reduce-scatters between 5 layers, and one all-reduce for the input: a rank needs only its columns of a sum."
@@ -278,7 +266,6 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
 
 @number("4.3")
 @weight(0.5)
-@visibility("after_published")
 def test_backward_misuse(world, rng):
     """A gradient that does not fit the shards is a ValueError with the numbers"""
     for n in (2, 3):
@@ -305,7 +292,6 @@ def added_as_it_lies(terms):
 
 @number("4.4")
 @weight(0.75)
-@visibility("after_published")
 def test_copy_to_ranks(world, rng):
     """f: the identity forward, the sum of all ranks' gradients backward, of any shape and layout"""
     for n in SIZES:
@@ -337,7 +323,6 @@ def test_copy_to_ranks(world, rng):
 
 @number("4.4")
 @weight(0.75)
-@visibility("after_published")
 def test_sum_over_ranks(world, rng):
     """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
     for n in SIZES:
@@ -390,7 +375,6 @@ def pair_call(pair, x, upstream, strided=False):
 
 @number("4.4")
 @weight(1.25)
-@visibility("after_published")
 def test_megatron_pair(world, rng):
     """A pair gives the output and all gradients of a single device on every rank of 1 to 4, with any hidden width"""
     for n in SIZES:
@@ -420,7 +404,6 @@ def test_megatron_pair(world, rng):
 
 @number("4.4")
 @weight(0.75)
-@visibility("after_published")
 def test_megatron_pairs_in_a_row(world, rng):
     """Three pairs, one after the other, have the gradients of six layers on a single device"""
     for n in (2, 3):
@@ -444,7 +427,6 @@ def test_megatron_pairs_in_a_row(world, rng):
 
 @number("4.4")
 @weight(1.0)
-@visibility("after_published")
 def test_megatron_pair_traffic(world, rng):
     """A pair costs one all-reduce of the output forward, and one of the input's gradient backward"""
     for n in (2, 4):
@@ -460,7 +442,6 @@ def test_megatron_pair_traffic(world, rng):
 
 @number("4.4")
 @weight(0.5)
-@visibility("after_published")
 def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     column, row, x = rng.standard_normal((6, 4)), rng.standard_normal((4, 6)), rng.standard_normal((3, 6))
