@@ -1,7 +1,8 @@
 """The pytest plugin: gives checks their ``world``, and turns what becomes of them into records. Works under xdist.
 
 A check is a test function with gradescope-utils' ``@weight``; its ``@number`` and ``@visibility`` are read from the same place.
-Its docstring is the sentence that a student sees, with ``{parameters}`` filled in.
+Without ``@visibility`` a public check is visible, and a hidden one is what settings.ini says. Its docstring is the sentence that
+a student sees, with ``{parameters}`` filled in.
 """
 
 import argparse
@@ -115,13 +116,15 @@ def record_of(item: pytest.Item) -> Record | None:
     if not hasattr(function, "__weight__"):
         return None
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    default = "after_published" if HIDDEN in item.path.parents else "visible"
     return Record(
         id=item.nodeid,
         part=part_of(item),
         number=function.__number__,
         name=(function.__doc__ or item.name).strip().splitlines()[0].format(**parameters),
         points=function.__weight__,
-        visibility=getattr(function, "__visibility__", "visible"),
+        visibility=getattr(function, "__visibility__", default),
+        visibility_written=hasattr(function, "__visibility__"),
     )
 
 

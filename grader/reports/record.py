@@ -15,12 +15,13 @@ class Record:
     number: str
     name: str  # the sentence that a student sees
     points: float
-    visibility: str
+    visibility: str  # on Gradescope
     status: str = NOT_RUN
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
     worlds: list[int] = field(default_factory=list)  # the size of each that was started
     in_worlds: float = 0.0  # of the seconds
+    visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
 
     @property
     def message(self) -> str:

@@ -43,6 +43,7 @@ def _test(record: Record) -> dict:
             "seconds": round(record.seconds, 3),
             "worlds": record.worlds,
             "seconds_in_worlds": round(record.in_worlds, 3),
+            "visibility_written": record.visibility_written,
         },
     }
 
