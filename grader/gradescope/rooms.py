@@ -17,7 +17,9 @@ NOT_FOR_STUDENTS = (
 )
 # What grades uploads has the hidden checks, too, and no answers: expected values come from grader/judging.
 NOT_FOR_GRADING = ("grader/gradescope", "grader/selftest", "grader/figures")
-ONLY_FOR_GRADING = ("grader/gradescope/__init__.py", "grader/gradescope/upload.py")
+ONLY_FOR_GRADING = tuple(
+    f"grader/gradescope/{name}.py" for name in ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
+)
 
 BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 

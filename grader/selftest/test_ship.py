@@ -167,7 +167,8 @@ def test_the_autograder_holds_what_grades_and_no_answers():
     assert "grader/hidden/test_collectives.py" in contents and "grader/gradescope/upload.py" in contents
     assert not [name for name in contents if name.startswith(("solutions", "grader/selftest"))]
     shipped = {name for name in contents if name.startswith("grader/gradescope/")}
-    assert shipped == {"grader/gradescope/__init__.py", "grader/gradescope/upload.py"}
+    names = ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
+    assert shipped == {f"grader/gradescope/{name}.py" for name in names}
 
 
 def test_old_stubs_are_not_packed(monkeypatch):

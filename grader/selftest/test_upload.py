@@ -1,18 +1,28 @@
-"""What run_autograder makes of the platform's files: settings, late days, a limit of submissions, a leaderboard."""
+"""What run_autograder makes of the platform's files: settings, lateness, visibility, a leaderboard. The limit: test_rate_limit.py."""
 
 import json
+import math
+import os
 import subprocess
 import sys
-from datetime import datetime, timedelta
+import zipfile
+from datetime import datetime, timedelta, timezone
 
 import jsonschema
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from grader.gradescope import upload
-from grader.gradescope.upload import Settings, Upload, fit, too_many
+from grader.gradescope import pack, upload
+from grader.gradescope.late import deduction
+from grader.gradescope.metadata import Earlier, Upload, as_time
+from grader.gradescope.rate_limit import decide
+from grader.gradescope.settings import VISIBILITIES, Settings
+from grader.gradescope.upload import fit
 from grader.grading import SERVER
+from grader.reports import results
+from grader.reports.plugin import record_of
 from grader.selftest.grading import ROOT
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())
@@ -36,8 +46,11 @@ def test_every_setting_is_read(tmp_path):
         seconds = 90
         confined = no
         [late]
-        percent_per_day = 12.5
+        percent_per_day = 12.5 %
+        grace_minutes = 30
         free_days = 2
+        most_percent = 50  ; half
+        cut_off_days = 7
         [limit]
         submissions = 3
         hours = 6
@@ -45,7 +58,27 @@ def test_every_setting_is_read(tmp_path):
         show = yes
         """
     text = "\n".join(line.strip() for line in text.splitlines())
-    assert settings(tmp_path, text) == Settings("hidden", 90, False, 12.5, 2, 3, 6, True)
+    expected = Settings(
+        hidden_checks="hidden",
+        seconds=90,
+        confined=False,
+        late_percent=12.5,
+        grace_minutes=30,
+        free_days=2,
+        most_percent=50,
+        cut_off_days=7,
+        most=3,
+        hours=6,
+        leaderboard=True,
+    )
+    assert settings(tmp_path, text) == expected
+    windows = "\ufeff" + text.replace("\n", "\r\n")
+    assert settings(tmp_path, windows) == expected
+
+
+def test_a_comment_in_another_encoding_costs_no_setting(tmp_path):
+    (tmp_path / "settings.ini").write_bytes(b"; caf\xe9\n[limit]\nsubmissions = 3")
+    assert Settings.read(tmp_path / "settings.ini") == Settings(most=3)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +96,18 @@ def test_every_setting_is_read(tmp_path):
         ("[limit]\nhours = 0", "hours = '0'"),
         ("[limit]\nhours = inf", "hours = 'inf'"),
         ("[limit]\nsubmissions = -1", "submissions = '-1'"),
+        ("[limit]\nsubmissions = " + "9" * 5000, "submissions = "),
+        ("[limit]\nhours = 1e308", "hours = '1e308'"),
+        ("[late]\ngrace_minutes = -1", "it must be a number from 0 to 1440. Used instead: 10."),
+        ("[late]\nmost_percent = 1%1", "Used instead: 100."),
+        ("[late]\ncut_off_days = soon", "Used instead: never."),
+        ("[grading]\nconfined =", "Used instead: yes."),
+        ("[late]\nfree_day = 2", "[late] has no free_day. Did you mean free_days?"),
+        ("[late]\nhours = 2", "[late] has no hours. It belongs to [limit]."),
+        ("[late]\nqqqq = 2", "[late] has no qqqq."),
+        ("[Limits]\nhours = 2", "[Limits] is not a section. Did you mean limit?"),
+        ("[DEFAULT]\nhours = 2", "[DEFAULT] is not a section."),
+        ("[limit]\nhours = 2\nhours = 3", "cannot be read: all settings are the defaults."),
         ("[grading", "cannot be read"),
         ("seconds = 3", "cannot be read"),
         ("\udc80", "cannot be read"),
@@ -99,7 +144,7 @@ def test_settings_that_are_gone_are_the_defaults(tmp_path):
 
 def read(tmp_path, document) -> Upload:
     path = tmp_path / "submission_metadata.json"
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
     return Upload.read(path)
 
 
@@ -109,165 +154,252 @@ def stamp(**before: float) -> str:
 
 def test_what_the_platform_documents_is_read(tmp_path):
     one = {"submission_time": stamp(hours=1), "score": 3.0, "autograder_error": False, "results": {"tests": []}}
+    failed = {"submission_time": stamp(hours=3), "score": 0.0, "autograder_error": True}
+    running = {"submission_time": stamp(hours=2), "score": None, "autograder_error": False}
     assignment = {"due_date": stamp(days=1), "late_due_date": None, "title": "Lockstep", "total_points": "100.0"}
-    document = {"id": 1, "created_at": NOW.isoformat(), "assignment": assignment, "previous_submissions": [one]}
-    assert read(tmp_path, document) == Upload(NOW, NOW - timedelta(days=1), [one])
+    document = {"id": 1, "created_at": NOW.isoformat(), "assignment": assignment}
+    document["previous_submissions"] = [one, failed, running]
+    expected = [
+        Earlier(NOW - timedelta(hours=3), error=True),
+        Earlier(NOW - timedelta(hours=2), scored=False),
+        Earlier(NOW - timedelta(hours=1), results={"tests": []}),
+    ]
+    assert read(tmp_path, document) == Upload(1, NOW, NOW - timedelta(days=1), expected)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=12) | st.just(NOW.isoformat()),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["created_at", "assignment", "due_date", "previous_submissions", "submission_time", "results", "tests"]
-        ),
-        inner,
-        max_size=5,
-    ),
-    max_leaves=20,
-)
-
-
-@given(JSON)
-def test_whatever_the_metadata_hold_there_is_a_verdict(tmp_path_factory, document):
-    found = read(tmp_path_factory.mktemp("metadata"), document)
-    found.days_late(0.5)
-    refused = too_many(Settings(most=1, hours=24), found)
-    assert refused is None or isinstance(refused["tests"], list)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\0"])
-def test_metadata_that_are_no_json_are_none(tmp_path, text):
-    assert read(tmp_path, text) == Upload()
-
-
-# ——— late days
+def test_an_extension_moves_the_due_date(tmp_path):
+    users = [{"assignment": {"due_date": stamp(days=days)}} for days in (1, -2)] + [{"name": "no extension"}]
+    document = {"created_at": NOW.isoformat(), "assignment": {"due_date": stamp(days=3)}, "users": users}
+    found = read(tmp_path, document)
+    assert found.due == NOW + timedelta(days=2) and not found.complaints
 
 
 @pytest.mark.parametrize(
-    "late, free, days",
+    "text",
+    [
+        "0001-01-01T00:00:00+00:00",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-12:00",
+        "2030-01-10T12:00:00",
+        "2030-01-10T12:00:00\ud800",
+        "\ud800",
+        math.nan,
+        10**400,
+        [],
+        None,
+    ],
+)
+def test_what_is_not_a_time_is_told_and_left_out(tmp_path, text):
+    found = read(tmp_path, {"created_at": text, "previous_submissions": [{"submission_time": text}]})
+    assert found.created is None and found.others == [] and len(found.complaints) == 2
+    assert "created_at is not a time" in found.complaints[0]
+    assert as_time("2030-01-10T20:00:00Z") == NOW
+
+
+def test_one_wrong_value_costs_no_other(tmp_path):
+    text = b'{"id": NaN, "created_at": "2030-01-10T12:00:00-08:00", "x": %s, "y": Infinity, "z": "\xff"}' % (
+        b"9" * 5000
+    )
+    assert read(tmp_path, text).created == NOW
+
+
+KEYS = ["id", "created_at", "assignment", "users", "due_date", "previous_submissions", "submission_time", "results"]
+KEYS += ["tests", "score", "autograder_error", "extra_data", "uploads", "time", "graded", "output", "not_graded"]
+TIMES = st.sampled_from(
+    [NOW.isoformat(), stamp(hours=1), stamp(days=2), "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+)
+ANY_TEXT = st.text(st.characters(codec=None), max_size=12)  # lone surrogates, too
+LEAVES = st.none() | st.booleans() | st.floats() | st.integers(-(10**400), 10**400) | ANY_TEXT | TIMES
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=20,
+)
+TEST = st.fixed_dictionaries({}, optional={"score": LEAVES, "name": LEAVES})
+PAST = st.fixed_dictionaries({}, optional={"id": LEAVES, "time": TIMES | LEAVES, "graded": st.booleans() | LEAVES})
+EXTRA = st.fixed_dictionaries({}, optional={"uploads": st.lists(PAST | LEAVES) | LEAVES, "not_graded": LEAVES})
+RESULTS = st.fixed_dictionaries({}, optional={"tests": st.lists(TEST), "extra_data": EXTRA | JSON, "output": LEAVES})
+PREVIOUS = st.fixed_dictionaries(
+    {"submission_time": TIMES | LEAVES},
+    optional={"score": LEAVES, "autograder_error": LEAVES, "results": RESULTS | JSON},
+)
+# Documents of the right form, any value of which may be wrong.
+METADATA = st.fixed_dictionaries(
+    {"created_at": st.just(NOW.isoformat()) | LEAVES, "previous_submissions": st.lists(PREVIOUS | LEAVES, max_size=5)},
+    optional={"id": LEAVES, "assignment": JSON, "users": JSON},
+)
+
+
+@hypothesis_settings(deadline=None)
+@given(METADATA | JSON)
+def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document):
+    found = read(tmp_path_factory.getbasetemp(), document)
+    decision = decide(Settings(most=1), found, NOW)
+    written = decision.instead
+    if written is None:
+        written = fit(graded(), Settings(late_percent=10), found)
+        decision.remember(written)
+    target = tmp_path_factory.getbasetemp() / "results.json"
+    results.write(target, written)  # raises where it is not JSON
+    assert json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)["tests"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"\0", b"\xff\xfe{", b"NaN", b'"\\ud800"'])
+def test_metadata_that_are_no_document_are_a_complaint(tmp_path, text):
+    found = read(tmp_path, text)
+    assert found.created is None and found.others == [] and found.complaints
+
+
+def test_a_folder_in_place_of_the_metadata_is_a_complaint(tmp_path):
+    assert "cannot be read" in Upload.read(tmp_path).complaints[0]
+
+
+# ——— lateness
+
+DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
+
+
+def late(by: timedelta, **more) -> float:
+    """The percents that are taken off, at 10 a day."""
+    return deduction(Settings(late_percent=10, **more), Upload(created=NOW + by, due=NOW))[0]
+
+
+@pytest.mark.parametrize(
+    "by, free, taken",
     [
         (timedelta(0), 0, 0),
         (timedelta(hours=-5), 0, 0),
-        (timedelta(seconds=1), 0, 1),
-        (timedelta(days=1), 0, 1),
-        (timedelta(days=1, seconds=1), 0, 2),
-        (timedelta(days=2), 2, 0),
-        (timedelta(days=2, seconds=1), 2, 1),
+        (10 * MINUTE, 0, 0),
+        (10 * MINUTE + SECOND, 0, 10),
+        (DAY + 10 * MINUTE, 0, 10),
+        (DAY + 10 * MINUTE + SECOND, 0, 20),
+        (2 * DAY + 10 * MINUTE, 2, 0),
+        (2 * DAY + 10 * MINUTE + SECOND, 2, 10),
     ],
 )
-def test_days_are_counted_when_they_begin(late, free, days):
-    assert Upload(NOW + late, NOW).days_late(free) == days
+def test_days_are_counted_when_they_begin_after_the_grace_period(by, free, taken):
+    assert late(by, free_days=free) == taken
+
+
+def test_without_a_grace_period_a_second_counts():
+    assert late(SECOND, grace_minutes=0) == 10 and late(timedelta(0), grace_minutes=0) == 0
+
+
+def test_no_more_is_taken_off_than_the_cap():
+    assert [late(days * DAY, most_percent=25) for days in (1, 2, 3, 9)] == [10, 20, 25, 25]
+
+
+def test_after_the_cut_off_nothing_is_left():
+    more = {"most_percent": 30, "cut_off_days": 3, "free_days": 5}
+    assert late(3 * DAY + 10 * MINUTE, **more) == 0 and late(3 * DAY + 10 * MINUTE + SECOND, **more) == 100
+    upload = Upload(created=NOW + 4 * DAY, due=NOW)
+    found = fit(graded(), Settings(cut_off_days=3, leaderboard=True), upload)
+    assert found["score"] == 0 and found["leaderboard"][0]["value"] == 0
+    assert found["output"].startswith("More than 3 days late: no points.") and found["tests"] == graded()["tests"]
+    jsonschema.validate(found, SCHEMA)
 
 
 def test_without_dates_nothing_is_late():
-    assert Upload(None, NOW).days_late(0) == Upload(NOW, None).days_late(0) == 0
+    for upload in (Upload(created=NOW), Upload(due=NOW)):
+        assert deduction(Settings(late_percent=10, cut_off_days=1), upload) == (0, "")
 
 
-def document(score: float = 8.0) -> dict:
+@hypothesis_settings(deadline=None)
+@given(st.integers(-100_000, 2_000_000), st.integers(1, 100_000), st.integers(0, 1440), st.sampled_from([0, 0.5, 2]))
+def test_uploading_later_never_pays(seconds, more, grace, free):
+    course = {"grace_minutes": grace, "free_days": free, "most_percent": 60, "cut_off_days": 9}
+    earlier, later = (late(timedelta(seconds=after), **course) for after in (seconds, seconds + more))
+    assert 0 <= earlier <= later <= 100
+    assert not earlier or seconds > grace * 60
+
+
+def graded(score: float = 8.0) -> dict:
+    """Results as the grader writes them: a public check, a hidden one that leaves its visibility open, and one that writes it."""
     test = {"score": score, "max_score": 10.0, "name": "1.1 Name", "number": "1.1", "status": "failed", "output": "No."}
-    hidden = test | {"score": 2.0, "visibility": "after_published"}
-    return {"output": "seed 1", "extra_data": {}, "tests": [test | {"visibility": "visible"}, hidden]}
+    written, left_open = {"extra_data": {"visibility_written": True}}, {"extra_data": {"visibility_written": False}}
+    tests = [
+        test | {"visibility": "visible"} | left_open,
+        test | {"score": 2.0, "visibility": "after_published"} | left_open,
+        test | {"score": 0.0, "visibility": "after_due_date"} | written,
+    ]
+    return {"output": "seed 1", "extra_data": {}, "tests": tests}
 
 
 def test_a_late_score_is_the_sum_less_its_percents():
-    found = fit(document(), Settings(late_percent=20), Upload(NOW, NOW - timedelta(days=1.5)))
+    found = fit(graded(), Settings(late_percent=20), Upload(created=NOW, due=NOW - 1.5 * DAY))
     assert found["score"] == 6.0 and found["output"].startswith("2 days late: 40 percent")
     jsonschema.validate(found, SCHEMA)
 
 
 def test_one_day_is_one_day():
-    found = fit(document(1.125), Settings(late_percent=10), Upload(NOW, NOW - timedelta(days=1)))
+    found = fit(graded(1.125), Settings(late_percent=10), Upload(created=NOW, due=NOW - DAY))
     assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812  # of 3.125
 
 
 def test_where_lateness_costs_nothing_nothing_is_said_of_it():
-    assert fit(document(), Settings(), Upload(NOW, NOW - timedelta(days=1))) == document()
-
-
-def test_a_time_without_a_zone_is_none():
-    assert upload._time("2030-01-10T12:00:00") is None
-    assert upload._time("2030-01-10T20:00:00Z") == NOW
+    assert fit(graded(), Settings(), Upload(created=NOW, due=NOW - DAY)) == graded()
 
 
 def test_a_score_is_never_less_than_nothing():
-    assert fit(document(), Settings(late_percent=60), Upload(NOW, NOW - timedelta(days=7)))["score"] == 0
+    assert fit(graded(), Settings(late_percent=60), Upload(created=NOW, due=NOW - 7 * DAY))["score"] == 0
 
 
 def test_in_time_the_platform_adds_up():
-    assert "score" not in fit(document(), Settings(late_percent=20), Upload(NOW, NOW))
-
-
-def test_hidden_checks_are_shown_when_the_course_says():
-    for visibility in upload.VISIBILITIES:
-        found = fit(document(), Settings(hidden_checks=visibility), Upload())
-        assert [test["visibility"] for test in found["tests"]] == ["visible", visibility]
+    assert "score" not in fit(graded(), Settings(late_percent=20), Upload(created=NOW, due=NOW))
 
 
 def test_the_leaderboard_shows_what_counts():
-    late = Upload(NOW, NOW - timedelta(days=1))
-    assert fit(document(), Settings(leaderboard=True), Upload())["leaderboard"][0]["value"] == 10.0
-    assert fit(document(), Settings(leaderboard=True, late_percent=50), late)["leaderboard"][0]["value"] == 5.0
-    jsonschema.validate(fit(document(), Settings(leaderboard=True), Upload()), SCHEMA)
+    late = Upload(created=NOW, due=NOW - DAY)
+    assert fit(graded(), Settings(leaderboard=True), Upload())["leaderboard"][0]["value"] == 10.0
+    assert fit(graded(), Settings(leaderboard=True, late_percent=50), late)["leaderboard"][0]["value"] == 5.0
+    jsonschema.validate(fit(graded(), Settings(leaderboard=True), Upload()), SCHEMA)
 
 
-# ——— a limit
+# ——— visibility
 
 
-def earlier(*hours: float, **more) -> list[dict]:
-    """Earlier submissions; the platform gives the results of the latest alone."""
-    found = [{"submission_time": stamp(hours=h), "score": 1.0} for h in hours]
-    found[-1]["results"] = document() | more
-    return found
+def test_settings_fill_in_the_visibility_that_is_not_written_at_a_check():
+    for visibility in VISIBILITIES:
+        found = fit(graded(), Settings(hidden_checks=visibility), Upload())
+        assert [test["visibility"] for test in found["tests"]] == ["visible", visibility, "after_due_date"]
 
 
-def test_one_submission_too_many_gets_the_results_of_the_one_before():
-    found = too_many(Settings(most=2, hours=24), Upload(NOW, None, earlier(30, 23, 2)))
-    assert found["tests"] == document()["tests"] and found["extra_data"]["not_graded"] is True
-    again = NOW - timedelta(hours=23) + timedelta(hours=24)
-    assert f"from {again:%Y-%m-%d %H:%M}" in found["output"] and "2 submissions in 24 hours" in found["output"]
-    jsonschema.validate(found, SCHEMA)
+CHECKS = """
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+@number("1.1")
+@weight(1.0)
+def test_open(): "Left open"
+
+@number("1.1")
+@visibility("{written}")
+@weight(1.0)
+def test_written(): "Written"
+"""
 
 
-def test_the_results_shown_again_are_the_latest():
-    older, newer = earlier(5)[0], earlier(2, output="newer")[0]
-    found = too_many(Settings(most=1, hours=24), Upload(NOW, None, [older, newer]))
-    assert found["output"].endswith("newer")
-
-
-def test_what_an_earlier_result_holds_beside_its_tests_is_kept_if_it_can_be():
-    one, other = earlier(2, extra_data={"seed": 1}), earlier(2, extra_data=None)
-    limit = Settings(most=1, hours=24)
-    assert too_many(limit, Upload(NOW, None, one))["extra_data"] == {"seed": 1, "not_graded": True}
-    assert too_many(limit, Upload(NOW, None, other))["extra_data"] == {"not_graded": True}
-
-
-@pytest.mark.parametrize(
-    "most, submissions",
-    [
-        (1, earlier(0)),  # this one itself
-        (1, earlier(24)),  # just long enough ago
-        (2, earlier(30, 25)),  # long ago
-        (3, earlier(23, 2)),  # not so many
-        (1, [{"submission_time": stamp(hours=1)}]),  # without results to show again
-        (1, earlier(-1)),  # after this one: graded again
-        (1, earlier(2, extra_data={"not_graded": True})),  # only looked at
-    ],
-)
-def test_others_are_graded(most, submissions):
-    assert too_many(Settings(most=most, hours=24), Upload(NOW, None, submissions)) is None
+@pytest.mark.parametrize("written", VISIBILITIES)
+@pytest.mark.parametrize("room, default", [("tests", "visible"), ("hidden", "hidden")])
+def test_visibility_goes_from_the_check_to_the_results(tmp_path, monkeypatch, request, room, default, written):
+    """By the records that the plugin makes of collected checks, results.py and fit; hidden_checks is hidden."""
+    (tmp_path / room).mkdir()
+    (tmp_path / room / "test_collectives.py").write_text(CHECKS.replace("{written}", written))
+    monkeypatch.setattr("grader.reports.plugin.HIDDEN", tmp_path / "hidden")
+    module = pytest.Module.from_parent(request.session, path=tmp_path / room / "test_collectives.py")
+    records = [record_of(item) for item in module.collect()]
+    found = fit(results.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload())
+    shown = {test["name"].rpartition("· ")[2]: test["visibility"] for test in found["tests"]}
+    assert shown == {"Left open": default, "Written": written}
 
 
 # ——— the whole
 
 
-def run(root, environment=()) -> subprocess.CompletedProcess:
-    import os
-
+def run(root, environment=(), cwd=ROOT) -> subprocess.CompletedProcess:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_"))}
     command = [sys.executable, "-m", "grader.gradescope.upload"]
     clean |= {"AUTOGRADER_ROOT": str(root), **dict(environment)}
-    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -282,25 +414,31 @@ def platform(tmp_path):
 def main(platform, tmp_path, monkeypatch):
     """``main(settings, code=0)``: what it returns, the commands that it ran, what is in results.json."""
 
-    def run_main(text: str, code: int = 0, previous: list = (), writes: bool = True):
+    def run_main(text: str = "", code: int = 0, metadata: object = None, writes: bool = True):
         (tmp_path / "settings.ini").write_text(text)
-        metadata = {"created_at": NOW.isoformat(), "previous_submissions": list(previous)}
+        metadata = {"id": 7, "created_at": NOW.isoformat()} | (metadata or {})
         (platform / "submission_metadata.json").write_text(json.dumps(metadata))
         target, commands = platform / "results" / "results.json", []
 
         def grade(command, **options):
             commands.append(command)
             assert options["cwd"] == tmp_path
-            if writes and code != 2:
-                target.write_text(json.dumps(document()))
+            if writes:
+                target.write_text(json.dumps(graded()))
             return subprocess.CompletedProcess(command, code)
 
         monkeypatch.setattr(upload, "HERE", tmp_path)
         monkeypatch.setattr(upload.subprocess, "run", grade)
+        monkeypatch.setattr(upload, "_now", lambda: NOW)
         monkeypatch.setenv("AUTOGRADER_ROOT", str(platform))
         return upload.main(), commands, json.loads(target.read_text()) if target.exists() else None
 
     return run_main
+
+
+def earlier(hours: float = 2) -> dict:
+    """Metadata with one submission before."""
+    return {"previous_submissions": [{"submission_time": stamp(hours=hours), "score": 1.0, "results": graded()}]}
 
 
 def test_the_grader_is_told_the_settings(main, platform):
@@ -316,20 +454,63 @@ def test_a_wrong_setting_is_told_to_the_instructor(main, capsys):
     assert "hours = '0'" in capsys.readouterr().out
 
 
+def test_a_complaint_that_cannot_be_printed_is_printed_all_the_same(main, capfd):
+    assert main(metadata={"created_at": "\ud800"})[2]["tests"]
+    assert "created_at is not a time" in capfd.readouterr().out
+
+
 def test_a_grader_that_fails_is_an_error_of_the_autograder(main):
-    code, _, found = main("", code=2)
+    code, _, found = main(code=2, writes=False)
     assert (code, found) == (2, None)
-    code, _, found = main("", code=0, writes=False)
+    code, _, found = main(code=0, writes=False)
     assert (code, found) == (1, None)
-    code, _, found = main("", code=1)
-    assert code == 1 and found["tests"]
+
+
+def test_results_of_an_earlier_run_are_not_taken_for_those_of_this_one(main, platform):
+    (platform / "results" / "results.json").write_text(json.dumps(graded()))
+    assert main(code=2, writes=False)[2] is None
+
+
+def test_results_that_are_not_whole_say_so_and_do_not_count(main):
+    code, _, found = main(code=-9)
+    assert code == -9 and found["tests"] and found["output"].startswith("The autograder itself failed")
+    assert found["extra_data"]["uploads"] == [{"id": 7, "time": NOW.isoformat(), "graded": False}]
+    assert main()[2]["extra_data"]["uploads"][0]["graded"] is True
 
 
 def test_one_too_many_is_not_graded(main, platform):
     (platform / "results").rmdir()
-    code, commands, found = main("[limit]\nsubmissions = 1", previous=earlier(2))
+    code, commands, found = main("[limit]\nsubmissions = 1", metadata=earlier())
     assert (code, commands) == (0, []) and found["extra_data"]["not_graded"]
-    assert len(main("", previous=earlier(2))[1]) == 1  # without a limit
+    jsonschema.validate(found, SCHEMA)
+    assert len(main(metadata=earlier())[1]) == 1  # without a limit
+
+
+def test_an_old_submission_is_graded_again_with_a_note(main, monkeypatch, capsys):
+    later = {"created_at": stamp(hours=1)} | earlier()
+    assert len(main("[limit]\nsubmissions = 1", metadata=later)[1]) == 1
+    assert "this is a regrade" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["decide", "fit"])
+def test_a_fault_of_ours_leaves_the_graders_results(main, monkeypatch, capsys, what):
+    def fault(*_):
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(upload, what, fault)
+    text = "[limit]\nsubmissions = 1" if what == "decide" else ""
+    code, _, found = main(text, metadata=earlier())
+    assert code == 0 and found["tests"] == graded()["tests"] and "OverflowError" in capsys.readouterr().out
+
+
+def test_what_is_packed_runs(platform, grounds):
+    """All modules that it imports are in the zip: it comes as far as the grader's own sentence."""
+    pack.write(pack.autograder(), grounds / "autograder.zip")
+    with zipfile.ZipFile(grounds / "autograder.zip") as archive:
+        archive.extractall(grounds / "source")
+    (platform / "submission").rmdir()
+    done = run(platform, cwd=grounds / "source")
+    assert done.returncode == 2 and "there is no" in done.stderr and "Error" not in done.stderr
 
 
 def test_an_upload_becomes_results(platform, server):

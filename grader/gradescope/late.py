@@ -1,0 +1,35 @@
+"""What a late submission loses."""
+
+import math
+from datetime import timedelta
+
+from grader.gradescope.metadata import Upload
+from grader.gradescope.settings import Settings
+
+
+def days_late(settings: Settings, upload: Upload) -> int:
+    """Days begun after the due date, the grace period and the free days. 0 where a date is not known."""
+    if upload.created is None or upload.due is None:
+        return 0
+    late = upload.created - upload.due - timedelta(minutes=settings.grace_minutes)
+    return max(0, math.ceil(late / timedelta(days=1) - settings.free_days))
+
+
+def deduction(settings: Settings, upload: Upload) -> tuple[float, str]:
+    """The percents to take off the score, and the sentence that says so; 0 and none where it is in time."""
+    if upload.created is None or upload.due is None:
+        return 0.0, ""
+    late = upload.created - upload.due - timedelta(minutes=settings.grace_minutes)
+    if late / timedelta(days=1) > settings.cut_off_days:
+        days = _days(settings.cut_off_days)
+        return 100.0, (
+            f"More than {days} late: no points. "
+            "If an earlier submission is worth more, activate it in the submission history."
+        )
+    days = days_late(settings, upload)
+    taken = min(days * settings.late_percent, settings.most_percent)
+    return taken, f"{_days(days)} late: {taken:g} percent are taken off the score." if taken else ""
+
+
+def _days(count: float) -> str:
+    return "1 day" if count == 1 else f"{count:g} days"

@@ -1,0 +1,111 @@
+"""submission_metadata.json: what the platform says of a submission, checked where it enters.
+
+Nothing in the file is a reason not to grade: what is missing or wrong is left out, and ``complaints`` say so.
+"""
+
+import json
+import reprlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Another submission of the same student or group."""
+
+    time: datetime
+    error: bool = False  # the autograder failed, by no fault of the student
+    scored: bool = True  # False while it is being graded
+    results: dict | None = None  # the platform gives those of the latest alone
+
+
+@dataclass
+class Upload:
+    """The submission to grade. None for what the platform did not say."""
+
+    id: int | None = None
+    created: datetime | None = None
+    due: datetime | None = None
+    others: list[Earlier] = field(default_factory=list)  # the oldest first
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def earlier(self) -> list[Earlier]:
+        """Those before this one. (When an old submission is graded again, there may be later ones.)"""
+        return [one for one in self.others if self.created and one.time < self.created]
+
+    @classmethod
+    def read(cls, path: Path) -> "Upload":
+        upload = cls()
+        try:
+            # parse_int: json refuses integers of thousands of digits, and with them the whole file
+            text = path.read_bytes().decode("utf-8-sig", errors="replace")
+            document = json.loads(text, parse_int=_integer)
+        except (OSError, ValueError, RecursionError) as error:
+            upload._complain(f"the file cannot be read ({type(error).__name__})")
+            return upload
+        upload.id = document.get("id") if isinstance(document, dict) else None
+        upload.id = upload.id if type(upload.id) is int else None
+        upload.created = upload._time(document, "created_at", needed=True)
+        upload.due = upload._due(document)
+        upload.others = upload._others(document)
+        return upload
+
+    def _complain(self, what: str) -> None:
+        self.complaints.append(f"submission_metadata.json: {what}.")
+
+    def _take(self, document: Any, key: str, kind: type) -> Any:
+        """The value of a key; an empty one where it is of another kind, with a complaint unless it is null."""
+        value = document.get(key) if isinstance(document, dict) else None
+        if isinstance(value, kind):
+            return value
+        if value is not None:
+            self._complain(f"{key} is not a {kind.__name__}: {reprlib.repr(value)}")
+        return kind()
+
+    def _time(self, document: Any, key: str, needed: bool = False) -> datetime | None:
+        value = document.get(key) if isinstance(document, dict) else None
+        found = as_time(value)
+        if found is None and (needed or value is not None):
+            self._complain(f"{key} is not a time with a time zone: {reprlib.repr(value)}")
+        return found
+
+    def _due(self, document: Any) -> datetime | None:
+        """The due date, or the latest of the users' own ones: that is how the platform tells of an extension."""
+        users = self._take(document, "users", list)
+        own = [self._time(user.get("assignment"), "due_date") for user in users if isinstance(user, dict)]
+        general = self._time(self._take(document, "assignment", dict), "due_date")
+        return max((due for due in own if due), default=general)
+
+    def _others(self, document: Any) -> list[Earlier]:
+        found = []
+        for one in self._take(document, "previous_submissions", list):
+            if time := self._time(one, "submission_time", needed=True):
+                results = one.get("results")
+                scored = "score" not in one or one["score"] is not None
+                found.append(
+                    Earlier(
+                        time=time,
+                        error=bool(one.get("autograder_error")),
+                        scored=scored or isinstance(results, dict),
+                        results=results if isinstance(results, dict) else None,
+                    )
+                )
+        return sorted(found, key=lambda one: one.time)
+
+
+def as_time(value: Any) -> datetime | None:
+    """A time with its zone; None for anything else, and for years in which there is no arithmetic to either side."""
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.utcoffset() is not None and 2000 <= found.year < 2200 else None
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) < 20 else float(digits)

@@ -1,0 +1,174 @@
+"""So many submissions in so many hours are graded. One more keeps the results of the latest that was graded.
+
+The platform tells the times of all earlier submissions, and whether the autograder failed in them, but gives the results of the
+latest alone. So each of our results carries in ``extra_data["uploads"]`` which submissions were graded, and the next reads it there.
+What is in no such list (the submission before failed, or is still running, so the list did not reach us) is worked out: a
+submission was graded if fewer than the limit had been graded in the hours before it. Neither refused submissions nor failures of
+the autograder count.
+
+When in doubt, a submission is graded. It is always graded, whatever its number,
+
+- when the autograder runs again for an old submission. The platform does not say that it does; we take it for that when it starts
+  ten minutes or more after the upload, when our list names the submission already, or when the platform lists a later one. A
+  submission that was refused, and is graded then, does not count;
+- when the submission before has no results that could be shown again: it failed, or it was uploaded so shortly before that it is
+  still being graded. Such a submission counts for those after it.
+"""
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from grader.gradescope.metadata import Earlier, Upload, as_time
+from grader.gradescope.settings import Settings
+
+UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
+AGAIN_AFTER = timedelta(
+    minutes=10
+)  # a run that starts so long after the upload is a regrade, or the platform is very busy
+SAME = timedelta(seconds=1)  # should the platform print one time in two precisions
+
+
+@dataclass(frozen=True)
+class Past:
+    """A submission of which it is known, or worked out, whether it was graded."""
+
+    time: datetime
+    graded: bool
+    id: int | None = None
+
+    def as_dict(self) -> dict:
+        return {"id": self.id, "time": self.time.isoformat(), "graded": self.graded}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to grade this submission, and what its results have to remember."""
+
+    past: list[Past] = field(default_factory=list)
+    own: Past | None = None  # this submission, as it is remembered once it has been graded
+    instead: dict | None = None  # the results of a submission that is not graded
+    note: str = ""  # for the instructor: why it is graded although it is one too many
+
+    def remember(self, document: dict, graded: bool = True) -> None:
+        """Write what is known of all submissions into results of this one."""
+        past = [one.as_dict() for one in self.past]
+        if self.own:
+            past.append(self.own.as_dict() | {"graded": graded and self.own.graded})
+        document.setdefault("extra_data", {})[UPLOADS] = past
+
+
+def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
+    """Whether to grade a submission in a run of the autograder that starts now."""
+    told = [past for one in upload.others for past in _told(one.results)]
+    if upload.created is None:
+        return Decision(told)
+    window = timedelta(hours=settings.hours)
+    past = _concluded(settings, upload.earlier, told)
+    kept = [one for one in past if one.time > upload.created - window]
+    recent = [one.time for one in kept if one.graded]
+    before = next((one for one in told if one.id is not None and one.id == upload.id), None)
+    graded = before.graded if before else True
+    if not settings.most or len(recent) < settings.most:
+        return Decision(kept, Past(upload.created, graded, upload.id))
+
+    running = [one.time for one in upload.earlier if not (one.scored or one.error)]  # these may count, too, in the end
+    again = _minute(sorted(recent + running)[-settings.most] + window).astimezone(upload.created.tzinfo)
+    shown = next((one.results for one in reversed(upload.earlier) if _can_be_shown(one)), None)
+    reason = ""
+    if now - upload.created >= AGAIN_AFTER:
+        reason = "the autograder runs 10 minutes or more after the upload, so this is a regrade"
+        graded = before is not None and before.graded
+    elif before or len(upload.earlier) < len(upload.others):
+        reason = "it is known already, or there is a later one, so this is a regrade"
+    elif shown is None:
+        reason = "the submission before it has no results to show again"
+    if shown is None or reason:
+        note = f"Graded, although the limit is {settings.most} in {settings.hours:g} hours: {reason}."
+        return Decision(kept, Past(upload.created, graded, upload.id), note=note)
+
+    decision = Decision(kept, Past(upload.created, False, upload.id), _shown_again(shown, settings, again))
+    decision.remember(decision.instead)
+    return decision
+
+
+def _told(results: dict | None) -> list[Past]:
+    """The list of submissions in the results of one; what is not as we write it is left out."""
+    extra = results.get("extra_data") if results else None
+    uploads = extra.get(UPLOADS) if isinstance(extra, dict) else None
+    found = []
+    for one in uploads if isinstance(uploads, list) else []:
+        time = as_time(one.get("time")) if isinstance(one, dict) else None
+        if time and isinstance(one.get("graded"), bool):
+            found.append(Past(time, one["graded"], one["id"] if type(one.get("id")) is int else None))
+    return found
+
+
+def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> list[Past]:
+    """Which of the earlier submissions were graded; without those that are still being graded."""
+    window, found = timedelta(hours=settings.hours), []
+    graded_at: list[datetime] = []
+    told = sorted(told, key=lambda past: past.time)
+    for one in earlier:
+        known = _nearest(told, one.time)
+        if one.error:
+            graded = False
+        elif known:
+            graded = known.graded
+        elif not one.scored:
+            continue
+        else:
+            count = len(graded_at) - bisect_right(graded_at, one.time - window)
+            graded = not settings.most or count < settings.most
+        found.append(Past(one.time, graded, known.id if known else None))
+        if graded:
+            graded_at.append(one.time)
+    return found
+
+
+def _nearest(told: list[Past], time: datetime) -> Past | None:
+    """The entry of this time in a sorted list."""
+    at = bisect_left(told, time, key=lambda past: past.time)
+    near = [past for past in told[max(0, at - 1) : at + 1] if abs(past.time - time) < SAME]
+    return min(near, key=lambda past: abs(past.time - time), default=None)
+
+
+def _can_be_shown(one: Earlier) -> bool:
+    """Whether its results are those of a grading, and can be written again."""
+    tests = one.results.get("tests") if one.results and not one.error else None
+    if not isinstance(tests, list) or not tests:
+        return False
+    if not all(isinstance(test, dict) and _is_number(test.get("score")) for test in tests):
+        return False
+    try:
+        json.dumps(one.results, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # NaN, a lone surrogate, a thousand lists in each other
+        return False
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
+    output = last["output"] if isinstance(last.get("output"), str) else ""
+    extra = last["extra_data"] if isinstance(last.get("extra_data"), dict) else {}
+    if extra.get(NOT_GRADED):  # its first line was of this kind, too
+        output = output.partition("\n")[2]
+    count = "1 submission" if settings.most == 1 else f"{settings.most} submissions"
+    note = (
+        f"Not graded: the limit is {count} in {settings.hours:g} hours. "
+        f"These are the results of your latest submission that was graded. "
+        f"The next one is graded if you upload it at {again:%Y-%m-%d %H:%M %Z} or later."
+    )
+    return last | {"output": f"{note}\n{output}".strip(), "extra_data": extra | {NOT_GRADED: True}}
+
+
+def _minute(time: datetime) -> datetime:
+    """The first whole minute that is not before this time: what is printed without seconds must not be too early."""
+    whole = time.replace(second=0, microsecond=0)
+    return whole if whole == time else whole + timedelta(minutes=1)

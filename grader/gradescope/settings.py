@@ -1,0 +1,136 @@
+"""``settings.ini``: what a course decides about its uploads."""
+
+import difflib
+import math
+from collections.abc import Callable
+from configparser import ConfigParser
+from configparser import Error as IniError
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")
+FOR_SETUP = ("python", "torch", "torch_index")  # keys of [install], which setup.sh reads
+
+
+@dataclass
+class Settings:
+    """The course's settings. What is wrong in the file is replaced by the default, and ``complaints`` say so."""
+
+    hidden_checks: str = "after_published"
+    seconds: float = 480.0
+    confined: bool = True
+    late_percent: float = 0.0
+    grace_minutes: float = 10.0
+    free_days: float = 0.0
+    most_percent: float = 100.0
+    cut_off_days: float = math.inf
+    most: int = 0
+    hours: float = 24.0
+    leaderboard: bool = False
+    complaints: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> "Settings":
+        """Read the file. Never raises: what cannot be read is a complaint, and the defaults are used."""
+        settings = cls()
+        ini = ConfigParser(interpolation=None, inline_comment_prefixes=(";", "#"), default_section="")
+        try:
+            # Windows editors put a byte order mark in front; a comment in another encoding must not cost the settings.
+            ini.read_string(path.read_bytes().decode("utf-8-sig", errors="replace"), path.name)
+        except (OSError, IniError) as error:
+            why = " ".join(str(error).split())
+            settings.complaints.append(f"{path.name} cannot be read: all settings are the defaults. {why}")
+            return settings
+        for section in ini.sections():
+            known = KEYS.get(section)
+            if known is None:
+                settings.complaints.append(f"{path.name}: [{section}] is not a section.{_nearest(section, KEYS)}")
+                continue
+            for key, text in ini.items(section):
+                settings._take(path.name, section, key, text)
+        return settings
+
+    def _take(self, file: str, section: str, key: str, text: str) -> None:
+        if key not in KEYS[section]:
+            near = _nearest(key, KEYS[section]) or _elsewhere(key)
+            self.complaints.append(f"{file}: [{section}] has no {key}.{near}")
+        elif (entry := KEYS[section][key]) is not None:
+            name, read = entry
+            try:
+                setattr(self, name, read(text.strip()))
+            except ValueError as error:
+                used = _written(getattr(self, name))
+                self.complaints.append(f"{file}: {key} = {text!r} is not possible: {error}. Used instead: {used}.")
+
+
+def _written(value: Any) -> str:
+    """A default as one would write it into the file."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "never" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word.lower(), known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _elsewhere(key: str) -> str:
+    homes = [section for section, keys in KEYS.items() if key in keys]
+    return f" It belongs to [{homes[0]}]." if homes else ""
+
+
+def _number(low: float, high: float, *, above: bool = False, empty: float | None = None) -> Callable[[str], float]:
+    """A reader of numbers from ``low`` (with ``above``: only above it) to ``high``; ``empty`` stands for no text."""
+
+    def read(text: str) -> float:
+        if not text and empty is not None:
+            return empty
+        try:
+            value = float(text.removesuffix("%"))
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high or (above and value == low):  # NaN is in no range
+            raise ValueError(f"it must be a number {'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}")
+        return value
+
+    return read
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise ValueError("it must be a whole number, 0 or more")
+    return int(text)
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in ConfigParser.BOOLEAN_STATES:
+        raise ValueError("it must be yes or no")
+    return ConfigParser.BOOLEAN_STATES[text.lower()]
+
+
+def _visibility(text: str) -> str:
+    if text not in VISIBILITIES:
+        raise ValueError(f"it must be one of {', '.join(VISIBILITIES)}")
+    return text
+
+
+# Every key of every section: the field of Settings, and what reads it. None: setup.sh reads it.
+KEYS: dict[str, dict[str, tuple[str, Callable[[str], Any]] | None]] = {
+    "install": dict.fromkeys(FOR_SETUP),
+    "grading": {
+        "hidden_checks": ("hidden_checks", _visibility),
+        "seconds": ("seconds", _number(0, 2400, above=True)),  # the platform's longest time limit is 40 minutes
+        "confined": ("confined", _yes),
+    },
+    "late": {
+        "percent_per_day": ("late_percent", _number(0, 100)),
+        "grace_minutes": ("grace_minutes", _number(0, 1440)),
+        "free_days": ("free_days", _number(0, 366)),
+        "most_percent": ("most_percent", _number(0, 100)),
+        "cut_off_days": ("cut_off_days", _number(0, 366, empty=math.inf)),
+    },
+    "limit": {"submissions": ("most", _whole), "hours": ("hours", _number(0, 8784, above=True))},  # 366 days
+    "leaderboard": {"show": ("leaderboard", _yes)},
+}
