@@ -4,11 +4,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-export VENV
-# The torch to install, and where from. For the CPU build on Linux: TORCH_INDEX=https://download.pytorch.org/whl/cpu
-TORCH ?= $(shell $(PYTHON) -c 'import sys; print("torch==2.13.0" if sys.version_info >= (3, 11) else "torch>=2.8,<2.14")')
-TORCH_INDEX ?=
+export PYTHON VENV
+# handout/set_up.py also reads TORCH=2.9.1 (which torch) and TORCH_INDEX=<URL> (where from; empty for PyPI).
 REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
+$(if $(word 2,$(VENV)),$(error VENV=$(VENV): make cannot work with a path that has a space in it))
 
 # `make test PY=python` uses an environment of your own instead of $(VENV).
 ifdef PY
@@ -36,12 +35,9 @@ help:  ## this list
 setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
 
 $(VENV)/.ready: $(REQUIREMENTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "Lockstep needs Python 3.10 or later, and $(PYTHON) is older or missing: try PYTHON=python3.11"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(VENV)/bin/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
-	@touch $@
+	@command -v "$$PYTHON" > /dev/null || { \
+	  echo "There is no $$PYTHON. Lockstep needs Python 3.10 or later; name the one to use: make setup PYTHON=python3.12"; exit 2; }
+	@"$$PYTHON" handout/set_up.py
 
 # IMPL=handout judges that, with the public checks.
 test: $(READY)  ## the public checks on handout/; where there are solutions/: all checks on these, and the grader's own tests

@@ -1,0 +1,292 @@
+"""Make the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does this)
+
+Needs nothing but Python and its standard library. Old versions of Python must be able to read this file to its
+first check: no f-strings, no annotations, ASCII alone.
+
+    VENV=.venv            where
+    TORCH=2.13.0          which torch; by default the one in handout/requirements.txt
+    TORCH_INDEX=<URL>     where torch comes from; empty for PyPI
+"""
+
+import sys
+
+OLDEST, NEWEST = (3, 10), (3, 14)
+
+
+def sentence(*words):
+    """Print one paragraph, whole, before anything that pip says next."""
+    print(" ".join(words))
+    sys.stdout.flush()
+
+
+def stop(*words):
+    """End with a sentence that says what to do."""
+    sys.stdout.flush()
+    sys.stderr.write("\n" + " ".join(words) + "\n")
+    sys.exit(2)
+
+
+if sys.version_info < OLDEST:
+    stop(
+        "Lockstep needs Python %d.%d or later; %s is Python %d.%d."
+        % (OLDEST + (sys.executable or "this",) + tuple(sys.version_info[:2])),
+        "If you have a later one, name it: make setup PYTHON=python3.12",
+    )
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+REQUIREMENTS = [
+    os.path.join(ROOT, "handout", "requirements.txt"),
+    os.path.join(ROOT, "grader", "selftest", "requirements.txt"),  # not in a student's copy
+]
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PROBE_SECONDS = 8
+# The environment holds one of these two files: the first from its beginning, the second when it is complete.
+UNFINISHED, READY = ".unfinished", ".ready"
+# A person's own settings for pip that would put packages elsewhere, or find them elsewhere.
+ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_QUIET")
+# What is downloaded, in MB, and what it takes on the disk, in GB, with torch 2.13.0.
+CPU_SIZE = (260, 1.2)
+CUDA_SIZE = (2200, 6.5)
+
+SMALL = "the build for the CPU"
+LARGE = "the build for CUDA"
+
+
+def main():
+    """Make the environment, or say why not. Return the exit code."""
+    began = time.monotonic()
+    folder = os.environ.get("VENV") or ".venv"
+    pin = torch_requirement(os.environ.get("TORCH"))
+    check_python(pin)
+    check_folder(folder)
+    index, cuda, why = choose_index()
+    megabytes, gigabytes = CUDA_SIZE if cuda else CPU_SIZE
+    sentence(
+        "Setting up Lockstep in %s: about %s to download, %.1f GB on the disk," % (folder, size(megabytes), gigabytes),
+        "a few minutes. This happens once.",
+    )
+    sentence("%s comes from %s: %s." % (pin, index or "PyPI", why))
+    check_disk(folder, gigabytes)
+    python = make_environment(folder)
+    environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    sentence("[2 of 3] %s and what it needs; pip unpacks in silence, for up to a minute" % pin)
+    install(python, environment, ["--index-url", index] * bool(index) + [pin], folder)
+    sentence("[3 of 3] the other packages")
+    install(python, environment, rest_of_requirements(folder), folder)
+    version = imported(python, environment)
+    with open(os.path.join(folder, UNFINISHED), "w") as file:
+        file.write(version + "\n")
+    os.replace(os.path.join(folder, UNFINISHED), os.path.join(folder, READY))
+    sentence("Ready after %.0f s: torch %s, %s." % (time.monotonic() - began, version, folder))
+    return 0
+
+
+def torch_requirement(asked):
+    """Return what pip is to install as torch: "torch==2.13.0" for None, "", "2.13.0" and "torch==2.13.0"."""
+    if asked:
+        return "torch==" + asked if asked[0].isdigit() else asked
+    with open(REQUIREMENTS[0]) as file:
+        return re.search(r"^torch==[0-9.]+", file.read(), re.MULTILINE).group()
+
+
+def size(megabytes):
+    return "%.1f GB" % (megabytes / 1000) if megabytes >= 1000 else "%d MB" % megabytes
+
+
+def check_python(pin):
+    """Stop where this Python or this system cannot hold the environment."""
+    if sys.platform == "win32":
+        stop("Lockstep runs on Linux and macOS. On Windows, use WSL 2: run `wsl --install`, then work inside it.")
+    version = "%d.%d" % sys.version_info[:2]
+    if sys.version_info[:2] > NEWEST and "TORCH" not in os.environ:
+        stop(
+            "%s has no build for Python %s; %d.%d is the newest that it has one for." % ((pin, version) + NEWEST),
+            "If you have an older one, name it: make setup PYTHON=python3.12",
+        )
+    try:
+        import ensurepip
+        import venv
+    except ImportError:
+        stop(
+            "Python %s comes without venv here, which makes environments." % version,
+            "On Debian and Ubuntu: sudo apt install python%s-venv. Then run make setup again." % version,
+        )
+    if sys.platform == "darwin":
+        check_mac(pin)
+
+
+def check_mac(pin):
+    """Stop where PyPI has no such torch for this Mac."""
+    if platform.machine() != "arm64":
+        stop("PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on a server." % pin)
+    if int(platform.mac_ver()[0].split(".")[0] or 14) < 14 and "TORCH" not in os.environ:
+        stop("%s needs macOS 14. On an older one, take the last that runs there: make setup TORCH=2.11.0" % pin)
+
+
+def check_folder(folder):
+    """Stop where the folder holds something that this script did not make."""
+    if not os.path.exists(folder):
+        return
+    marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
+    if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
+        stop(
+            "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup again," % folder,
+            "or name another place: make setup VENV=environment. To use what is in it: make test PY=%s/bin/python" % folder,
+        )
+
+
+def check_disk(folder, gigabytes):
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
+    if free < gigabytes:
+        stop(
+            "There are %.1f GB free where %s is to be, and it takes %.1f GB." % (free, folder, gigabytes),
+            "Free some space and run make setup again, or name another place: make setup VENV=/elsewhere/environment",
+        )
+
+
+def choose_index():
+    """Return where torch comes from (None for PyPI), whether that is a build for CUDA, and why."""
+    asked = os.environ.get("TORCH_INDEX")
+    linux = sys.platform.startswith("linux")
+    if asked:
+        return asked, linux and "/cpu" not in asked, "you asked for it"
+    if asked is not None:
+        return None, linux, "you asked for it"
+    if not linux:
+        return None, False, SMALL
+    if has_gpu():
+        return None, True, LARGE + ", as there is a GPU. For %s: make setup TORCH_INDEX=%s" % (SMALL, CPU_INDEX)
+    reason = unreachable(CPU_INDEX)
+    if reason:
+        return None, True, "PyTorch's index of builds for the CPU, %s, cannot be reached (%s)" % (CPU_INDEX, reason)
+    return CPU_INDEX, False, SMALL + ", as there is no GPU. For CUDA: make setup TORCH_INDEX="
+
+
+def has_gpu():
+    """Return whether an NVIDIA GPU can be used here."""
+    if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidia0"):
+        return True
+    try:  # WSL 2 has neither; and a container can hold the program without a GPU
+        listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return listed.returncode == 0 and b"GPU" in listed.stdout
+
+
+def unreachable(index):
+    """Return why torch cannot be fetched from this index, or "". Takes no longer than PROBE_SECONDS."""
+    found = ["no answer in %d s" % PROBE_SECONDS]
+
+    def ask():
+        import ssl
+        import urllib.request
+
+        try:
+            context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
+            request = urllib.request.Request(index + "/torch/", method="HEAD")
+            urllib.request.urlopen(request, timeout=PROBE_SECONDS, context=context).close()
+            found[0] = ""
+        except (OSError, ValueError) as error:
+            found[0] = str(getattr(error, "reason", error)) or type(error).__name__
+
+    # In a thread: no timeout bounds the search for the host's address.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    return found[0]
+
+
+def make_environment(folder):
+    """Make an empty environment, marked as unfinished, and return its Python."""
+    sentence("[1 of 3] an environment for Python %d.%d" % sys.version_info[:2])
+    os.makedirs(folder, exist_ok=True)
+    if os.path.exists(os.path.join(folder, READY)):
+        os.replace(os.path.join(folder, READY), os.path.join(folder, UNFINISHED))
+    open(os.path.join(folder, UNFINISHED), "w").close()
+    for name in os.listdir(folder):  # from scratch: pip believes in what an interrupted pip has left
+        path = os.path.join(folder, name)
+        if name == UNFINISHED:
+            continue
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    if subprocess.call([sys.executable, "-m", "venv", folder]):
+        stop("Python could not make an environment in %s; why is said above. Set-up is not finished." % folder)
+    return os.path.join(folder, "bin", "python")
+
+
+def rest_of_requirements(folder):
+    """Return pip's arguments for all but torch, which is there already and may be another than the default."""
+    arguments = []
+    for number, path in enumerate(filter(os.path.exists, REQUIREMENTS)):
+        with open(path) as file:
+            lines = [line for line in file if not line.startswith("torch==")]
+        copy = os.path.join(folder, "requirements-%d.txt" % number)
+        with open(copy, "w") as file:
+            file.writelines(lines)
+        arguments += ["-r", copy]
+    return arguments
+
+
+def install(python, environment, arguments, folder):
+    """Let pip install these, in full view. Stop with a sentence where it fails."""
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"] + arguments
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as pip:
+        said = []
+        for line in pip.stderr:
+            said.append(line.decode(errors="replace"))
+            sys.stderr.write(said[-1])
+            sys.stderr.flush()
+    if pip.returncode:
+        stop(
+            explain("".join(said), pip.returncode),
+            "Set-up is not finished, and %s does not count; what pip has downloaded is kept." % folder,
+        )
+
+
+def explain(said, code):
+    """Return why pip failed and what to do, from what it said."""
+    if "No space left" in said or "Errno 28" in said:
+        return "The disk is full, or the one for temporary files is: free some space, then run make setup again."
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return (
+            "The server's certificate is not trusted. Behind a proxy, say PIP_CERT=<its certificate>; with Python from"
+            " python.org on macOS, run its Install Certificates.command. Then run make setup again."
+        )
+    if re.search("Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying", said):
+        return "A package index could not be reached. Is there a network? Then run make setup again."
+    if "No matching distribution" in said:
+        return (
+            "pip found no build for this Python and this system, see above."
+            " Another Python may help (make setup PYTHON=python3.12), or another index (TORCH_INDEX=, empty for PyPI)."
+        )
+    if code < 0:
+        return "pip was killed by signal %d. Was there too little memory? Then run make setup again." % -code
+    return "pip failed, and says above why. Mend that, then run make setup again."
+
+
+def imported(python, environment):
+    """Return the version of the torch that can be imported; stop with a sentence where none can."""
+    code = "import torch, numpy, pytest, safetensors; print(torch.__version__)"
+    done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
+    if done.returncode:
+        stop("All is installed, and torch cannot be imported: why is said above. Set-up is not finished.")
+    return done.stdout.decode().strip()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        stop("Stopped. Set-up is not finished: make setup begins again, and what pip has downloaded is kept.")
+    except OSError as error:
+        stop("Set-up failed: %s. It is not finished; mend that, then run make setup again." % error)
