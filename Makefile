@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint bench fuzz clean
+.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -93,6 +93,10 @@ lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer t
 	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
 	$(PY) -c 'from vermin import main; main()' --quiet --no-tips --target=3.10- --violations handout solutions tests grader
 	$(PY) -m grader.gradescope.stubs --check
+
+lock:  ## the autograder's packages again, newest versions, with hashes; needs uv (pip install uv)
+	cd grader/gradescope/platform && uv pip compile requirements.in --output-file requirements.txt --quiet --upgrade --no-config \
+	  --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
 bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
 	$(PY) -m grader.selftest.bench

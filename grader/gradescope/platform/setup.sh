@@ -2,6 +2,7 @@
 # Gradescope runs this once, as root, when the image is built. It makes one environment that every user can read.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+trap 'echo "setup.sh failed: why is said above. Settings are in settings.ini: python, torch, torch_index." >&2' ERR
 
 # The settings of settings.ini; an environment variable of the same name in capitals wins.
 setting() { sed -n "s/^$1 *= *//p" settings.ini | head -n 1; }
@@ -10,8 +11,9 @@ TORCH="${TORCH-$(setting torch)}"
 TORCH_INDEX="${TORCH_INDEX-$(setting torch_index)}"
 
 if [ -z "$PYTHON" ]; then
-  for name in python3.13 python3.12 python3.11 python3.10 python3; do
-    if command -v "$name" > /dev/null && "$name" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))'; then
+  for name in python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
+    if command -v "$name" > /dev/null &&
+      "$name" -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2> /dev/null; then
       PYTHON="$name"
       break
     fi
@@ -20,14 +22,22 @@ fi
 if [ -z "$PYTHON" ]; then  # Gradescope's own python3 comes without venv
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv
+  rm -rf /var/lib/apt/lists/*
   PYTHON=python3
 fi
-if [ -z "$TORCH" ]; then  # the newest releases need Python 3.11
-  TORCH="$("$PYTHON" -c 'import sys; print("torch==2.13.0" if sys.version_info >= (3, 11) else "torch==2.9.1")')"
-fi
+# Students run the same torch: it is named once, in their requirements.
+TORCH="${TORCH:-$(sed -n 's/^\(torch==[0-9.]*\).*/\1/p' handout/requirements.txt)}"
+case "$TORCH" in [0-9]*) TORCH="torch==$TORCH" ;; esac
 
 umask 022
 "$PYTHON" -m venv --copies venv
-venv/bin/python -m pip install --quiet ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH"
-venv/bin/python -m pip install --quiet -r requirements.txt
+pip() { venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 10 "$@"; }
+pip install --quiet --require-hashes --only-binary :all: -r requirements.txt
+if [ -n "$TORCH_INDEX" ]; then
+  # Which file this is, and so its hash, depends on the index: the version is pinned, and nothing else comes from there.
+  pip install --quiet --no-deps --index-url "$TORCH_INDEX" "$TORCH"
+else
+  pip install --quiet "$TORCH"  # PyPI's build for Linux depends on CUDA's libraries, which are not locked
+fi
+pip check
 venv/bin/python -c 'import torch, pytest, xdist, rich, safetensors; print("ready: torch", torch.__version__)'
