@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock bench fuzz clean
+.PHONY: help setup test proof prove grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -97,6 +97,9 @@ lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer t
 lock:  ## the autograder's packages again, newest versions, with hashes; needs uv (pip install uv)
 	cd grader/gradescope/platform && uv pip compile requirements.in --output-file requirements.txt --quiet --upgrade --no-config \
 	  --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
+
+matrix: $(READY)  ## solutions and stubs graded with the oldest and the newest Python and torch that are here (GBs to download)
+	@$(PY) -m grader.selftest.matrix $(MATRIX)
 
 bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
 	$(PY) -m grader.selftest.bench

@@ -20,6 +20,7 @@ from grader.grading import HIDDEN, ROOT, CannotGrade, GradingRun
 from grader.reports import page, results, terminal
 from grader.reports.plugin import PUBLIC_ALONE, record_of
 from grader.reports.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.version import VERSION, commit
 from grader.workers import Workers
 from grader.worlds.confinement import TIERS
 from grader.worlds.server_process import WorldsUnavailable, way_to_start
@@ -96,6 +97,8 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
     options = ["--part", arguments.part] if arguments.part else []
     options += [f"--problem={number}" for number in arguments.problem] + [f"--only={arguments.only}"]
     extra = {"seed": run.seed, "device": arguments.device}
+    if arguments.results:
+        extra |= {"version": VERSION, "commit": commit()}
     workers = max(1, arguments.workers)
     bar = terminal.progress(console)
     task = bar.add_task(f"Grading {arguments.submission}", total=None)

@@ -1,7 +1,7 @@
 """Pack what is handed out, and what Gradescope gets:  python -m grader.gradescope.pack handout|autograder
 
 ``dist/handout.zip`` is the repository without its hidden rooms; ``dist/autograder.zip`` is what grades uploads. Both are the same,
-byte for byte, whenever they are packed from the same files.
+byte for byte, whenever they are packed from the same files of the same commit.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from pathlib import Path
 from grader.gradescope import stubs
 from grader.gradescope.leaks import leaks
 from grader.gradescope.rooms import NOT_FOR_GRADING, NOT_FOR_STUDENTS, ONLY_FOR_GRADING, ROOT, files, for_students
+from grader.version import COMMIT, commit
 from grader.whole import written_whole
 
 FOLDER = "lockstep"  # that a student unzips
@@ -34,6 +35,7 @@ def handout() -> Contents:
         contents[name] = for_students((ROOT / name).read_text()).encode()
     contents["README.md"] = (Path(__file__).parent / "for_students.md").read_bytes()
     contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
+    contents |= _origin()
     if found := leaks(contents):
         raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))
     return {f"{FOLDER}/{name}": data for name, data in contents.items()}
@@ -46,7 +48,12 @@ def autograder() -> Contents:
     for path in sorted((Path(__file__).parent / "platform").iterdir()):
         if path.is_file():
             contents[path.name] = path.read_bytes()
-    return contents
+    return contents | _origin()
+
+
+def _origin() -> Contents:
+    """The file that says which commit a zip was packed from."""
+    return {str(COMMIT.relative_to(ROOT)): f"{commit()}\n".encode()}
 
 
 def write(contents: Contents, target: Path) -> None:

@@ -1,0 +1,80 @@
+"""results.json names the assignment's version and commit, in a checkout and in a zip."""
+
+import configparser
+import os
+import re
+import subprocess
+import zipfile
+
+import pytest
+
+from grader.gradescope import pack
+from grader.selftest.grading import ROOT, grade
+from grader.version import VERSION, commit
+
+
+def git(folder, *arguments: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", *who, *arguments], cwd=folder, env=clean, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    (folder / "a.txt").write_text("a")
+    git(folder, "add", "a.txt")
+    git(folder, "commit", "--quiet", "-m", "First")
+    return folder
+
+
+def test_a_checkout_names_its_commit(checkout, tmp_path):
+    assert commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "new.txt"])
+def test_a_checkout_with_changes_says_so(checkout, tmp_path, name):
+    (checkout / name).write_text("changed")
+    assert commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD") + " with changes"
+
+
+def test_another_repository_around_it_is_not_asked(checkout, tmp_path):
+    (checkout / "lockstep").mkdir()
+    assert commit(checkout / "lockstep", tmp_path / "none") == "unknown"
+
+
+def test_what_git_cannot_tell_is_unknown(checkout, tmp_path, monkeypatch):
+    git(tmp_path, "init", "--quiet", "empty")
+    assert commit(tmp_path / "empty", tmp_path / "none") == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit(checkout, tmp_path / "none") == "unknown"
+
+
+def test_variables_for_another_repository_are_not_believed(checkout, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    assert commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("what, where", [(pack.handout, "lockstep/grader/commit.txt"), (pack.autograder, "grader/commit.txt")])
+def test_a_zip_names_the_commit_that_it_was_packed_from(tmp_path, what, where):
+    pack.write(what(), tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        archive.extract(where, tmp_path)
+    assert commit(tmp_path, tmp_path / where) == commit()
+
+
+def test_results_name_version_and_commit(tmp_path):
+    graded = grade(ROOT / "handout", tmp_path / "results.json", "--problem", "1.2")
+    extra = graded.document["extra_data"]
+    assert (extra["version"], extra["commit"]) == (VERSION, commit())
+
+
+def test_the_version_is_named_in_one_place_and_its_changes_are_told():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["metadata"]["version"] == "attr: grader.version.VERSION"
+    assert re.search(rf"^\*\*{re.escape(VERSION)}\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
