@@ -23,7 +23,9 @@ def _git(root: Path) -> str:
     command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=normal"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        said = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=10, check=True)
+        said = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     lines = said.stdout.splitlines()

@@ -53,8 +53,8 @@ UNFINISHED, READY = ".unfinished", ".ready"
 # A person's own settings for pip that would put packages elsewhere, or find them elsewhere.
 ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_QUIET")
 # What is downloaded, in MB, and what it takes on the disk, in GB, with torch 2.13.0.
-CPU_SIZE = (260, 1.2)
-CUDA_SIZE = (2200, 6.5)
+CPU_SIZE = (250, 1.2)
+CUDA_SIZE = (2800, 5.3)
 
 SMALL = "the build for the CPU"
 LARGE = "the build for CUDA"
@@ -139,7 +139,8 @@ def check_folder(folder):
     if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
         stop(
             "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup again," % folder,
-            "or name another place: make setup VENV=environment. To use what is in it: make test PY=%s/bin/python" % folder,
+            "or name another place: make setup VENV=environment. To use what is in it: make test PY=%s/bin/python"
+            % folder,
         )
 
 

@@ -47,7 +47,10 @@ def pythons() -> dict[str, str]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {}
     for version in PYTHONS:
-        candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))]
+        candidates = [
+            shutil.which(f"python{version}"),
+            *sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")),
+        ]
         for candidate in filter(None, candidates):
             code = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
             done = subprocess.run([candidate, "-c", code], capture_output=True, text=True)
@@ -97,7 +100,9 @@ def _grade(folder: Path, room: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grader.selftest.matrix", description=__doc__.split("\n")[0])
-    parser.add_argument("--all", action="store_true", help="every Python that is here, not only the oldest and the newest")
+    parser.add_argument(
+        "--all", action="store_true", help="every Python that is here, not only the oldest and the newest"
+    )
     arguments = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     here = pythons()

@@ -59,7 +59,9 @@ def test_variables_for_another_repository_are_not_believed(checkout, tmp_path, m
     assert commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize("what, where", [(pack.handout, "lockstep/grader/commit.txt"), (pack.autograder, "grader/commit.txt")])
+@pytest.mark.parametrize(
+    "what, where", [(pack.handout, "lockstep/grader/commit.txt"), (pack.autograder, "grader/commit.txt")]
+)
 def test_a_zip_names_the_commit_that_it_was_packed_from(tmp_path, what, where):
     pack.write(what(), tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
