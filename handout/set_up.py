@@ -74,7 +74,7 @@ def main():
         "a few minutes. This happens once.",
     )
     sentence("%s comes from %s: %s." % (pin, index or "PyPI", why))
-    check_disk(folder, gigabytes)
+    check_disk(folder, gigabytes + megabytes / 1000)  # pip keeps what it has downloaded
     python = make_environment(folder)
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     sentence("[2 of 3] %s and what it needs; pip unpacks in silence, for up to a minute" % pin)
@@ -148,7 +148,7 @@ def check_disk(folder, gigabytes):
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free < gigabytes:
         stop(
-            "There are %.1f GB free where %s is to be, and it takes %.1f GB." % (free, folder, gigabytes),
+            "There are %.1f GB free where %s is to be, and set-up needs %.1f GB." % (free, folder, gigabytes),
             "Free some space and run make setup again, or name another place: make setup VENV=/elsewhere/environment",
         )
 
