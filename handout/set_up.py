@@ -48,6 +48,7 @@ REQUIREMENTS = [
 ]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 8
+EVERY = 5  # seconds
 # The environment holds one of these two files: the first from its beginning, the second when it is complete.
 UNFINISHED, READY = ".unfinished", ".ready"
 # A person's own settings for pip that would put packages elsewhere, or find them elsewhere.
@@ -70,14 +71,14 @@ def main():
     index, cuda, why = choose_index()
     megabytes, gigabytes = CUDA_SIZE if cuda else CPU_SIZE
     sentence(
-        "Setting up Lockstep in %s: about %s to download, %.1f GB on the disk," % (folder, size(megabytes), gigabytes),
-        "a few minutes. This happens once.",
+        "Setting up Lockstep in %s: %s %s to download," % (folder, "up to" if cuda else "about", size(megabytes)),
+        "%.1f GB on the disk, a few minutes. This happens once." % gigabytes,
     )
     sentence("%s comes from %s: %s." % (pin, index or "PyPI", why))
-    check_disk(folder, gigabytes + megabytes / 1000)  # pip keeps what it has downloaded
+    check_disk(folder, gigabytes + megabytes / 1000, cuda)  # pip keeps what it has downloaded
     python = make_environment(folder)
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    sentence("[2 of 3] %s and what it needs; pip unpacks in silence, for up to a minute" % pin)
+    sentence("[2 of 3] %s and what it needs" % pin)
     install(python, environment, ["--index-url", index] * bool(index) + [pin], folder)
     sentence("[3 of 3] the other packages")
     install(python, environment, rest_of_requirements(folder), folder)
@@ -144,13 +145,18 @@ def check_folder(folder):
         )
 
 
-def check_disk(folder, gigabytes):
+def check_disk(folder, gigabytes, perhaps_less):
+    """Stop where the disk cannot hold so much; where it may turn out to be less, only say so."""
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
-    if free < gigabytes:
-        stop(
-            "There are %.1f GB free where %s is to be, and set-up needs %.1f GB." % (free, folder, gigabytes),
-            "Free some space and run make setup again, or name another place: make setup VENV=/elsewhere/environment",
-        )
+    if free >= gigabytes:
+        return
+    if perhaps_less and free >= CPU_SIZE[1]:
+        sentence("There are %.1f GB free, and this may need %.1f GB." % (free, gigabytes))
+        return
+    stop(
+        "There are %.1f GB free where %s is to be, and set-up needs %.1f GB." % (free, folder, gigabytes),
+        "Free some space and run make setup again, or name another place: make setup VENV=/elsewhere/environment",
+    )
 
 
 def choose_index():
@@ -241,17 +247,51 @@ def rest_of_requirements(folder):
 def install(python, environment, arguments, folder):
     """Let pip install these, in full view. Stop with a sentence where it fails."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"] + arguments
+    said = []
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as pip:
-        said = []
-        for line in pip.stderr:
-            said.append(line.decode(errors="replace"))
-            sys.stderr.write(said[-1])
-            sys.stderr.flush()
+        reader = threading.Thread(target=pass_on, args=(pip.stderr, said), daemon=True)
+        reader.start()
+        watch(pip, folder)
+        reader.join()
     if pip.returncode:
         stop(
             explain("".join(said), pip.returncode),
             "Set-up is not finished, and %s does not count; what pip has downloaded is kept." % folder,
         )
+
+
+def pass_on(stream, said):
+    """Show what comes, line by line, and remember it."""
+    for line in stream:
+        said.append(line.decode(errors="replace"))
+        sys.stderr.write(said[-1])
+        sys.stderr.flush()
+
+
+def watch(pip, folder):
+    """Wait for pip. Say every few seconds how much it has unpacked: of that, it shows nothing itself."""
+    begin = before = bytes_in(folder)
+    while True:
+        try:
+            pip.wait(timeout=EVERY)
+            return
+        except subprocess.TimeoutExpired:
+            now = bytes_in(folder)
+        if now - before > 10e6:  # while it downloads, its own bar moves, and the folder does not grow
+            sentence("  %s unpacked" % size((now - begin) / 1e6))
+        before = now
+
+
+def bytes_in(folder):
+    """Return the size of all files in the folder, which may change meanwhile."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size
+            except OSError:
+                pass
+    return total
 
 
 def explain(said, code):

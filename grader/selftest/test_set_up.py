@@ -12,6 +12,7 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_setup_says_the_size_before_pip_begins_and_ends_with_ready(copy, package
     done = set_up(copy, packages)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout
-    assert re.search(r"about [0-9.]+ [MG]B to download, [0-9.]+ GB on the disk", said)
+    assert re.search(r"(about|up to) [0-9.]+ [MG]B to download, [0-9.]+ GB on the disk", said)
     order = [said.index(words) for words in ("to download", "[1 of 3]", "[2 of 3]", "[3 of 3]", "Ready after")]
     assert order == sorted(order)
     assert (copy / ".venv" / ".ready").read_text() == "2.13.0\n" and not (copy / ".venv" / ".unfinished").exists()
@@ -299,11 +300,26 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(copy, packages):
     assert [path.name for path in (copy / ".venv").iterdir()] == ["thesis.txt"]
 
 
-def test_a_full_disk_is_told_before_anything_is_made(script, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(script.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 10**8))
-    with pytest.raises(SystemExit):
-        script.check_disk(str(tmp_path / "env"), 1.2)
-    assert "0.1 GB free" in capsys.readouterr().err and not (tmp_path / "env").exists()
+@pytest.mark.parametrize("free, perhaps_less, stopped", [(0.1, False, True), (0.1, True, True), (4, True, False)])
+def test_a_full_disk_is_told_before_anything_is_made(
+    script, monkeypatch, tmp_path, capsys, free, perhaps_less, stopped
+):
+    monkeypatch.setattr(script.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1e9))
+    try:
+        script.check_disk(str(tmp_path / "environment"), 8.1, perhaps_less)
+        assert not stopped
+    except SystemExit:
+        assert stopped
+    assert f"{free:.1f} GB free" in "".join(capsys.readouterr()) and not (tmp_path / "environment").exists()
+
+
+def test_unpacking_is_seen(script, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(script, "EVERY", 0.3)
+    code = (
+        "import sys, time; [(open(f'{sys.argv[1]}/{i}', 'wb').truncate(30 << 20), time.sleep(0.5)) for i in range(3)]"
+    )
+    script.watch(subprocess.Popen([sys.executable, "-c", code, tmp_path]), str(tmp_path))
+    assert re.search(r"^  \d+ MB unpacked$", capsys.readouterr().out, re.MULTILINE)
 
 
 # ——— Pythons
