@@ -86,7 +86,8 @@ def main():
     with open(os.path.join(folder, UNFINISHED), "w") as file:
         file.write(version + "\n")
     os.replace(os.path.join(folder, UNFINISHED), os.path.join(folder, READY))
-    sentence("Ready after %.0f s: torch %s, %s." % (time.monotonic() - began, version, folder))
+    sentence("Ready after %.0f s, with torch %s." % (time.monotonic() - began, version))
+    sentence("To switch to it: source %s/bin/activate" % folder)
     return 0
 
 
