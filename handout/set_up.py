@@ -247,7 +247,8 @@ def rest_of_requirements(folder):
 
 def install(python, environment, arguments, folder):
     """Let pip install these, in full view. Stop with a sentence where it fails."""
-    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"] + arguments
+    command = [python, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "install", "--no-input"]
+    command += arguments
     said = []
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as pip:
         reader = threading.Thread(target=pass_on, args=(pip.stderr, said), daemon=True)
