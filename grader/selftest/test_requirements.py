@@ -2,8 +2,11 @@
 
 import ast
 import configparser
+import os
 import re
+import subprocess
 import sys
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -121,3 +124,48 @@ def test_setuptools_finds_the_pythons_that_are_supported():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert config["options"]["python_requires"] == ">=3.10" and "python_requires" not in config["metadata"]
+
+
+# ——— setup.sh, with a Python that only writes down what it is asked to do
+
+
+def run_setup(folder: Path, fails: str = "", **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+    """Run the autograder's setup.sh. Returns how it ended, and what its environment's Python was called with."""
+    pack.write(pack.autograder(), folder / "autograder.zip")
+    with zipfile.ZipFile(folder / "autograder.zip") as archive:
+        archive.extractall(folder)
+    inner = f"""#!/bin/sh
+echo "$@" >> called
+case "$*" in *"{fails or 'nothing of this kind'}"*) exit 1 ;; esac
+"""
+    outer = f"#!/bin/sh\nmkdir -p venv/bin\ncat > venv/bin/python <<'EOF'\n{inner}EOF\nchmod +x venv/bin/python\n"
+    (folder / "python").write_text(outer)
+    (folder / "python").chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH"))}
+    environment = clean | {"PYTHON": str(folder / "python")} | settings
+    command = ["bash", folder / "setup.sh"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    called = (folder / "called").read_text().splitlines() if (folder / "called").exists() else []
+    return done, called
+
+
+def test_gradescope_takes_hashes_for_all_but_torch_and_keeps_no_cache(tmp_path):
+    done, called = run_setup(tmp_path)
+    assert done.returncode == 0, done.stderr
+    locked, torch = [call for call in called if " install " in call]
+    assert "--require-hashes" in locked and locked.endswith("-r requirements.txt")
+    assert torch.endswith("--no-deps --index-url https://download.pytorch.org/whl/cpu torch==2.13.0")
+    assert all("--no-cache-dir" in call and "--retries" in call for call in (locked, torch))
+
+
+@pytest.mark.parametrize("asked", ["2.9.1", "torch==2.9.1"])
+def test_gradescope_takes_another_torch_where_one_is_asked_for(tmp_path, asked):
+    _, called = run_setup(tmp_path, TORCH=asked, TORCH_INDEX="")
+    (torch,) = [call for call in called if "torch==" in call]
+    assert torch.endswith("install --quiet torch==2.9.1")
+
+
+@pytest.mark.parametrize("fails", ["--require-hashes", "--no-deps", "check", "import torch"])
+def test_a_failing_setup_on_gradescope_ends_with_a_sentence(tmp_path, fails):
+    done, _ = run_setup(tmp_path, fails)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("setup.sh failed: why is said above.")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gradescope runs this once, as root, when the image is built. It makes one environment that every user can read.
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 trap 'echo "setup.sh failed: why is said above. Settings are in settings.ini: python, torch, torch_index." >&2' ERR
 
