@@ -206,10 +206,12 @@ def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, cal
 def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
     """Report why this rank fails, then end it: in this order, because other ranks fail when its connections close."""
     unfinished = folder / f"unfinished.{rank}"
-    unfinished.write_text(message, "utf-8", "backslashreplace")
-    unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
-    sys.stdout.flush()
-    os._exit(exit_code)
+    try:
+        unfinished.write_text(message, "utf-8", "backslashreplace")
+        unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
+        sys.stdout.flush()
+    finally:  # also when the folder is gone with the launcher, or nobody reads the output any more
+        os._exit(exit_code)
 
 
 def _end_with_launcher(folder: Path) -> None:

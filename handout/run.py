@@ -12,6 +12,10 @@ One command starts all ranks on this machine; under ``torchrun``, on one machine
 import argparse
 import importlib
 import os
+import signal
+
+if __name__ == "__main__":  # importing torch takes seconds: Ctrl-C ends that without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 import torch.distributed as dist
@@ -139,6 +143,7 @@ def main() -> None:
     parser.add_argument("--world-size", type=int, default=4, metavar="N", help="local ranks to start (default 4)")
     parser.add_argument("--module", default="handout", help="the package that holds the answers (default handout)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(PARTS[arguments.part], arguments.world_size, arguments.module)
 
 

@@ -199,6 +199,35 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     assert not list((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.parametrize("moment", ["import", "deadlock"])
+def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "collectives.py").write_text(
+        "import torch.distributed as dist\n\ndef broadcast(x, root):\n    dist.recv(x)\n"
+    )
+    if moment == "import":
+        (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "handout.run",
+        "collectives",
+        "--module",
+        "mine",
+        "--world-size",
+        "2",
+    ]
+    with Terminal(tmp_path, command) as terminal:
+        terminal.read(lambda text: "importing\n" in text or "broadcast from rank 0\n" in text)
+        time.sleep(0.3)
+        terminal.press(b"\x03")
+        code, text = terminal.rest()
+    assert code == (130 if moment == "deadlock" else -signal.SIGINT) and "Traceback" not in text
+    assert ("Interrupted: all 2 ranks have been ended." in text) is (moment == "deadlock")
+
+
 # ——— ranks that fail
 
 
@@ -324,6 +353,17 @@ def main():
     done = run(tmp_path, program(tmp_path, main, 3, before="print('before')"))
     assert done.returncode == 1
     assert sorted(done.stdout.splitlines()) == ["before", "rank 0", "rank 1", "rank 2"]
+
+
+def test_a_reader_that_has_gone_costs_one_traceback(tmp_path):
+    """`python first.py | head`"""
+    main = "def main():\n    while True:\n        print('more')\n"
+    read, write = os.pipe()
+    os.close(read)
+    done = run(tmp_path, program(tmp_path, main), stdout=write)
+    os.close(write)
+    assert done.returncode == 1 and done.stderr.count("Traceback") == 1 and "Process " not in done.stderr
+    assert re.match("rank [01] raised\n", done.stderr) and "BrokenPipeError" in done.stderr
 
 
 # ——— fork or not
