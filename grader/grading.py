@@ -7,13 +7,13 @@ import json
 import math
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from grader.intake.stage import NotThere, stage
+from grader.worlds import removal
 from grader.worlds.server_process import Server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,4 +72,4 @@ class GradingRun:
             del os.environ[RUN]
         if self.server:
             self.server.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        removal.remove(self.folder)

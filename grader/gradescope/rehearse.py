@@ -25,6 +25,7 @@ from grader.assignment import FILES, PARTS
 from grader.gradescope import pack
 from grader.gradescope.limits import Box, Usage
 from grader.gradescope.rooms import ROOT
+from grader.worlds import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
 SECONDS = 600  # after which it writes a score of 0
@@ -103,7 +104,7 @@ def main() -> int:
         if arguments.keep:
             console.print(f"Left in place: {root}", markup=False, soft_wrap=True)
         else:
-            shutil.rmtree(root, ignore_errors=True)
+            removal.remove(root)
 
 
 def _rehearse(root: Path, console: Console) -> int:
@@ -134,7 +135,7 @@ def _rehearse(root: Path, console: Console) -> int:
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     """What is wrong with this run of run_autograder; a row of the table; how it was held to its limits."""
     for folder in ("submission", "results"):
-        shutil.rmtree(root / folder, ignore_errors=True)
+        removal.remove(root / folder)
         (root / folder).mkdir()
     for name in FILES:
         more = play.more.replace("{root!r}", repr(str(root))) if name == "collectives.py" else ""

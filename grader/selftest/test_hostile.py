@@ -20,7 +20,7 @@ import pytest
 from grader.selftest.grading import ROOT, Graded, grade
 from grader.selftest.hostile_case import CASES, Case, Workshop, judged
 from grader.selftest.hostile_traces import Traces
-from grader.worlds import confinement
+from grader.worlds import confinement, removal
 from grader.worlds.server_process import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the attacks are written for Linux")
@@ -90,7 +90,7 @@ def temporary(monkeypatch) -> Iterator[Path]:
     folder.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
-    shutil.rmtree(folder)
+    removal.remove(folder)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

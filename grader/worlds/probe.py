@@ -1,7 +1,6 @@
 """Which tier of confinement works on this machine? Found out by a process that enters it and tries."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from grader.worlds import confinement, place, platform
+from grader.worlds import confinement, place, platform, removal
 from grader.worlds.confinement import TIERS
 
 SECRETS = ("grader", "solutions", ".git")  # below the engine
@@ -70,7 +69,7 @@ def failure(name: str, engine: Path) -> str:
         os.waitpid(child, 0)
     except ChildProcessError:
         pass  # whoever ignores SIGCHLD is not told
-    shutil.rmtree(folder, ignore_errors=True)
+    removal.remove(folder)
     return reason
 
 

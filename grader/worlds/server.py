@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -77,9 +76,10 @@ def _prepare(modules: Iterable[str]) -> None:
 
 def _remove(folder: str) -> None:
     """Remove what a grading run leaves when it is killed: its worlds go at the same moment, and may still be in it."""
+    from grader.worlds import removal
+
     for _ in range(30):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
+        if removal.remove(folder):
             return
         time.sleep(0.1)
 

@@ -1,10 +1,10 @@
 """Remove what ranks leave where processes of any user may leave something: shared memory, and folders for all."""
 
-import contextlib
 import ctypes
 import os
-import shutil
 from pathlib import Path
+
+from grader.worlds import removal
 
 FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
@@ -19,9 +19,7 @@ def sweep_files(users: set[int]) -> None:
         except OSError:
             continue  # not on this machine
         for path in theirs:
-            shutil.rmtree(path, ignore_errors=True)  # does nothing to what is no folder
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            removal.remove(path)
 
 
 def sweep_memory(users: set[int], pids: set[int]) -> None:

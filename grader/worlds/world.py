@@ -6,7 +6,6 @@ inputs → one frame to each rank;  events and results ← frames from each rank
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
-from grader.worlds import arrays, container, frames, messages
+from grader.worlds import arrays, container, frames, messages, removal
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
@@ -95,7 +94,7 @@ class World:
             for key in list(self.selector.get_map().values()):
                 key.fileobj.close()
             self.selector.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            removal.remove(folder)
         return self.report
 
     # ——— start and end
