@@ -8,7 +8,7 @@ stacks are asked for, and if they show communication on every rank, nothing will
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -59,19 +59,17 @@ Pulse = dict[int, Thread]  # a process's threads, by their ids
 
 @dataclass
 class Watch:
-    """Follows the processor time and the thread states of a world's ranks."""
+    """Follows what the threads of a world's processes do."""
 
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)  # since when nothing has moved
     looked: float = 0.0
-    spent: dict[int, float] = field(default_factory=dict)  # process → seconds on a processor so far
 
     def moved(self) -> None:
         self.looks.clear()
 
-    def look(self, pids: list[int], now: float) -> float:
+    def look(self, pids: Iterable[int], now: float) -> float:
         """How many seconds the processes have been idle, as far as has been looked."""
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
-        self.spent = {pid: sum(thread.ran for thread in threads.values()) / 1e9 for pid, threads in seen.items()}
         if self.looks and any(thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])):
             self.moved()
         self.looks.append((now, seen))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
+from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages, removal
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
@@ -78,7 +79,7 @@ class World:
         self.printed = 0
         self.imported: set[str] = set()  # by ranks, of what takes long
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
-        self.watch = hangs.Watch()
+        self.watch, self.spending = hangs.Watch(), Spending()
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> WorldReport:
@@ -325,21 +326,30 @@ class World:
             return
         if now - self.watch.looked < 0.05 or not self.pids:
             return
-        idle = self.watch.look([self.pids[r.rank] for r in unsettled if r.rank in self.pids], now)
+        used = self._used()
+        watched = {self.pids[rank.rank] for rank in unsettled if rank.rank in self.pids}
+        idle = self.watch.look(watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now)
         if not silent:
             self.watch.moved()
-        self.cpu_before = {pid: self.cpu_before.get(pid, cpu) for pid, cpu in self.watch.spent.items()}
-        used = {pid: cpu - self.cpu_before[pid] for pid, cpu in self.watch.spent.items()}
         if max(used.values(), default=0.0) > self.limits.cpu_seconds:
             for rank, pid in self.pids.items():
                 self.report.ranks[rank].busy = used.get(pid, 0.0) > self.limits.cpu_seconds / 2
-            self._ask_stacks(now, "late", f"{self.limits.cpu_seconds:g} seconds of processor time")
+            limit = f"{self.limits.cpu_seconds:g} seconds of processor time"
+            if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
+                limit += ", most of it in processes that a rank has started,"
+            self._ask_stacks(now, "late", limit)
         elif now - self.call_began > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
         elif now - self.began > self.limits.world_seconds:
             self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
         elif idle >= hangs.IDLE_SECONDS:
             self._ask_stacks(now, "stuck", "")
+
+    def _used(self) -> dict[int, float]:
+        """Return the seconds of processor time that each rank's process has used since this call began, with all it has started."""
+        spent = self.spending.look(list(self.pids.values()))
+        self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
+        return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _ask_stacks(self, now: float, verdict: str, limit: str) -> None:
         self.verdict_pending, self.report.limit = verdict, limit
