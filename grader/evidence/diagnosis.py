@@ -23,6 +23,7 @@ BOUNDS = [
         f"A rank may have {confinement.TASKS} processes and threads.",
     ),
     (("File too large",), f"A file may have {confinement.FILE_BYTES >> 20} MiB."),
+    (("Function not implemented",), "A rank may not make memory that belongs to no process: memfd_create, shmget."),
     (("Too many open files",), f"A rank may have {confinement.FILES_OPEN} open files."),
     (
         ("PermissionError",),

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT
-from grader.worlds import confinement, container, world as worlds
+from grader.worlds import confinement, container, syscalls, world as worlds
 from grader.worlds.confinement import TIERS
 from grader.worlds.server_process import Server, WorldsUnavailable
 
@@ -376,5 +377,6 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    assert told(world, "broken") == "True"
+    made = platform.machine() not in syscalls.MACHINES  # elsewhere none can be made: see test_excess
+    assert told(world, "broken") == str(made)
     assert segments() == before

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from grader.worlds import container
+from grader.worlds import container, syscalls
 
 LINUX = sys.platform.startswith("linux")
 UIDS = range(1 << 20, 1 << 30)  # belong to nobody; each rank takes one that follows from its keeper's process number
@@ -147,6 +147,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     _prctl(PR_SET_DUMPABLE, 1)  # which a change of user undoes
     if tier.uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
+    if device == "cpu":  # a GPU's driver may need them
+        syscalls.refuse()
 
 
 def _limit(device: str) -> None:

@@ -1,10 +1,36 @@
-"""What the ranks of a world have too much of, as a whole. What one process may have, the system holds: see ``confinement``."""
+"""What the ranks of a world have too much of, as a whole. What one process may have, the system holds: see ``confinement``.
 
+Student code goes on while this looks: whatever is looked at may be gone a moment later.
+"""
+
+import contextlib
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.worlds import confinement, platform
+
+SHARED = "/dev/shm"
+DEEPEST = 64  # folders inside each other
+LONGEST = 3000  # bytes of a folder's path; the system takes 4095
+
+
+@dataclass
+class Files:
+    """The bytes of files, each counted once, by the device and the number that tell it from all others."""
+
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    hidden: str = ""  # how files are kept from being counted
+
+    def add(self, found: os.stat_result) -> None:
+        if stat.S_ISREG(found.st_mode):
+            self.sizes[found.st_dev, found.st_ino] = max(found.st_size, found.st_blocks * 512)
+
+    def bytes(self, device: int | None = None) -> int:
+        """On one device, or on all."""
+        return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
 
 
 class Bounds:
@@ -14,6 +40,8 @@ class Bounds:
         self.folder, self.size = world["folder"], world["size"]
         self.bytes = world["memory"] if world["device"] == "cpu" else None  # a GPU's driver takes what it takes
         self.inherited = memory(os.getpid())
+        self.users = {confinement.user_of(os.getpid(), rank) for rank in range(self.size)}
+        self.disk = os.stat(self.folder).st_dev
 
     def excess(self, ranks: dict[int, int]) -> str:
         """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
@@ -22,10 +50,16 @@ class Bounds:
             return f"started more than {confinement.PROCESSES} processes a rank"
         if sum(family.values()) > confinement.TASKS * self.size:
             return f"started more than {confinement.TASKS} processes and threads a rank"
-        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) > self.bytes:
+        files = written(self.folder)
+        if files.hidden:
+            return files.hidden
+        add_open(files, family)
+        add_shared(files, self.users)
+        on_disk = files.bytes(self.disk)
+        in_memory = files.bytes() - on_disk
+        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory > self.bytes:
             return f"took more than {self.bytes >> 20} MiB of memory together"
-        written = sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(self.folder))
-        if written > confinement.FOLDER_BYTES:
+        if on_disk > confinement.FOLDER_BYTES:
             return f"wrote more than {confinement.FOLDER_BYTES >> 20} MiB to files"
         return ""
 
@@ -47,14 +81,45 @@ def memory(pid: int) -> int:
     return sum(int(kilobytes) << 10 for _, kilobytes, _ in lines)
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry]:
-    """All files below a folder."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _entries(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    yield entry
-    except OSError:
-        pass  # gone, or not ours to see
+def written(folder: str) -> Files:
+    """All files below a folder, links not followed."""
+    files, pending = Files(), [(folder, 0)]
+    while pending:
+        path, depth = pending.pop()
+        if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:
+            files.hidden = f"made more than {DEEPEST} folders inside each other, or gave them very long names"
+            break
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # gone
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append((entry.path, depth + 1))
+                        else:
+                            files.add(entry.stat(follow_symlinks=False))
+        except PermissionError:
+            files.hidden = "took the right to read a folder away"
+        except OSError:
+            pass  # gone
+    return files
+
+
+def add_open(files: Files, family: Iterable[int]) -> None:
+    """Add the files that processes keep open though no folder shows them any more, or never did."""
+    for pid in family:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in descriptors:
+                with contextlib.suppress(OSError):
+                    found = os.stat(descriptor.path)
+                    if found.st_nlink == 0:
+                        files.add(found)
+
+
+def add_shared(files: Files, users: set[int]) -> None:
+    """Add what these users have in the memory that looks like a folder."""
+    with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid in users:
+                    files.add(found)

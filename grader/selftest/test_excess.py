@@ -1,0 +1,141 @@
+"""What a world has too much of is counted while student code goes on: files that vanish, files that no folder shows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grader.selftest.grading import ROOT
+from grader.worlds import excess
+from grader.worlds.excess import Bounds, Files, add_open, written
+
+MIB = 1 << 20
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="keepers count on Linux only")
+
+CHURN = """
+import os, sys
+os.chdir(sys.argv[1])
+number = 0
+while os.getppid() == int(sys.argv[2]):
+    os.close(os.open(f"file-{number}", os.O_CREAT))
+    os.makedirs(f"folder-{number}/inner")
+    if number >= 200:
+        os.unlink(f"file-{number - 200}")
+        os.removedirs(f"folder-{number - 200}/inner")
+    number += 1
+"""
+
+
+@pytest.fixture
+def bounds(tmp_path) -> Bounds:
+    return Bounds({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"})
+
+
+def test_files_that_vanish_meanwhile_are_no_excess(bounds, tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
+    try:
+        bounds.size, bounds.bytes = 20, None  # what this test's process has started is not asked here
+        found = {bounds.excess({}) for _ in range(400)}
+    finally:
+        other.kill()
+        other.wait()
+    assert found == {""}
+
+
+def test_files_below_a_folder_are_counted_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "file").write_bytes(bytes(MIB))
+    (tmp_path / "a" / "b" / "file").write_bytes(bytes(MIB))
+    os.link(tmp_path / "a" / "file", tmp_path / "again")
+    (tmp_path / "link").symlink_to("/")
+    assert written(str(tmp_path)).bytes() == 2 * MIB
+
+
+def test_files_without_a_name_are_counted_once(tmp_path):
+    before = Files()
+    add_open(before, [os.getpid()])
+    in_memory = os.memfd_create("test")
+    os.write(in_memory, bytes(3 * MIB))
+    with open(tmp_path / "file", "wb") as removed:
+        removed.write(bytes(2 * MIB))
+        removed.flush()
+        (tmp_path / "file").unlink()
+        again = os.dup(in_memory)
+        after, disk = Files(), tmp_path.stat().st_dev
+        add_open(after, [os.getpid(), 1 << 22])
+    for descriptor in (in_memory, again):
+        os.close(descriptor)
+    assert after.bytes() - before.bytes() == 5 * MIB
+    assert after.bytes(disk) - before.bytes(disk) == 2 * MIB
+
+
+def test_memory_in_files_counts_as_memory(bounds, monkeypatch):
+    monkeypatch.setattr(excess.platform, "family", lambda pid: {os.getpid(): 1})
+    assert bounds.excess({os.getpid(): 0}) == ""
+    files = [os.memfd_create(f"{number}") for number in range(5)]
+    try:
+        for file in files:
+            os.write(file, bytes(15 * MIB))
+        assert bounds.excess({os.getpid(): 0}) == "took more than 64 MiB of memory together"
+    finally:
+        for file in files:
+            os.close(file)
+
+
+@pytest.mark.parametrize("name, depth", [("folder", 200), ("x" * 250, 20)])
+def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(depth):
+            os.mkdir(name)
+            os.chdir(name)
+    finally:
+        os.chdir(before)
+    assert "folders inside each other" in bounds.excess({})
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+from grader.worlds.excess import written
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:
+    os.setuid(1 << 21)
+Path("closed").mkdir()
+assert not written(".").hidden
+os.chmod("closed", 0)
+assert written(".").hidden == "took the right to read a folder away"
+"""
+
+
+def test_a_folder_may_not_be_closed(grounds):
+    """To an ordinary user: root may look into it anyway."""
+    grounds.chmod(0o777)
+    subprocess.run([sys.executable, "-c", CLOSED, str(grounds)], cwd=ROOT, check=True, timeout=60)
+
+
+REFUSED = """
+import ctypes, os
+from grader.worlds import syscalls
+libc = ctypes.CDLL(None, use_errno=True)
+assert os.memfd_create("before") > 0 and libc.prctl(4, 1, 0, 0, 0) == 0
+works = syscalls.refuse()
+try:
+    os.memfd_create("after")
+    refused = False
+except OSError as error:
+    refused = error.strerror == os.strerror(38)
+calls = [libc.shmget(0, 4096, 0o600), libc.prctl(4, 0, 0, 0, 0)]
+assert os.fork() or os._exit(0) is None
+os.wait()
+print(works, refused, calls, libc.prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_memory_that_belongs_to_no_process_is_refused():
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if done.stdout.startswith("False"):
+        pytest.skip("no filter of system calls for this machine")
+    assert done.stdout.split("\n")[0] == "True True [-1, -1] 1", done
