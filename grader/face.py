@@ -121,6 +121,7 @@ class World:
         facts: Callable[[], dict] | None = None,
     ) -> None:
         self.runner, self.gpus, self.absent, self.facts = runner, gpus, absent or {}, facts
+        self.run_class: type[Run] = Run
 
     @property
     def torch(self) -> tuple[int, int]:
@@ -135,7 +136,7 @@ class World:
         if self.gpus is not None and self.gpus < size:
             raise NeedsGpus(f"needs {size} GPUs, this machine has {self.gpus}")
         report = self.runner(size, [request.spread(size) for request in requests])
-        runs = [Run(report, index) for index in range(len(requests))]
+        runs = [self.run_class(report, index) for index in range(len(requests))]
         for run in runs:
             run.earlier = runs[: run.index]
         return runs

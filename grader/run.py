@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,9 +14,15 @@ from grader.evidence.fates import of_rank, these, timeline
 from grader.evidence.finding import LIKELY, VALUES, Compared, Finding, Line, OfRank
 from grader.evidence.trail import NAMES, Mark, Operation, operations
 from grader.judging.compare import EXACT, Tolerance, describe, difference
+from grader.judging import results
 from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
 from grader.worlds.report import Raised, Returned, WorldReport
+
+T = TypeVar("T")
+
+# Exceptions that no value of a rank's leads to, but a slip in the judge's code.
+OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 
 # What works in place: all others keep their arguments as they are.
 IN_PLACE = {"train", "broadcast_parameters"}
@@ -56,16 +62,6 @@ def as_argument(value: Any) -> Any:
     if isinstance(value, np.generic):  # numpy makes scalars of tensors of shape ()
         return np.asarray(value)
     return tensor(value) if _is_numbers(value) else value
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A product of matrices (``amount`` floating-point operations) or a send (bytes), and the bytes alive in its midst."""
-
-    kind: str
-    amount: int
-    alive: int
-    at: float  # seconds of a clock that all ranks of a machine share
 
 
 @dataclass
@@ -108,6 +104,14 @@ class Run:
                 raise GraderFault(self.report.grader_fault)
             self._fail(found.headline, found.lines, implemented=found.implemented)
         return [rank.outcomes[self.index].value for rank in self.report.ranks]
+
+    def read(self, reader: Callable[[Any], T], named: str) -> list[T]:
+        """What ``reader`` makes of each rank's value; ``named`` says what that is. Fails where it cannot be made."""
+        return self._parts(self.values(), reader, named)
+
+    def answers(self, count: int) -> list:
+        """What rank 0 returned from so many calls, made one after the other."""
+        return self.read(lambda value: results.several(value, count), "the list of results")[0]
 
     def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT, lookalikes=None) -> None:
         """The first argument, as it is after the call on each rank: for functions that work in place."""
@@ -160,17 +164,25 @@ class Run:
         """What a rank communicated during this call, in order of issue."""
         return operations(self.report.ranks[rank].trail, self.index)
 
-    def ledger(self, rank: int) -> list[Entry]:
+    def ledger(self, rank: int) -> list[results.Entry]:
         """What the driver's meter saw on a rank: products and sends, in the order of the program."""
-        value = self.values()[rank]
-        entries = value.get("ledger") if isinstance(value, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(e, list) and len(e) == 4 for e in entries):
-            self._fail(f"rank {rank}: what was computed and sent cannot be told from what came back.")
-        return [Entry(*entry) for entry in entries]
+        return self.read(results.ledger, "the ledger of what was computed and sent")[rank]
+
+    def spans(self, rank: int) -> list[results.Recorded]:
+        """What a rank has recorded in the timeline that the driver gave it."""
+        return self.read(results.spans, "the timeline")[rank]
 
     def marks(self, rank: int, name: str) -> list[Mark]:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
+
+    def passed(self, rank: int, name: str) -> int:
+        """When a rank first passed a mark, in nanoseconds. Fails where it never did."""
+        marks = self.marks(rank, name)
+        if not marks:
+            self.values()
+            self._fail(f"rank {rank} sent back a result, but never came to the moment “{name}”.")
+        return marks[0].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
         """Every rank communicated, where there is more than one, and by no other kind of operation."""
@@ -251,8 +263,12 @@ class Run:
         for rank, value in enumerate(values):
             try:
                 picked.append(part(value))
-            except (TypeError, IndexError, KeyError, AttributeError, ValueError):
-                self._fail(f"{named or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}")
+            except (*OUR_MISTAKES, CheckFailed):
+                raise
+            except Exception as error:  # a rank may return anything
+                reason = f" ({error})" if isinstance(error, results.Unreadable) else ""
+                sentence = f"{named or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}"
+                self._fail(f"{sentence}{reason}")
         return picked
 
     def _likely(self, rank: int, found, values: list, expected: list, lookalikes) -> str | None:

@@ -27,7 +27,7 @@ F, B = "forward", "backward"
 def test_split_layers(world):
     """Five layers on three stages: 2, 2 and 1; four on three: 2, 1 and 1"""
     (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
-    for got, expected in zip(run.values()[0], ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
+    for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
         run.demand(parallel_truth.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
 
 
@@ -81,7 +81,7 @@ def test_schedules(world):
         ),
         ("GPipe", "1F1B"),
     ):
-        made = [schedules.as_actions(schedule) for schedule in run.values()[0]]
+        made = [schedules.as_actions(schedule) for schedule in run.answers(2)]
         for stage, actions in enumerate(made):
             run.demand(actions is not None, f"{name}, stage {stage}: not a list of pairs like ('forward', 0).")
             wrong = schedules.complete(actions, 3)
@@ -131,8 +131,8 @@ def test_run_schedule(world):
         )
         run.keeps_inputs()
         for rank, schedule in enumerate(own):
-            spans = [tuple(span[:2]) for span in run.values()[rank]["spans"]]
-            text = f"rank {rank} recorded {spans} in the timeline; its schedule is {schedule}."
+            spans = [span.action for span in run.spans(rank)]
+            text = f"rank {rank} recorded {str(spans):.2000} in the timeline; its schedule is {schedule}."
             run.demand(spans == schedule, text)
 
 

@@ -32,7 +32,9 @@ class Spending:
 
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
     own: dict[int, float] = field(default_factory=dict)  # the seconds of each rank's own process
-    started: dict[int, set[int]] = field(default_factory=dict)  # the living processes that came of each rank, without it
+    started: dict[int, set[int]] = field(
+        default_factory=dict
+    )  # the living processes that came of each rank, without it
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
         """Return the seconds for each rank that can be seen, by the process numbers of the ranks."""

@@ -4,7 +4,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Hold, Leaf, Strided, Tolerance, call, each, rounding
-from grader.judging import truth
+from grader.judging import results, truth
 from grader.judging.training_mistakes import step_mistakes, training_mistakes
 
 SIZES = (1, 2, 3, 4)
@@ -222,14 +222,9 @@ def test_train_state(world, rng):
                 named=f"the optimizer's {name}",
             )
         run.returns(*["AdamW"] * n, part=lambda r: r[1]["optimizer"], named="the optimizer's type")
-        steps = [[float(np.asarray(s)) for s in value] for value in _steps(run, len(weights))]
-        run.demand(
-            all(s == [4.0] * len(weights) for s in steps), f"the optimizer counted {steps[0]} steps instead of 4."
-        )
-
-
-def _steps(run, count):
-    return [[value[1]["state"][str(i)]["step"] for i in range(count)] for value in run.values()]
+        for rank, steps in enumerate(run.read(results.steps, "the optimizer's count of steps")):
+            text = f"rank {rank}'s optimizer counted {steps} steps instead of 4."
+            run.demand(steps == [4.0] * len(weights), text)
 
 
 @number("3.4")
@@ -309,7 +304,7 @@ def unused_is_zero_or_none(expected):
 
 def started_early(run, rank):
     """How many of a rank's communications began before its first backward pass had ended."""
-    ended = run.marks(rank, "backward ended")[0].at
+    ended = run.passed(rank, "backward ended")
     return sum(o.at < ended for o in run.operations(rank))
 
 
@@ -461,8 +456,6 @@ def _starts_with_the_last_layers(world, rng):
     request, _, _ = buckets(rng, 2, [[1, 2, 3, 4, 5]] * 2)
     (run,) = world(2, request)  # what becomes of the unused one is asked elsewhere
     for rank in range(2):
-        if not run.marks(rank, "backward ended"):
-            run.values()
         early = started_early(run, rank)
         sentence = (
             f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the first parameter got no gradient,"

@@ -22,7 +22,7 @@ def test_split_layers(world, rng):
         (layers, stages) for layers in (1, 2, 3, 4, 7, 12, 13) for stages in (1, 2, 3, 4, 5, 12) if stages <= layers
     ]
     (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
-    for (layers, num_stages), got in zip(cuts, run.values()[0]):
+    for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
         expected = [list(stage) for stage in pipeline_truth.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
         run.demand(parts.as_lists(got) == expected, text)

@@ -17,7 +17,7 @@ def made_by(world, function):
     """The run, and for each shape the list of all stages' schedules: right in form, and each pass once."""
     asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
-    answers = iter(run.values()[0])
+    answers = iter(run.answers(len(asked)))
     of_shape = {}
     for p, m in SHAPES:
         of_shape[p, m] = [schedules.as_actions(next(answers)) for _ in range(p)]
@@ -129,14 +129,13 @@ def demand_step(run, problem):
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     demand_messages(run, problem, counts, "activations and gradients")
-    for rank, value in enumerate(run.values()):
+    for rank, left in enumerate(run.read(lambda value: value["schedule"], "the schedule")):
         schedule = run.report.calls[run.index].arguments[rank][0][0]
-        after = schedules.as_actions(value["schedule"])
-        run.demand(after == schedule, f"rank {rank} changed the schedule that it was given: {value['schedule']!r:.200}")
-        recorded = [tuple(span[:2]) for span in value["spans"]]  # whoever records nothing loses another check
-        run.demand(
-            not recorded or recorded == schedule, f"rank {rank} recorded {recorded}; its schedule is {schedule}."
-        )
+        text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
+        run.demand(schedules.as_actions(left) == schedule, text)
+        recorded = [span.action for span in run.spans(rank)]  # whoever records nothing loses another check
+        text = f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}."
+        run.demand(not recorded or recorded == schedule, text)
         most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
         text = f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a micro-batch has"
         run.demand(most <= problem.product, f"{text} {problem.rows}.")
@@ -266,26 +265,28 @@ def test_own_timeline(world, rng):
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
     (run,) = world(n, p.run(made, holds={0: Hold(until="call began", on=1, then=0.1)}))
-    spans = [value["spans"] for value in run.values()]
+    spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
-        recorded = [tuple(span[:2]) for span in spans[stage]]
-        run.demand(recorded == made[stage], f"stage {stage} recorded {recorded}; its schedule is {made[stage]}.")
+        recorded = [span.action for span in spans[stage]]
+        text = f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}."
+        run.demand(recorded == made[stage], text)
         products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
-        outside = [at for at in products if not any(start <= at <= end for *_, start, end in spans[stage])]
+        outside = [at for at in products if not any(span.start <= at <= span.end for span in spans[stage])]
         text = f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of all spans: they are work, too."
         run.demand(not outside, text)
         for kind in ("forward", "backward"):
-            worked = {i: any(a <= at <= b for at in products) for k, i, a, b in spans[stage] if k == kind}
+            own = [span for span in spans[stage] if span.kind == kind]
+            worked = {span.micro_batch: any(span.start <= at <= span.end for at in products) for span in own}
             idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
             text = f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
             run.demand(not idle, text)
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
             sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]
-            begun = [span for span in spans[taker] if span[0] == kind]
-            for (_, i, start, _), message in zip(begun, sent):
-                text = f"stage {taker}'s span of {(kind, i)} begins before stage {giver} has sent what it needs:"
-                run.demand(message <= start, f"{text} waiting for a message is not work.")
+            begun = [span for span in spans[taker] if span.kind == kind]
+            for span, message in zip(begun, sent):
+                text = f"stage {taker}'s span of {span.action} begins before stage {giver} has sent what it needs:"
+                run.demand(message <= span.start, f"{text} waiting for a message is not work.")
 
 
 @number("5.5")

@@ -5,7 +5,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Leaf, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
-from grader.judging import truth
+from grader.judging import results, truth
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
@@ -96,14 +96,12 @@ def test_shards_own_their_memory(world, rng):
             n, *(call(f"tensor_parallel.shard_{axis}", wrap(whole), driver="stored") for axis, wrap in given)
         ):
             run.returns(*[(8 * 8 // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
-            for rank, value in enumerate(run.values()):
-                kept, most = value["storage"], whole.nbytes // n
-                text = f"rank {rank}'s shard keeps {kept} bytes alive, of which it needs {most}: a view of the whole weight?"
-                run.demand(isinstance(kept, int) and kept <= most, text)
-                run.demand(value["contiguous"] is True, f"rank {rank}'s shard is not contiguous.")
-                run.demand(
-                    value["own"] is True, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy."
-                )
+            for rank, shard in enumerate(run.read(results.stored, "the memory of the shard")):
+                most = whole.nbytes // n
+                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the whole weight?"
+                run.demand(shard.bytes <= most, text)
+                run.demand(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
+                run.demand(shard.own, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy.")
 
 
 @number("4.1")
@@ -433,7 +431,7 @@ def test_megatron_pair_traffic(world, rng):
         pair, x, upstream = Pair(rng, n, hidden=8), rng.standard_normal((5, 6)), rng.standard_normal((5, 6))
         (run,) = world(n, pair_call(pair, x, upstream))
         run.values()
-        turns = [run.marks(rank, "backward began")[0].at for rank in range(n)]
+        turns = [run.passed(rank, "backward began") for rank in range(n)]
         one = 2 * x.nbytes * (n - 1) / n
         sentence = "The hidden activations and the weights stay where they are; one sum of the size of x is all."
         demand_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])

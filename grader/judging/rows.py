@@ -25,6 +25,6 @@ def row_difference(row: tuple, due: tuple) -> str | None:
 def as_float(value: object) -> float:
     """The number; not a number where it is none."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float("nan") if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
         return float("nan")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
+from grader.boundary import judge
 from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.grading import HIDDEN, ROOT, RUN, GradingRun
@@ -174,6 +175,15 @@ def make_world(_run: dict, spent: list[tuple[int, float]], limits: worlds.Limits
 
     gpus = server.facts()["gpus"] if device == "cuda" else None
     return World(runner, gpus, _run["absent"], server.facts)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not hasattr(pyfuncitem.function, "__weight__"):
+        return None  # no check
+    names = pyfuncitem._fixtureinfo.argnames
+    judge(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
+    return True
 
 
 @pytest.fixture

@@ -76,7 +76,9 @@ def test_folders_that_their_owner_may_not_enter_are_removed(grounds):
     subprocess.run([sys.executable, "-c", CLOSED, str(folder)], cwd=ROOT, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("make", [lambda p: p.write_text(""), os.mkfifo, lambda p: None], ids=["file", "fifo", "nothing"])
+@pytest.mark.parametrize(
+    "make", [lambda p: p.write_text(""), os.mkfifo, lambda p: None], ids=["file", "fifo", "nothing"]
+)
 def test_what_is_no_folder_is_removed(tmp_path, make):
     make(tmp_path / "it")
     assert remove(tmp_path / "it") and not (tmp_path / "it").exists()

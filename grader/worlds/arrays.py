@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from grader.worlds import blobs
-from grader.worlds.frames import FrameError
+from grader.worlds.frames import FrameError, is_whole
 
 MAX_DEPTH = 16
 MAX_STRING = 10_000
@@ -50,6 +50,9 @@ class Foreign:
 
     description: str
 
+    def __repr__(self) -> str:
+        return self.description
+
 
 def encode(value: Any) -> tuple[Any, bytes]:
     arrays: dict[str, np.ndarray] = {}
@@ -85,6 +88,8 @@ def decode(trees: Any, blob: bytes) -> list:
         if isinstance(node, list) or depth > MAX_DEPTH or isinstance(node, str) and len(node) > MAX_STRING:
             raise FrameError("a malformed value")
         if not isinstance(node, dict):
+            if type(node) is int and not is_whole(node):  # no float can hold it, perhaps
+                raise FrameError("a whole number of more than 64 bits")
             return node
         (key, content), *more = node.items() or [("", None)]
         if more or key in ("list", "tuple", "dict") and not isinstance(content, list):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from grader.worlds.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS
+from grader.worlds.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, is_whole
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
@@ -90,7 +90,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if value is None or type(value) in (bool, float):
             return value
         if type(value) is int:
-            return value if value.bit_length() <= 1024 else {"other": "a number of more than 1024 bits"}
+            return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
         if type(value) is str:
             return value[:MAX_STRING]
         if depth == MAX_DEPTH:

@@ -219,17 +219,16 @@ class World:
         call = frame.meta.get("call", 0)
         if not frames.is_whole(call) or not 0 <= call < len(self.calls):
             raise frames.FrameError("a frame for a call that does not exist")
-        if frame.kind == frames.EVENT:
-            self._on_event(rank, read_event(rank.rank, frame.meta, self.size))
+        content = self._read(rank, frame)
+        if isinstance(content, Event):
+            self._on_event(rank, content)
+        elif isinstance(content, Returned | Raised):
+            self._settle(rank, call, content)
         elif frame.kind == frames.HELD:
             if rank.rank not in self.calls[call].holds or (rank.rank, call) in self.released:
                 raise frames.FrameError("a rank that says it is held, and is not")
             rank.held = call
             self._release()
-        elif frame.kind == frames.RETURNED:
-            self._settle(rank, call, messages.read_returned(frame))
-        elif frame.kind == frames.RAISED:
-            self._settle(rank, call, messages.read_raised(frame.meta))
         elif frame.kind == frames.DONE:
             if len(rank.outcomes) < len(self.calls):
                 raise frames.FrameError("an end before all calls were made")
@@ -237,6 +236,21 @@ class World:
             self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:
             raise frames.FrameError("a frame that only the judge may send")
+
+    def _read(self, rank: RankReport, frame: frames.Frame) -> Event | Returned | Raised | None:
+        """The content of a frame that has some, as typed data. Whatever cannot be read is the rank's fault, and no result."""
+        try:
+            if frame.kind == frames.EVENT:
+                return read_event(rank.rank, frame.meta, self.size)
+            if frame.kind == frames.RETURNED:
+                return messages.read_returned(frame)
+            if frame.kind == frames.RAISED:
+                return messages.read_raised(frame.meta)
+        except frames.FrameError:
+            raise
+        except Exception as error:
+            raise frames.FrameError(f"a frame that cannot be read ({type(error).__name__})") from error
+        return None
 
     def _on_event(self, rank: RankReport, event: Event) -> None:
         if isinstance(event, Progress) and not self.follow:

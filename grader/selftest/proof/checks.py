@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
+from grader.boundary import judge
 from grader.face import World
 from grader.intake.stage import stage
 from grader.reports.plugin import make_rng, make_world, part_of, record_of, verdict
@@ -84,7 +85,7 @@ class Checks:
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:
-            item.function(**{name: value for name, value in fixtures.items() if name in item.fixturenames})
+            judge(item.function, {name: value for name, value in fixtures.items() if name in item.fixturenames})
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as caught:

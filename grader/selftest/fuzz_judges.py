@@ -1,0 +1,155 @@
+"""What the judges make of ranks that return anything: right answers, of which parts are exchanged for what no honest rank says.
+
+The right answers are the solutions', recorded once; no ranks are started for what is made of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from grader.evidence.trail import Mark
+from grader.face import World
+from grader.reports.plugin import make_rng, make_world
+from grader.selftest.proof.checks import Checks, Staged
+from grader.worlds.arrays import Foreign
+from grader.worlds.blobs import DTYPES
+from grader.worlds.report import RankReport, Returned, WorldReport
+
+WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
+arrays = st.sampled_from(list(DTYPES.values())).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+)
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    WHOLE,
+    st.floats(),
+    st.sampled_from(["", "forward", "product", "send", "step", "1e999", "\N{SNOWMAN}"]),
+    st.just(Foreign("an object of type Liar")),
+    arrays,
+)
+keys = st.sampled_from(["value", "values", "ledger", "spans", "schedule", "gradients", "state", "optimizer", "0", "step"])
+junk = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+class Recorded:
+    """A check, and the reports of the worlds that it asked for when it judged the solutions."""
+
+    def __init__(self, checks: Checks, staged: Staged, name: str) -> None:
+        self.item, self.seed = checks.parts[staged.part][name], staged.seed
+        self.reports: list[WorldReport] = []
+        world = make_world(staged.run, [])
+        start = world.runner
+
+        def runner(size: int, calls: list) -> WorldReport:
+            self.reports.append(start(size, calls))
+            return self.reports[-1]
+
+        world.runner, self.facts = runner, world.facts
+        self._call(world)
+
+    def again(self, changed: dict[int, WorldReport]) -> None:
+        """Run the check on the same reports, but for these. Raises what the check raises."""
+        reports = iter([changed.get(i, report) for i, report in enumerate(self.reports)])
+        self._call(World(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts))
+
+    def _call(self, world: World) -> None:
+        fixtures = {"world": world, "rng": make_rng(self.seed, self.item.nodeid)}
+        fixtures |= self.item.callspec.params if hasattr(self.item, "callspec") else {}
+        self.item.function(**{name: value for name, value in fixtures.items() if name in self.item.fixturenames})
+
+
+@st.composite
+def changes(draw, recorded: Recorded) -> dict[int, WorldReport]:
+    """One of the worlds, in which one rank or all say something else of one call or all."""
+    which = draw(st.integers(0, len(recorded.reports) - 1))
+    report = recorded.reports[which]
+    liars = draw(st.sampled_from([range(report.size), *([rank] for rank in range(report.size))]))
+    calls = draw(st.sampled_from([range(len(report.calls)), *([call] for call in range(len(report.calls)))]))
+    way = draw(st.sampled_from([_value, _part, _part, _part, _arguments, _marks, _trail]))
+    ranks = [draw(way(rank, calls)) if rank.rank in liars else rank for rank in report.ranks]
+    return {which: replace(report, ranks=ranks)}
+
+
+@st.composite
+def _value(draw, rank: RankReport, calls) -> RankReport:
+    """Other values."""
+    return _with(rank, {call: {"value": draw(junk)} for call in calls})
+
+
+@st.composite
+def _part(draw, rank: RankReport, calls) -> RankReport:
+    """The right values, but for one place in each."""
+    changed = {}
+    for call in calls:
+        outcome = rank.outcomes.get(call)
+        if isinstance(outcome, Returned):
+            paths = list(_paths(outcome.value))
+            path = paths[draw(st.integers(0, len(paths) - 1))]
+            new = draw(st.just(_GONE) | junk) if path else draw(junk)
+            changed[call] = {"value": _changed(outcome.value, path, new)}
+    return _with(rank, changed)
+
+
+@st.composite
+def _arguments(draw, rank: RankReport, calls) -> RankReport:
+    """Other arguments after the call."""
+    args, kwargs = st.lists(junk, max_size=3), st.dictionaries(keys, junk, max_size=2)
+    return _with(rank, {call: {"args": draw(args), "kwargs": draw(kwargs), "intact": draw(st.booleans())} for call in calls})
+
+
+@st.composite
+def _marks(draw, rank: RankReport, calls) -> RankReport:
+    """Marks that are missing, or passed at another time."""
+    lost, at = draw(st.sets(st.sampled_from(_names(rank)))), draw(st.none() | WHOLE)
+    trail = [event for event in rank.trail if not (isinstance(event, Mark) and event.name in lost)]
+    if at is not None:
+        trail = [replace(event, at=at) if isinstance(event, Mark) else event for event in trail]
+    return replace(rank, trail=trail)
+
+
+@st.composite
+def _trail(draw, rank: RankReport, calls) -> RankReport:
+    """A part of the trail alone, or twice."""
+    begin, end = sorted(draw(st.tuples(*[st.integers(0, len(rank.trail))] * 2)))
+    return replace(rank, trail=draw(st.sampled_from([rank.trail[:begin] + rank.trail[end:], rank.trail[begin:end] * 2])))
+
+
+def _names(rank: RankReport) -> list[str]:
+    return sorted({event.name for event in rank.trail if isinstance(event, Mark)}) or ["none"]
+
+
+def _with(rank: RankReport, changed: dict[int, dict[str, Any]]) -> RankReport:
+    kept = {call: outcome for call, outcome in rank.outcomes.items() if isinstance(outcome, Returned)}
+    new = {call: replace(outcome, **changed[call]) for call, outcome in kept.items() if call in changed}
+    return replace(rank, outcomes=rank.outcomes | new)
+
+
+_GONE = object()
+
+
+def _paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """The places in nested lists and dictionaries."""
+    yield path
+    if isinstance(value, (list, tuple, dict)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _paths(part, (*path, key))
+
+
+def _changed(value: Any, path: tuple, new: Any) -> Any:
+    if not path:
+        return new
+    first, *rest = path
+    parts = dict(value.items() if isinstance(value, dict) else enumerate(value))
+    parts[first] = _changed(parts[first], tuple(rest), new)
+    if parts[first] is _GONE:
+        del parts[first]
+    return parts if isinstance(value, dict) else type(value)(parts.values())

@@ -1,0 +1,46 @@
+"""Whatever ranks return, a check says what is wrong with it: no judge raises anything else."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grader.assignment import PARTS
+from grader.face import CheckFailed
+from grader.selftest.fuzz_judges import Recorded, changes
+from grader.selftest.grading import ROOT
+from grader.selftest.proof.checks import Checks
+from grader.worlds.server_process import Server
+
+EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if os.environ.get("LOCKSTEP_PROVE") else 10))  # of each check
+
+
+@pytest.fixture(scope="module")
+def checks(_run):
+    return Checks(Server(_run["server"]))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_value_of_a_rank_makes_a_judge_raise(checks, part):
+    failed = 0
+    with checks.staged(part, (ROOT / "solutions" / f"{part}.py").read_text()) as staged:
+        for name in checks.parts[part]:
+            recorded = Recorded(checks, staged, name)
+
+            @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+            @given(st.data())
+            def judge(data):
+                nonlocal failed
+                try:
+                    recorded.again(data.draw(changes(recorded)))
+                except CheckFailed as failure:
+                    failed += 1
+                    assert len(str(failure)) > 10
+
+            try:
+                judge()
+            except BaseException as error:
+                error.add_note(f"in the check {name}") if hasattr(error, "add_note") else None
+                raise
+    assert failed > EXAMPLES * len(checks.parts[part]) / 3  # else the changes would change nothing
