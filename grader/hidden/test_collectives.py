@@ -178,21 +178,19 @@ def test_in_rank_order(world):
         )
         for run in (first, second):
             run.returns(*(rank * 10 for rank in range(n)))
-            began = [run.marks(rank, "action began") for rank in range(n)]
-            ended = [run.marks(rank, "action ended") for rank in range(n)]
             for rank in range(n):
-                times = len(began[rank])
+                times = len(run.marks(rank, "action began"))
                 run.demand(times == 1, f"rank {rank} ran the action {times} times instead of once.")
             for rank in range(n if n > 1 else 0):
                 run.demand(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
+            began = [run.passed(rank, "action began") for rank in range(n)]
+            ended = [run.passed(rank, "action ended") for rank in range(n)]
             for rank in range(1, n):
                 sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
-                run.demand(ended[rank - 1][0].at <= began[rank][0].at, sentence)
+                run.demand(ended[rank - 1] <= began[rank], sentence)
             for rank in range(n):
-                returned = run.marks(rank, "call ended")[0]
-                run.demand(
-                    ended[-1][0].at <= returned.at, f"rank {rank} returned before rank {n - 1}'s action had ended."
-                )
+                sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
+                run.demand(ended[-1] <= run.passed(rank, "call ended"), sentence)
 
 
 @number("1.3")

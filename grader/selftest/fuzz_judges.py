@@ -4,7 +4,7 @@ The right answers are the solutions', recorded once; no ranks are started for wh
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ leaves = st.one_of(
     st.just(Foreign("an object of type Liar")),
     arrays,
 )
-keys = st.sampled_from(["value", "values", "ledger", "spans", "schedule", "gradients", "state", "optimizer", "0", "step"])
+keys = st.sampled_from(
+    ["value", "values", "ledger", "spans", "schedule", "gradients", "state", "optimizer", "0", "step"]
+)
 junk = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=4),
@@ -67,8 +69,19 @@ class Recorded:
         self.item.function(**{name: value for name, value in fixtures.items() if name in self.item.fixturenames})
 
 
+@dataclass(repr=False)
+class Change:
+    """Reports that take the place of recorded ones, by their position."""
+
+    check: str
+    reports: dict[int, WorldReport]
+
+    def __repr__(self) -> str:
+        return f"{self.check}: {[[rank.outcomes for rank in report.ranks] for report in self.reports.values()]!r:.2000}"
+
+
 @st.composite
-def changes(draw, recorded: Recorded) -> dict[int, WorldReport]:
+def changes(draw, recorded: Recorded) -> Change:
     """One of the worlds, in which one rank or all say something else of one call or all."""
     which = draw(st.integers(0, len(recorded.reports) - 1))
     report = recorded.reports[which]
@@ -76,7 +89,7 @@ def changes(draw, recorded: Recorded) -> dict[int, WorldReport]:
     calls = draw(st.sampled_from([range(len(report.calls)), *([call] for call in range(len(report.calls)))]))
     way = draw(st.sampled_from([_value, _part, _part, _part, _arguments, _marks, _trail]))
     ranks = [draw(way(rank, calls)) if rank.rank in liars else rank for rank in report.ranks]
-    return {which: replace(report, ranks=ranks)}
+    return Change(recorded.item.name, {which: replace(report, ranks=ranks)})
 
 
 @st.composite
@@ -103,7 +116,9 @@ def _part(draw, rank: RankReport, calls) -> RankReport:
 def _arguments(draw, rank: RankReport, calls) -> RankReport:
     """Other arguments after the call."""
     args, kwargs = st.lists(junk, max_size=3), st.dictionaries(keys, junk, max_size=2)
-    return _with(rank, {call: {"args": draw(args), "kwargs": draw(kwargs), "intact": draw(st.booleans())} for call in calls})
+    return _with(
+        rank, {call: {"args": draw(args), "kwargs": draw(kwargs), "intact": draw(st.booleans())} for call in calls}
+    )
 
 
 @st.composite
@@ -120,7 +135,9 @@ def _marks(draw, rank: RankReport, calls) -> RankReport:
 def _trail(draw, rank: RankReport, calls) -> RankReport:
     """A part of the trail alone, or twice."""
     begin, end = sorted(draw(st.tuples(*[st.integers(0, len(rank.trail))] * 2)))
-    return replace(rank, trail=draw(st.sampled_from([rank.trail[:begin] + rank.trail[end:], rank.trail[begin:end] * 2])))
+    return replace(
+        rank, trail=draw(st.sampled_from([rank.trail[:begin] + rank.trail[end:], rank.trail[begin:end] * 2]))
+    )
 
 
 def _names(rank: RankReport) -> list[str]:

@@ -480,6 +480,23 @@ def test_neither_sleep_nor_work_is_a_deadlock(submit):
     run.returns(*[3 * X] * 3)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what other processes do")
+def test_waiting_for_a_process_that_computes_is_no_deadlock(submit):
+    source = """
+        import subprocess
+        BUSY = "import time\\nwhile time.process_time() < 3: pass"
+        def broken(x):
+            if dist.get_rank() == 0:
+                subprocess.Popen([sys.executable, "-c", BUSY])
+                os.wait()
+            dist.all_reduce(x)
+            return x
+        """
+    world = submit(source, wall_seconds=200.0, world_seconds=250.0)  # a machine may be busy with more than this
+    (run,) = world(2, call("collectives.broken", X))
+    run.returns(2 * X, 2 * X)
+
+
 def test_a_deadlock_of_threads(submit):
     """The main thread only waits for a thread, and that one for another rank."""
     world = submit("""

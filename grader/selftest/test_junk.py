@@ -24,9 +24,18 @@ JUNK = {
     "a function": "print",
     "itself": "SELF",
     "true": "True",
+    "a number beyond floats": "2**1024 - 1",
+    "a number beyond 64 bits in a list": "[10**300] * 2",
+    "numbers that are not finite": "(float('inf'), [float('nan')] * 3)",
+    "a text that looks like a number": "'1e999'",
+    "an optimizer that has done nothing": "(None, torch.optim.AdamW([torch.zeros(1, requires_grad=True)]))",
+    "what a driver sends back": "{'value': None, 'ledger': [['product', 'many', None, 'late']], 'spans': [[1, 2]], 'schedule': 3}",
+    "a tensor of no entries": "torch.zeros(0, 3)",
+    "whole numbers": "torch.zeros(2, 2, dtype=torch.int64)",
+    "lists inside each other": "[[[[[[[[[[1]]]]]]]]]]",
 }
 # The others are tried by `make prove`.
-TRIED = list(JUNK) if os.environ.get("LOCKSTEP_PROVE") else ["nothing", "a tensor", "itself"]
+TRIED = list(JUNK) if os.environ.get("LOCKSTEP_PROVE") else ["nothing", "a tensor", "itself", "a number beyond floats"]
 
 
 def junk(part: str, value: str) -> str:
