@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.grading import SERVER
+from grader.worlds.server_process import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,8 +46,9 @@ def command(submission: Path | str, results: Path, *options: str, server: str = 
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
     own |= {SERVER: server} if server else {}
+    handed = [Server(server).door] if server else []
     line = [sys.executable, "-m", "grader", str(submission), "--results", str(results), *options]
-    return {"args": line, "cwd": ROOT, "env": own | environment, "text": True}
+    return {"args": line, "cwd": ROOT, "env": own | environment, "text": True, "pass_fds": handed}
 
 
 def grade(submission: Path, results: Path, *options: str, server: str = "", seconds: float = 600) -> Graded:

@@ -483,7 +483,8 @@ def timeline(part: str, submission: Path, into: Path, *options: str, server=None
         str(into),
         *options,
     ]
-    return subprocess.run(line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120)
+    handed = [server.door] if server else []
+    return subprocess.run(line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120, pass_fds=handed)
 
 
 def check_trace(found: dict) -> list[dict]:

@@ -13,6 +13,7 @@ import errno
 import os
 import platform as system
 import resource
+import signal
 import struct
 import sys
 import sysconfig
@@ -25,6 +26,7 @@ from grader.worlds import container, syscalls
 LINUX = sys.platform.startswith("linux")
 UIDS = range(1 << 20, 1 << 30)  # belong to nobody; each rank takes one that follows from its keeper's process number
 RANKS = 16  # the most in one world
+SECRETS = ("grader", "solutions", ".git")  # folders of the engine that no rank may see
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
@@ -156,11 +158,32 @@ def _limit(device: str) -> None:
         file.write("1000")  # where memory runs out, a rank goes first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN, FILES_OPEN))
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))  # POSIX message queues would stay, and be found by name alone
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK, (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK)
     )
     if device == "cpu":
         resource.setrlimit(resource.RLIMIT_DATA, (_memory(), _memory()))
+
+
+def kill_as(user: int) -> None:
+    """Kill all processes of a rank's user. This process becomes that user for it, and is of no use afterwards.
+
+    Raises Unconfined, and kills nobody, where this process could still reach those of others.
+    """
+    if user not in UIDS:
+        raise Unconfined("not a rank's user")
+    keeper = os.getppid()
+    _become(user, keep_reading=False)
+    _drop_capabilities(keep_reading=False)
+    for other in (1, keeper):
+        try:
+            os.kill(other, 0)
+        except PermissionError:
+            continue
+        raise Unconfined("still more than a rank's user")
+    if os.getresuid() == (user, user, user):
+        os.kill(-1, signal.SIGKILL)
 
 
 def _become(user: int, keep_reading: bool) -> None:

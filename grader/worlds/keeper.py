@@ -1,9 +1,11 @@
 """One world's keeper: forks its ranks, tells the judge how each ended, and leaves nothing alive behind.
 
-The keeper is the parent of the ranks and the adoptive parent of whatever they start. It runs no student code. When the
-judge says so, or hangs up, or dies, everything below the keeper is killed.
+The keeper is the parent of the ranks and the adoptive parent of whatever they start. It runs no student code. When the judge
+says so, or hangs up, or dies, or the keeper itself fails, everything below the keeper is killed. Should the keeper die, or get
+stuck, the fork server adopts its processes and ends them: see ``server.Keepers``.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -15,107 +17,99 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from grader.worlds import confinement, place, platform, sweep
+from grader.worlds import confinement, ending, place, platform, removal, sweep
 from grader.worlds.excess import Bounds
 from grader.worlds.place import Place
 
 LOOK_EVERY = 0.1  # seconds
+STUCK_SECONDS = 30  # that the keeper may spend without a look at its world; then the system ends it
 
 Start = Callable[[list[int], Place], int]
+
+
+class Unfinished(RuntimeError):
+    """Something of the world may still be alive: whoever adopts it has to end it."""
 
 
 def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
     """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank; ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for: ``size``, ``folder``, ``stage``, ``device``, ``memory``.
+    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``memory``, and its ``folder``.
+    Raises Unfinished where not everything could be ended.
     """
-    platform.die_with_parent()
+    server = os.getppid()
+    signal.alarm(STUCK_SECONDS)
+    wake = ending.wakeup()
+    signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
+    platform.die_with_parent(signal.SIGTERM)
     confinement.hide_from_tracers()
     platform.adopt_orphans()
-    wakeup_read, wakeup_write = os.pipe()
-    os.set_blocking(wakeup_write, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    bounds, looked = Bounds(world), time.monotonic()
-    places = place.prepare(world, tier)
-    ranks = {start(own, places[rank]): rank for rank, own in enumerate(descriptors)}
-    everyone = set(ranks)
-    for descriptor in sum(descriptors, []):
-        os.close(descriptor)  # a rank's death must be the end of its pipes
+    users = place.users(world["size"], os.getpid()) if confinement.TIERS[tier].uid else set()
+    ranks: dict[int, int] = {}
+    everyone: set[int] = set()
     try:
+        bounds = Bounds(world)
+        for own, home in zip(descriptors, place.prepare(world, tier)):
+            ranks[start(own, home)] = len(ranks)
+        everyone |= ranks.keys()
+        for descriptor in sum(descriptors, []):
+            os.close(descriptor)  # a rank's death must be the end of its pipes
         _tell(judge, {"pids": list(ranks)})
-        while True:
-            readable, _, _ = select.select([judge, wakeup_read], [], [], LOOK_EVERY)
-            if time.monotonic() - looked > LOOK_EVERY:
-                looked = time.monotonic()
-                if excess := bounds.excess(ranks):
-                    _tell(judge, {"limit": excess})
-            if wakeup_read in readable:
-                os.read(wakeup_read, 4096)
-                for pid, status in _reap():
+        if os.getppid() == server:
+            _look_after(judge, wake, ranks, everyone, bounds)
+    except Exception as error:  # it may be the judge that is gone: then nobody reads this
+        with contextlib.suppress(OSError):
+            _tell(judge, {"fault": f"the keeper of this world failed: {type(error).__name__}: {error}"[:300]})
+    finally:
+        signal.alarm(STUCK_SECONDS)
+        finished, met = ending.end_descendants(ranks, users=users, wake=wake)
+        signal.alarm(0)
+        sweep.sweep(users, everyone | met, files=not confinement.TIERS[tier].landlock)
+        if not finished:
+            raise Unfinished
+        with contextlib.suppress(OSError):
+            _tell(judge, {"gone": True})
+        with contextlib.suppress(Exception):  # whatever ranks have made of it: the server removes it in the end
+            removal.remove(world["folder"])
+
+
+def _look_after(
+    judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds
+) -> None:
+    """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
+    looked = time.monotonic()
+    while True:
+        signal.alarm(STUCK_SECONDS)
+        readable, _, _ = select.select([judge, wake], [], [], LOOK_EVERY)
+        if time.monotonic() - looked > LOOK_EVERY:
+            looked = time.monotonic()
+            if excess := _excess(bounds, ranks):
+                _tell(judge, {"limit": excess})
+        if wake in readable:
+            if signal.SIGTERM in ending.signals(wake):  # the server is gone
+                return
+            with contextlib.suppress(ChildProcessError):
+                for pid, status in ending.collect().items():
                     everyone.add(pid)
                     if pid in ranks:
                         _tell(judge, {"rank": ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
-            if judge in readable:
-                judge.recv(64)  # whatever it says: the world is over
-                break
-    except OSError:
-        pass  # the judge is gone
-    everyone |= _end_all(list(ranks))
-    owners = {home.user for home in places} if confinement.TIERS[tier].uid else set()
-    sweep.sweep_memory(owners, everyone)
-    if owners and not confinement.TIERS[tier].landlock:
-        sweep.sweep_files(owners)
+        if judge in readable:
+            judge.recv(64)  # whatever it says: the world is over
+            return
+
+
+def _excess(bounds: Bounds, ranks: dict[int, int]) -> str:
+    """What the ranks have too much of. What cannot be measured is too much; what vanishes meanwhile is not there."""
     try:
-        _tell(judge, {"gone": True})
-    except OSError:
-        pass
+        return bounds.excess(ranks)
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    except Exception as error:
+        return f"left what cannot be measured ({type(error).__name__})"
 
 
 def _tell(judge: socket.socket, message: dict) -> None:
     judge.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _reap() -> list[tuple[int, int]]:
-    """All children that have ended: (pid, wait status)."""
-    ended = []
-    try:
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended.append(found)
-    except ChildProcessError:
-        pass
-    return ended
-
-
-def _end_all(ranks: list[int]) -> set[int]:
-    """Kill the ranks and whatever they have started, until there is nothing left to wait for; returns whom it met."""
-    met: set[int] = set()
-    for pid in ranks:
-        _signal(pid, signal.SIGKILL)
-    for pid in ranks:
-        os.waitpid(pid, 0)
-    while True:
-        try:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return met
-        if not ended:
-            stopped: set[int] = set()  # first, so that what forks without end does not go on while others are killed
-            while found := platform.family(os.getpid()).keys() - stopped:
-                for pid in found:
-                    _signal(pid, signal.SIGSTOP)
-                stopped |= found
-            for pid in stopped:
-                _signal(pid, signal.SIGKILL)
-            met |= stopped
-            time.sleep(0.001)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def fork_rank(descriptors: list[int], home: Place) -> int:

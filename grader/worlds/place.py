@@ -1,6 +1,7 @@
 """Where a rank lives: a folder of its own, the file in which all ranks of its world meet, and what it may do."""
 
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +27,50 @@ class Place:
         confinement.enter(tier, self.user, [self.stage], [self.folder, self.rendezvous], self.device)
 
 
+def users(size: int, keeper: int) -> set[int]:
+    """The users that the ranks of a world have, where each has one of its own."""
+    return {confinement.user_of(keeper, rank) for rank in range(size)}
+
+
 def prepare(world: dict, tier: str) -> list[Place]:
-    """Make the folders of a world's ranks. Called by its keeper, whose process number the ranks' users follow from."""
+    """Make the folders of a world's ranks, in a new folder of ours. Called by its keeper, from whose number users follow."""
     own = confinement.TIERS[tier].uid
-    rendezvous = Path(world["folder"]) / "rendezvous"
-    rendezvous.touch()
-    if own:  # strangers to each other, and to whoever owns the folder
-        rendezvous.parent.chmod(0o711)
-        rendezvous.chmod(0o666)
-    places = []
-    for rank in range(world["size"]):
-        folder, user = rendezvous.with_name(f"rank-{rank}"), confinement.user_of(os.getpid(), rank)
-        folder.mkdir(mode=0o700)
-        if own:
-            os.chown(folder, user, user)
-        places.append(Place(str(folder), str(rendezvous), world["stage"], world["device"], tier, user))
-    return places
+    inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        rendezvous = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+        if own:  # strangers to each other, and to whoever owns the folder
+            os.fchmod(inside, 0o711)
+            os.fchmod(rendezvous, 0o666)
+        os.close(rendezvous)
+        return [_make(world, tier, rank, inside) for rank in range(world["size"])]
+    finally:
+        os.close(inside)
+
+
+def _make(world: dict, tier: str, rank: int, inside: int) -> Place:
+    """The place of one rank, in the folder that this descriptor holds."""
+    name, user = f"rank-{rank}", confinement.user_of(os.getpid(), rank)
+    os.mkdir(name, 0o700, dir_fd=inside)
+    if confinement.TIERS[tier].uid:
+        os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
+    folder = Path(world["folder"])
+    return Place(str(folder / name), str(folder / "rendezvous"), world["stage"], world["device"], tier, user)
+
+
+def refusal(stage: str, engine: Path) -> str:
+    """Why a folder cannot be a world's stage, which its ranks may read; empty where it can."""
+    path = Path(stage)
+    if not path.is_absolute() or os.path.normpath(stage) != stage:
+        return "the stage has no plain path"
+    try:
+        found = os.lstat(stage)
+    except OSError as error:
+        return f"the stage cannot be seen: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return "the stage is no folder of ours"
+    real = path.resolve()
+    for name in confinement.SECRETS:
+        secret = (engine / name).resolve()
+        if real == secret or real in secret.parents or secret in real.parents:
+            return f"the stage would show {name}"
+    return ""

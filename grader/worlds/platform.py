@@ -3,13 +3,10 @@
 import ctypes
 import os
 import signal
-import socket
-import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from glob import glob
-from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -24,9 +21,9 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Be killed when the parent dies (Linux; elsewhere the end of the judge's socket has the same effect)."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent dies (Linux; elsewhere the end of the judge's socket has the same effect)."""
+    _prctl(PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
@@ -34,16 +31,29 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def family(ancestor: int) -> dict[int, int]:
-    """The living descendants of a process, each with its number of threads (Linux; elsewhere none are found)."""
+def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
+    """The living descendants of a process, each with its number of threads (Linux; elsewhere none are found).
+
+    Without those in ``spare`` and what descends from them.
+    """
     found: dict[int, int] = {}
-    children = _children if os.path.exists(f"/proc/{ancestor}/task/{ancestor}/children") else _children_by_search()
+    children = _way_to_children(ancestor)
     generation = [ancestor] if LINUX else []
     while generation:
-        generation = [pid for parent in generation for pid in children(parent) if pid not in found]
+        unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
+        generation = [pid for pid in unknown if pid not in spare]
         known = {pid: fields for pid in generation if (fields := _stat(pid)) and fields[0] != b"Z"}
         found |= {pid: int(fields[17]) for pid, fields in known.items()}
     return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, dead ones that nobody has collected included (Linux; elsewhere none are found)."""
+    return _way_to_children(pid)(pid) if LINUX else []
+
+
+def _way_to_children(pid: int) -> Callable[[int], list[int]]:
+    return _children if os.path.exists(f"/proc/{pid}/task/{pid}/children") else _children_by_search()
 
 
 def _children(pid: int) -> list[int]:
@@ -93,23 +103,15 @@ def use_huge_pages() -> None:
                 advise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
 
 
-def peer(connection: socket.socket) -> int:
-    """The process at the other end of a Unix socket (Linux; elsewhere 0)."""
-    if not LINUX:
-        return 0
-    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-
-
-def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a process was started by another one, or by what that started (Linux; elsewhere nobody can tell: no)."""
-    for _ in range(100 if LINUX else 0):
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
-    return False
+def close_from(first: int) -> None:
+    """Close all descriptors from this one on, however high they are."""
+    try:
+        found = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return os.closerange(first, 1 << 16)
+    for descriptor in found:
+        if descriptor >= first:
+            os.closerange(descriptor, descriptor + 1)  # which says nothing of those that are closed already
 
 
 def threads() -> int:

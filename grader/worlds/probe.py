@@ -9,9 +9,7 @@ import torch
 import torch.distributed as dist
 
 from grader.worlds import confinement, place, platform, removal
-from grader.worlds.confinement import TIERS
-
-SECRETS = ("grader", "solutions", ".git")  # below the engine
+from grader.worlds.confinement import SECRETS, TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
@@ -65,10 +63,7 @@ def failure(name: str, engine: Path) -> str:
     os.close(write)
     with open(read, "rb") as answer:
         reason = answer.read().decode(errors="replace")
-    try:
-        os.waitpid(child, 0)
-    except ChildProcessError:
-        pass  # whoever ignores SIGCHLD is not told
+    os.waitpid(child, 0)
     removal.remove(folder)
     return reason
 

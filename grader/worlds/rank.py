@@ -94,7 +94,7 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)
-    os.closerange(5, 4096)
+    platform.close_from(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdin = open(0, closefd=False)
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), errors="replace", write_through=True)

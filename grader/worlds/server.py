@@ -1,11 +1,12 @@
 """The fork server: imports torch once, then forks a keeper for every world that a judge asks for.
 
-    python -I server.py ENGINE SOCKET FOLDER fork|spawn [MODULE …]
+    python -I server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
-The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. The server listens on a Unix
-socket. A request is one line of JSON, ``{"size": n, …}``, with three descriptors for each rank attached; the connection then
-belongs to the world's keeper. No rank is served, nor what it started. The server ends when its standard input does, which
-is held open by the process that started it, and removes FOLDER.
+The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of a socket that
+the server inherits. It has no name: who can send to it has inherited its other end, as judges have; no rank has, nor what it
+started. A request is one datagram of JSON, ``{"size": n, …}``, with the socket to answer to and three descriptors for each rank
+attached; that socket then belongs to the world's keeper. The server makes the folders of worlds, in FOLDER. It ends when its
+standard input does, which is held open by the process that started it, and removes FOLDER.
 """
 
 import gc
@@ -17,18 +18,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+REQUEST_BYTES = 4096
+DESCRIPTORS = 64  # with one request
+LAST_SECONDS = 3.0  # for keepers to end their worlds, once the server is to end
 
-def main(engine: str, address: str, folder: str, way: str, *ahead: str) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+
+def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.chdir(os.path.dirname(address))
-    listener.bind(os.path.basename(address))  # the whole path may be longer than a socket's may be
-    listener.listen(64)
+    requests = socket.socket(fileno=int(door))
+    requests.set_inheritable(False)
     from grader.worlds import confinement, keeper, platform
 
     confinement.hide_from_tracers()
@@ -47,17 +51,98 @@ def main(engine: str, address: str, folder: str, way: str, *ahead: str) -> None:
         facts["tier"], facts["failed"] = probe.best(Path(engine))
     facts["gaps"] = confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi())
     start = keeper.fork_rank if facts["way"] == "fork" else keeper.spawn_rank
+    keepers = Keepers(facts["tier"], requests)
     while True:
-        readable, _, _ = select.select([listener, 0], [], [])
+        readable, _, _ = select.select([requests, keepers.wake, 0], [], [], keepers.patience)
+        keepers.look_after()
         if 0 in readable:  # whoever started the server is gone
+            keepers.end()
             _remove(folder)
             return
-        connection, _ = listener.accept()
-        try:
-            _serve(connection, listener, facts, start, Path(engine))
-        except (OSError, ValueError, KeyError) as error:
-            print(f"fork server: request refused ({error})", file=sys.stderr)
-        connection.close()
+        if requests in readable:
+            data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
+            try:
+                _serve(json.loads(data), descriptors, facts, start, Path(engine), folder, keepers)
+            except Exception as error:  # an answer that nobody waits for any more, or a request that makes no sense
+                print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+
+@dataclass
+class Kept:
+    """A keeper at work."""
+
+    judge: int  # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    users: set[int]
+
+
+class Keepers:
+    """The server's children. It adopts what a keeper leaves that dies too early, and kills whoever is no keeper."""
+
+    def __init__(self, tier: str, requests: socket.socket) -> None:
+        from grader.worlds import confinement, ending, platform
+
+        platform.adopt_orphans()
+        self.wake, self.requests = ending.wakeup(), requests
+        self.tier = confinement.TIERS[tier]
+        self.kept: dict[int, Kept] = {}
+        self.ruins: list[Kept] = []  # worlds whose keeper did not end them
+        self.patience: float | None = None  # seconds until the next look, though nothing happens
+
+    def add(self, pid: int, judge: int, users: set[int]) -> None:
+        self.kept[pid] = Kept(os.dup(judge), users)
+
+    def look_after(self) -> None:
+        """Collect the keepers that have ended, and end what these have left."""
+        from grader.worlds import ending, sweep
+
+        ending.signals(self.wake)
+        ended = [pid for pid in list(self.kept) if self._has_ended(pid)]
+        if not ended and self.patience is None:
+            return
+        users = set().union(*(ruin.users for ruin in self.ruins))
+        finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
+        self.patience = None if finished and not self.ruins else 0.05
+        if self.ruins and finished:
+            sweep.sweep(users, met, files=not self.tier.landlock)
+            for ruin in self.ruins:
+                os.close(ruin.judge)
+            self.ruins = []
+
+    def _has_ended(self, pid: int) -> bool:
+        ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if ended and os.WIFSTOPPED(status):  # one that does not run cannot end its world
+            os.kill(pid, signal.SIGKILL)
+        if not ended or os.WIFSTOPPED(status):
+            return False
+        kept = self.kept.pop(pid)
+        if status:
+            self.ruins.append(kept)
+        else:
+            os.close(kept.judge)
+        return True
+
+    def end(self) -> None:
+        """Have all worlds ended."""
+        from grader.worlds import ending
+
+        for pid in self.kept:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + LAST_SECONDS
+        while self.kept and time.monotonic() < deadline:
+            select.select([self.wake], [], [], 0.05)
+            self.look_after()
+        users = set().union(*(kept.users for kept in [*self.kept.values(), *self.ruins]))
+        ending.end_descendants(self.kept, users=users, wake=self.wake, seconds=LAST_SECONDS)
+
+    def forget(self) -> None:
+        """In a child of the server: let go of what is its own."""
+        self.requests.close()
+        os.close(self.wake)
+        for kept in [*self.kept.values(), *self.ruins]:
+            os.close(kept.judge)
 
 
 def _prepare(modules: Iterable[str]) -> None:
@@ -84,45 +169,59 @@ def _remove(folder: str) -> None:
         time.sleep(0.1)
 
 
-def _serve(connection: socket.socket, listener: socket.socket, facts: dict, start, engine: Path) -> None:
-    from grader.worlds import frames, platform
+def _serve(
+    request: dict, descriptors: list[int], facts: dict, start, engine: Path, folder: str, keepers: Keepers
+) -> None:
+    """Do what a judge asks for. The first descriptor is the socket to answer to, the others are for ranks."""
+    from grader.worlds import frames
 
-    if platform.descends_from(platform.peer(connection), os.getpid()):
-        raise ValueError("asked by a rank")
-    connection.settimeout(5)
-    data, descriptors, _, _ = socket.recv_fds(connection, 4096, 64)
-    request = json.loads(data)
     if request.get("hello"):
-        if "torch" not in facts:  # this process stays free of torch: ask another
-            question = (
-                "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
-            )
-            facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
-        more = {}
-        if request.get("tiers") and facts["way"] == "fork":
-            from grader.worlds import probe
-
-            more["tiers"] = probe.all_that_work(engine)
-        connection.sendall(json.dumps(facts | more).encode() + b"\n")
+        os.write(descriptors[0], json.dumps(facts | _more(request, facts, engine)).encode() + b"\n")
         return
     missing = [name for name in request.get("imports", ()) if name in frames.HEAVY and name not in sys.modules]
     if missing and facts["way"] == "fork":
         _prepare(missing)
-    if "size" not in request:
-        return
-    own = [descriptors[i : i + 3] for i in range(0, len(descriptors), 3)]
-    connection.settimeout(None)
-    if len(own) == request["size"] and os.fork() == 0:
-        try:
-            from grader.worlds import keeper
+    if "size" in request:
+        _start_world(request, descriptors, facts["tier"], start, engine, folder, keepers)
 
-            listener.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            keeper.keep(connection, own, start, request, facts["tier"])
-        finally:
-            os._exit(0)
-    for descriptor in descriptors:
-        os.close(descriptor)
+
+def _more(request: dict, facts: dict, engine: Path) -> dict:
+    """What is not known before somebody asks for it."""
+    if "torch" not in facts:  # this process stays free of torch: ask another
+        question = (
+            "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
+        )
+        facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
+    if not request.get("tiers") or facts["way"] != "fork":
+        return {}
+    from grader.worlds import probe
+
+    return {"tiers": probe.all_that_work(engine)}
+
+
+def _start_world(
+    request: dict, descriptors: list[int], tier: str, start, engine: Path, folder: str, keepers: Keepers
+) -> None:
+    """Fork the keeper of a world, which has a new folder."""
+    from grader.worlds import confinement, keeper, place
+
+    judge, own = descriptors[0], [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
+    if request["size"] not in range(1, confinement.RANKS + 1) or [len(three) for three in own] != [3] * request["size"]:
+        raise ValueError("not three descriptors for each rank")
+    if reason := place.refusal(request["stage"], engine):
+        raise ValueError(reason)
+    request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
+    pid = os.fork()
+    if pid:
+        users = place.users(request["size"], pid) if confinement.TIERS[tier].uid else set()
+        return keepers.add(pid, judge, users)
+    code = 1
+    try:
+        keepers.forget()
+        keeper.keep(socket.socket(fileno=judge), own, start, request, tier)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The judge's handle on the fork server: start it, ask it for a world, end it."""
 
+import errno
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ENGINE = Path(__file__).resolve().parents[2]
@@ -22,6 +24,7 @@ ENVIRONMENT = (
     "NCCL_DEBUG",
     "LOCKSTEP_TIER",
 )
+SECONDS = 60  # that a server may take to import torch, or to answer
 
 
 class WorldsUnavailable(RuntimeError):
@@ -33,76 +36,86 @@ def way_to_start() -> str:
     return os.environ.get("LOCKSTEP_START") or ("fork" if sys.platform.startswith("linux") else "spawn")
 
 
-def _connect(connection: socket.socket, address: str) -> None:
-    """A socket's path may have some hundred bytes, and a folder for temporary files may lie deep."""
-    if len(address.encode()) < 100 or not sys.platform.startswith("linux"):
-        return connection.connect(address)
-    folder = os.open(os.path.dirname(address), os.O_PATH)
-    try:
-        connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(address)}")
-    finally:
-        os.close(folder)
+def address_of(door: int) -> str:
+    """The address of the server at the other end of this descriptor."""
+    return f"{door}:{os.fstat(door).st_ino}"
 
 
 @dataclass
 class Server:
-    """A running fork server, reached through ``address`` by any process of this grading run."""
+    """A running fork server, reached through ``address`` by the process that started it and by those that inherit from it.
+
+    The address is a descriptor, and the file number by which a process can tell that it has inherited this descriptor and no
+    other of the same number: the end of a pair of sockets that have no name. Whoever has none cannot ask for anything.
+    """
 
     address: str
     process: subprocess.Popen | None = None
+    folder: Path | None = None  # of a server that this process has started
+
+    @property
+    def door(self) -> int:
+        """The descriptor. Raises WorldsUnavailable where this process has not inherited it."""
+        descriptor, _, number = self.address.partition(":")
+        try:
+            if os.fstat(int(descriptor)).st_ino == int(number):
+                return int(descriptor)
+        except (OSError, ValueError):
+            pass
+        raise WorldsUnavailable("this process has not inherited the socket of the fork server")
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
-        """Start one; it ends with this process. Returns before torch is imported: whoever connects waits.
+        """Start one; it ends with this process. Returns before torch is imported: whoever asks waits.
 
         ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder that the server removes
-        when this process is gone, however it went.
+        when this process is gone, however it went; it makes the folders of worlds in there.
         """
-        folder = tempfile.mkdtemp(prefix="lockstep-server-", dir=run)
+        folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
+        folder.chmod(0o711)  # ranks pass through, to their own, and see nothing
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         # One thread a rank, and none in the server: a fork copies no threads. No ports outside this machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {"NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"], "PYTHONWARNINGS": "ignore"}
-        address = os.path.join(folder, "socket")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         program = Path(__file__).with_name("server.py")
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-B",
-                str(program),
-                str(ENGINE),
-                address,
-                str(run or folder),
-                way_to_start(),
-                *ahead,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(folder, "errors"), "wb"),
-            env=environment,
-            cwd=folder,
-            start_new_session=True,
-        )
-        return cls(address, process)
+        line = [sys.executable, "-I", "-B", str(program), str(ENGINE), str(theirs.fileno()), str(folder)]
+        with theirs, open(folder / "errors", "wb", opener=partial(os.open, mode=0o600)) as errors:
+            process = subprocess.Popen(
+                [*line, way_to_start(), *ahead],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+        return cls(address_of(ours.detach()), process, folder)
 
-    def request(self, message: dict, descriptors: list[int] = ()) -> socket.socket:
-        """Send one request and return the connection. Raises WorldsUnavailable where no server answers."""
-        deadline, refused = time.monotonic() + 60, None
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
+        """Send one request and return the socket for the answer. Raises WorldsUnavailable where no server takes it."""
+        mine, its = socket.socketpair()
+        with its:
             try:
-                _connect(connection, self.address)
-                socket.send_fds(connection, [json.dumps(message).encode()], list(descriptors))
-                return connection
-            except (FileNotFoundError, ConnectionRefusedError) as error:
-                connection.close()
-                if isinstance(error, ConnectionRefusedError):  # its socket is there and it is not
-                    refused = refused or time.monotonic() + 1
-                    deadline = refused
-                if time.monotonic() > deadline or (self.process and self.process.poll() is not None):
-                    raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
+                self._send(json.dumps(message).encode(), [its.fileno(), *descriptors])
+            except BaseException:
+                mine.close()
+                raise
+        return mine
+
+    def _send(self, data: bytes, descriptors: list[int]) -> None:
+        deadline = time.monotonic() + SECONDS
+        with socket.socket(fileno=os.dup(self.door)) as door:
+            while True:
+                try:
+                    socket.send_fds(door, [data], descriptors, socket.MSG_DONTWAIT)
+                    return
+                except OSError as error:
+                    full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # with what others ask for
+                    if not full or time.monotonic() > deadline:
+                        raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
@@ -112,7 +125,7 @@ class Server:
         ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
         """
         with self.request({"hello": True, **more}) as connection:
-            connection.settimeout(60)
+            connection.settimeout(SECONDS)
             try:
                 answer = connection.makefile().readline()
             except OSError:  # it broke off, or took longer than a minute
@@ -124,16 +137,17 @@ class Server:
     def errors(self) -> str:
         """The last line that the server complained with."""
         try:
-            lines = Path(self.address).with_name("errors").read_text(errors="replace").strip().splitlines()
+            lines = (self.folder / "errors").read_text(errors="replace").strip().splitlines() if self.folder else []
         except OSError:
             return ""
         return lines[-1] if lines else ""
 
     def stop(self) -> None:
         if self.process:
+            os.close(self.door)
             self.process.stdin.close()
             try:
-                self.process.wait(timeout=5)
+                self.process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import socket
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
-from grader.worlds import arrays, container, frames, messages, removal
+from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
@@ -83,9 +82,8 @@ class World:
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> WorldReport:
-        folder = Path(tempfile.mkdtemp(prefix="world-", dir=self.report.stage.parent))
         try:
-            self._start(folder)
+            self._start()
             while not self.report.ending:
                 self._step(0.02 if self.stacks_asked else 0.05)
             self._end()
@@ -95,12 +93,11 @@ class World:
             for key in list(self.selector.get_map().values()):
                 key.fileobj.close()
             self.selector.close()
-            removal.remove(folder)
         return self.report
 
     # ——— start and end
 
-    def _start(self, folder: Path) -> None:
+    def _start(self) -> None:
         theirs, self.wires = [], []
         for rank in range(self.size):
             mine, its = socket.socketpair()
@@ -115,7 +112,7 @@ class World:
             self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
-            asked = {"size": self.size, "folder": str(folder), "stage": str(self.report.stage), "device": self.device}
+            asked = {"size": self.size, "stage": str(self.report.stage), "device": self.device}
             asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
             self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
         finally:
@@ -180,6 +177,8 @@ class World:
         for line in map(json.loads, lines):
             if "pids" in line:
                 self.pids = dict(enumerate(line["pids"]))
+            elif "fault" in line:
+                self.report.grader_fault = line["fault"]
             elif "limit" in line and not self.report.ending:
                 self.report.ending, self.report.limit = "excessive", line["limit"]
             elif "rank" in line and not self.report.ending:

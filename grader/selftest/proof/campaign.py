@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from grader.selftest.proof.checks import Checks, Outcome
 from grader.selftest.proof.trials import Reach, Result, Trial, decide, solution
 from grader.worlds.frames import HEAVY
 from grader.worlds.container import cores
-from grader.worlds.server_process import Server
+from grader.worlds.server_process import Server, address_of
 
 checks: Checks | None = None  # of a process that tries
 
@@ -30,9 +31,9 @@ class Pass:
     results: list[Result] = field(default_factory=list)
 
 
-def _get_ready(address: str) -> None:
+def _get_ready(door: socket.socket) -> None:
     global checks
-    checks = Checks(Server(address))
+    checks = Checks(Server(address_of(door.detach())))
 
 
 def _explore(part: str) -> list[tuple[str, Outcome]]:
@@ -54,7 +55,8 @@ class Campaign:
     def __enter__(self) -> "Campaign":
         self.server = Server.start(HEAVY)
         start = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.server.address,))
+        self.door = socket.socket(fileno=os.dup(self.server.door))  # which a process that is spawned can be given
+        self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.door,))
         explored = list(self.pool.map(_explore, sorted({trial.part for trial in self.trials})))
         self.reach = Reach(pair for part in explored for pair in part)
         self.names = {part[0][0]: [outcome.check for _, outcome in part] for part in explored}
@@ -62,6 +64,7 @@ class Campaign:
 
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
+        self.door.close()
         self.server.stop()
 
     def run(self, each: Callable[[Result], None], everything: bool = False, loaded: bool = False, seed=None) -> Pass:
