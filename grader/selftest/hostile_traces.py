@@ -59,7 +59,7 @@ class Traces:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-        return found + self._files() + self._segments()
+        return found + self._files() + self._segments() + self._queues()
 
     def _alive(self) -> dict[tuple[int, str], str]:
         new = [process for process in processes() if process not in self.before]
@@ -96,6 +96,10 @@ class Traces:
         for identifier in own:
             ctypes.CDLL(None).shmctl(identifier, IPC_RMID, None)
         return ["left behind: a System V segment"] * bool(own)
+
+    def _queues(self) -> list[str]:
+        removed = ctypes.CDLL(None).mq_unlink(f"/{self.token}".encode()) == 0
+        return ["left behind: a message queue"] * removed
 
 
 def processes() -> list[tuple[int, str]]:

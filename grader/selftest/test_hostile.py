@@ -17,9 +17,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from grader.selftest.grading import ROOT, Graded, grade
+from grader.selftest.grading import ROOT, Graded, grade, start_contained
 from grader.selftest.hostile_case import CASES, Case, Workshop, judged
-from grader.selftest.hostile_traces import Traces
+from grader.selftest.hostile_traces import PATIENCE, Traces
 from grader.worlds import confinement, removal
 from grader.worlds.server_process import Server, WorldsUnavailable
 
@@ -51,30 +51,30 @@ class Tiered:
 
     def __init__(self, tier: str) -> None:
         self.tier, self.mark = tier, f"lockstep-mark-{secrets.token_hex(4)}"
-        self.server: Server | None = None
+        self.servers: dict[bool, Server] = {}
 
-    def address(self) -> str:
-        if self.server is None or self.server.process.poll() is not None:
+    def server(self, contained: bool = False) -> Server:
+        if contained not in self.servers or self.servers[contained].process.poll() is not None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(
                     "PATH", f"{os.environ['PATH']}:/nowhere/{self.mark}"
                 )  # handed down to whatever ranks start
                 if self.tier != BEST:
                     patch.setenv("LOCKSTEP_TIER", self.tier)
-                self.server = Server.start()
-            self.facts = self.server.facts(**({"tiers": True} if self.tier != BEST else {}))
-        return self.server.address
+                self.servers[contained] = start_contained() if contained else Server.start()
+            self.facts = self.servers[contained].facts(**({"tiers": True} if self.tier != BEST else {}))
+        return self.servers[contained]
 
     def stop(self) -> None:
-        if self.server:
-            self.server.stop()
+        for server in self.servers.values():
+            server.stop()
 
 
 @pytest.fixture(scope="session", params=TIERS)
 def tiered(request) -> Iterator[Tiered]:
     tiered = Tiered(request.param)
     try:
-        tiered.address()
+        tiered.server()
     except WorldsUnavailable as error:  # that the best tier is what it should be is tested beside
         if request.param == BEST:
             raise
@@ -97,26 +97,36 @@ def temporary(monkeypatch) -> Iterator[Path]:
 def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case):
     if case.rare and not PROVE:
         pytest.skip("`make prove` tries it")
-    address = tiered.address()
+    server = tiered.server(case.contained)
     tier = tiered.facts.get("tier", "none")
     assert tiered.tier in (BEST, tier)
     workshop = Workshop(case, tmp_path)
     submission = workshop.build()
     traces = Traces(tiered.mark, workshop.token, workshop.key, temporary)
     began = time.monotonic()
-    graded = _grade(submission, workshop.results, case.options, address)
+    graded = _grade(submission, workshop.results, case.options, server.address)
     seconds = time.monotonic() - began
     wrong = judged(case, graded, catalogue)
     try:
         jsonschema.validate(graded.document, SCHEMA)
     except jsonschema.ValidationError as error:
         wrong.append(f"results.json is not as the platform wants it: {error.message[:300]}")
-    wrong += traces.left() + workshop.canaries.touched()
+    wrong += traces.left() + workshop.canaries.touched() + worlds_left(server)
     if seconds > case.seconds:
         wrong.append(f"took {seconds:.1f} s, and may take {case.seconds:g}")
     if wrong and case.unless.get(tier) in tiered.facts["gaps"]:  # and the report says so
         pytest.xfail(case.unless[tier])
     assert not wrong, f"row {case.row}, {tier}: it {case.tries}\n" + "\n".join(f"· {sentence}" for sentence in wrong)
+
+
+def worlds_left(server: Server) -> list[str]:
+    """Folders of worlds that are still there, a while after they have ended."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := list(server.folder.glob("world-*"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for folder in found:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [f"left behind: {folder.name}" for folder in found]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.unless], ids=lambda case: case.name)

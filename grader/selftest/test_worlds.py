@@ -65,13 +65,13 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
 @LINUX
 def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
     program = "import time; from grader.worlds.server_process import Server; s = Server.start(); s.facts()"
-    program += "; print(s.process.pid, s.address, flush=True); time.sleep(60)"
+    program += "; print(s.process.pid, s.folder, flush=True); time.sleep(60)"
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    pid, address = owner.stdout.readline().split()
+    pid, folder = owner.stdout.readline().split()
     owner.kill()
     owner.wait()
     eventually(lambda: not Path(f"/proc/{pid}").exists())
-    eventually(lambda: not Path(address).parent.exists())
+    eventually(lambda: not Path(folder).exists())
 
 
 @LINUX
@@ -97,7 +97,9 @@ def shown(rank, pipe):
 world._on_output = shown
 world.run()
 """
-    judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    judge = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT, pass_fds=[server.door]
+    )
     pids = [int(pid) for pid in judge.stdout.readline().split()]
     assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
     judge.send_signal(signal.SIGKILL)

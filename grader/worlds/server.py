@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REQUEST_BYTES = 4096
@@ -76,6 +76,8 @@ class Kept:
 
     judge: int  # the judge's socket: closed when nothing of the world is left, which the judge waits for
     users: set[int]
+    folder: str
+    cleans: bool = False  # it is no keeper, but removes what one has left
 
 
 class Keepers:
@@ -91,12 +93,12 @@ class Keepers:
         self.ruins: list[Kept] = []  # worlds whose keeper did not end them
         self.patience: float | None = None  # seconds until the next look, though nothing happens
 
-    def add(self, pid: int, judge: int, users: set[int]) -> None:
-        self.kept[pid] = Kept(os.dup(judge), users)
+    def add(self, pid: int, judge: int, users: set[int], folder: str) -> None:
+        self.kept[pid] = Kept(os.dup(judge), users, folder)
 
     def look_after(self) -> None:
         """Collect the keepers that have ended, and end what these have left."""
-        from grader.worlds import ending, sweep
+        from grader.worlds import ending
 
         ending.signals(self.wake)
         ended = [pid for pid in list(self.kept) if self._has_ended(pid)]
@@ -104,12 +106,26 @@ class Keepers:
             return
         users = set().union(*(ruin.users for ruin in self.ruins))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        self.patience = None if finished and not self.ruins else 0.05
-        if self.ruins and finished:
-            sweep.sweep(users, met, files=not self.tier.landlock)
+        self.patience = None if finished and not self.ruins else 0.05  # once more after a ruin: somebody may be overlooked
+        if finished:
             for ruin in self.ruins:
-                os.close(ruin.judge)
+                self._clean(ruin, met)
             self.ruins = []
+
+    def _clean(self, ruin: Kept, met: set[int]) -> None:
+        """Remove what else is left of a world, in a process of its own: it may be much."""
+        from grader.worlds import sweep
+
+        pid = os.fork()
+        if pid:
+            self.kept[pid] = replace(ruin, cleans=True)
+            return
+        try:
+            self.forget()
+            sweep.sweep(ruin.users, met, files=not self.tier.landlock)
+            shutil.rmtree(ruin.folder, ignore_errors=True)
+        finally:
+            os._exit(0)
 
     def _has_ended(self, pid: int) -> bool:
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
@@ -118,7 +134,7 @@ class Keepers:
         if not ended or os.WIFSTOPPED(status):
             return False
         kept = self.kept.pop(pid)
-        if status:
+        if status and not kept.cleans:
             self.ruins.append(kept)
         else:
             os.close(kept.judge)
@@ -214,7 +230,7 @@ def _start_world(
     pid = os.fork()
     if pid:
         users = place.users(request["size"], pid) if confinement.TIERS[tier].uid else set()
-        return keepers.add(pid, judge, users)
+        return keepers.add(pid, judge, users, request["folder"])
     code = 1
     try:
         keepers.forget()

@@ -107,19 +107,55 @@ def parent(pid=None):
     return found
 
 
-def server_address():
-    """Where the fork server listens: a forked process still has its command line."""
+def server_names():
+    """What a fork server may be called, should it ever have a name: among the words it was started with, and all sockets."""
     words = Path("/proc/self/cmdline").read_bytes().decode().split("\0")
-    return next(word for word in words if word.endswith("/socket"))
+    with contextlib.suppress(OSError):
+        words += Path("/proc/net/unix").read_text().split()
+    return [word for word in dict.fromkeys(words) if word.endswith("/socket")]
 
 
-def ask(address, message, descriptors=()):
+def call_up(name, message, descriptors=()):
+    """A connection to what listens there, with a question sent. A closed one belongs to a process that is dead by now."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(2)
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            connection.connect(name)
+            if message:
+                socket.send_fds(connection, [message], list(descriptors))
+        os._exit(0)
+    return pid, connection
+
+
+def ask(name, message, descriptors=()):
     """What a fork server answers; raises where it does not."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(2)
-        connection.connect(address)
+        connection.connect(name)
         socket.send_fds(connection, [message], list(descriptors))
         return connection.recv(100) or [][0]
+
+
+def ask_by(door, message, descriptors=()):
+    """What a fork server answers to a datagram that comes through this descriptor; raises where it does not."""
+    mine, its = socket.socketpair()
+    mine.settimeout(2)
+    with socket.socket(fileno=os.dup(door)) as sender:
+        if (sender.family, sender.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
+            raise ValueError("gloo's, or the wire")
+        socket.send_fds(sender, [message], [its.fileno(), *descriptors], socket.MSG_DONTWAIT)
+    its.close()
+    return mine.recv(100) or [][0]
+
+
+def descriptors_of(pid):
+    """Copies of another process's descriptors, as far as it gives them away."""
+    libc = ctypes.CDLL(None)
+    handle = libc.syscall(434, pid, 0)  # pidfd_open
+    copies = [libc.syscall(438, handle, number, 0) for number in range(3, 40)]  # pidfd_getfd
+    return [copy for copy in copies if copy >= 0]
 
 
 def nonce():
