@@ -19,7 +19,9 @@ from grader.worlds.server_process import Server
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 RUN = "LOCKSTEP_RUN"  # names the JSON file that describes this grading run to all its processes
-SERVER = "LOCKSTEP_SERVER"  # the address of a fork server that is there already, whose socket this process has inherited
+SERVER = (
+    "LOCKSTEP_SERVER"  # the address of a fork server that is there already, whose socket this process has inherited
+)
 
 
 class CannotGrade(RuntimeError):

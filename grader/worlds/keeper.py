@@ -73,9 +73,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             removal.remove(world["folder"])
 
 
-def _look_after(
-    judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds
-) -> None:
+def _look_after(judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
     looked = time.monotonic()
     while True:

@@ -106,7 +106,9 @@ class Keepers:
             return
         users = set().union(*(ruin.users for ruin in self.ruins))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        self.patience = None if finished and not self.ruins else 0.05  # once more after a ruin: somebody may be overlooked
+        self.patience = (
+            None if finished and not self.ruins else 0.05
+        )  # once more after a ruin: somebody may be overlooked
         if finished:
             for ruin in self.ruins:
                 self._clean(ruin, met)
@@ -114,7 +116,7 @@ class Keepers:
 
     def _clean(self, ruin: Kept, met: set[int]) -> None:
         """Remove what else is left of a world, in a process of its own: it may be much."""
-        from grader.worlds import sweep
+        from grader.worlds import removal, sweep
 
         pid = os.fork()
         if pid:
@@ -123,7 +125,7 @@ class Keepers:
         try:
             self.forget()
             sweep.sweep(ruin.users, met, files=not self.tier.landlock)
-            shutil.rmtree(ruin.folder, ignore_errors=True)
+            removal.remove(ruin.folder)
         finally:
             os._exit(0)
 
