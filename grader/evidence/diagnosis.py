@@ -199,7 +199,10 @@ def _likely(*sentence: str) -> Line:
 
 
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
-    return Trouble("Deadlock: no rank can go on.", _standing(report, waiting, call) + _why(report, waiting, call))
+    standing = _standing(report, waiting, call)
+    if not waiting and not _likely_cause(report, waiting, call):
+        return Trouble("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
+    return Trouble("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:

@@ -63,6 +63,7 @@ class Watch:
 
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)  # since when nothing has moved
     looked: float = 0.0
+    starved: dict[int, float] = field(default_factory=dict)  # process → seconds that it has waited for a processor
 
     def moved(self) -> None:
         self.looks.clear()
@@ -70,6 +71,7 @@ class Watch:
     def look(self, pids: Iterable[int], now: float) -> float:
         """How many seconds the processes have been idle, as far as has been looked."""
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
+        self.starved |= {pid: max(thread.queued for thread in threads.values()) / 1e9 for pid, threads in seen.items()}
         if self.looks and any(thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])):
             self.moved()
         self.looks.append((now, seen))
@@ -115,6 +117,19 @@ FRAME = re.compile(
 )
 MOST_THREADS = 64
 MOST_FRAMES = 100  # of a thread: faulthandler shows no more
+
+
+IMPORTS = "<frozen importlib"
+
+
+def imports(stack: list[Place], stage: Path) -> bool:
+    """Whether this thread imports something that is not the student's: torch does so when a function is used for the first time."""
+    for place in stack:
+        if _is_own(place, stage):
+            return False
+        if place.file.startswith(IMPORTS):
+            return True
+    return False
 
 
 def parse_stacks(text: str) -> list[list[Place]]:

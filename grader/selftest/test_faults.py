@@ -692,3 +692,60 @@ def test_a_list_that_is_refilled_is_not_its_tensors(submit):
     world = submit("def broken(xs): xs[:] = [xs[0] + 1]")
     (run,) = world(1, call("collectives.broken", [X]))
     run.leaves_arguments([X], named="the list")
+
+
+# ——— honest programs that take their time
+
+
+def test_what_a_library_imports_on_first_use_has_time(submit):
+    """``import sympy`` stands for what torch imports when somebody first uses a part of it: more than this call may compute."""
+    world = submit(
+        """
+        def broken(x):
+            import sympy
+            return x
+        """,
+        cpu_seconds=0.1,
+    )
+    (run,) = world(1, call("collectives.broken", X))
+    run.returns(X)
+
+
+def test_a_module_of_the_students_own_has_no_more_time_than_a_call(submit):
+    world = submit(
+        """
+        def broken(x):
+            import importlib
+            return importlib.reload(sys.modules[__name__])
+        if "torch.distributed" in sys.modules and dist.is_initialized():
+            while dist.get_rank() == 0:
+                pass
+        """,
+        cpu_seconds=0.5,
+    )
+    assert "0.5 seconds of processor time" in verdict(world, 1)
+
+
+def test_ranks_that_wait_without_an_operation_are_no_deadlock(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.new_group([0, 1])
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "No rank goes on, and no operation of theirs is open." in message and "new_group" in message
+    assert "Deadlock" not in message
+
+
+def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(submit):
+    """A new group wants all ranks: the one that the check holds back, too."""
+    world = submit("""
+        def broken(x, action):
+            dist.new_group([0, 1])
+            action()
+            return x
+        """)
+    late = {1: Hold(until="action ended", on=0)}
+    (run,) = world(2, call("collectives.broken", X, Probe("action"), holds=late))
+    run.returns(X, X)

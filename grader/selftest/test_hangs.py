@@ -158,6 +158,15 @@ def test_the_students_innermost_line_is_found(stacks, expected):
     assert own_place(stacks, STAGE) == expected
 
 
+def test_an_import_is_told_from_a_loop_in_a_file_of_the_stage():
+    stage = Path("/stage")
+    own, torchs = Place("/stage/handout/collectives.py", 3, "f"), Place("/lib/torch/utils/checkpoint.py", 9, "<module>")
+    machinery = Place("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed")
+    assert hangs.imports([torchs, machinery, own], stage)
+    assert not hangs.imports([own, machinery], stage)  # the file itself is being imported
+    assert not hangs.imports([torchs, own], stage)
+
+
 def test_a_line_that_cannot_be_read_is_empty(tmp_path):
     (tmp_path / "short.py").write_text("one line\n")
     assert source(Place(str(tmp_path / "short.py"), 1, "f")) == "one line"
@@ -262,6 +271,14 @@ def test_a_process_that_ends_does_not_hide_that_the_others_sleep(body):
     body.look()
     body.pulses[1] = {}
     assert body.look() == pytest.approx(0.1)
+
+
+def test_waiting_for_a_processor_is_counted(body):
+    body.look()
+    body.work(1, 0.1, queued=3.0)
+    body.work(2, 0.1, queued=0.5)
+    body.look()
+    assert body.watch.starved == pytest.approx({1: 4.0, 2: 1.5})
 
 
 def test_where_nothing_can_be_seen_patience_is_longer(body):

@@ -21,6 +21,7 @@ from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
+PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 WAITS = str(ENGINE / "grader" / "evidence" / "waits.py")
 
 
@@ -29,8 +30,9 @@ class Limits:
     """When a world has had enough. Processor time for what computes, so that a slow machine is no fault of a student's."""
 
     cpu_seconds: float = 5.0
-    wall_seconds: float = 20.0  # for one call
-    world_seconds: float = 40.0  # for all calls of a world
+    import_seconds: float = 15.0  # of processor time, beyond that, for what torch imports on first use
+    wall_seconds: float = 20.0  # for one call; time in which ranks wait for a processor does not count
+    world_seconds: float = 40.0  # for all calls of a world; likewise
     output_bytes: int = 1 << 20
     output_kept: int = 1 << 14
     events: int = 50_000
@@ -71,6 +73,8 @@ class World:
         self.failed_at: float | None = None
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}
+        self.cpu_allowed = limits.cpu_seconds
+        self.starved_before: dict[int, float] = {}
         # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
         self.awaited = {(hold.on, i, hold.until) for i, call in enumerate(calls) for hold in call.holds.values()}
         self.passed: set[tuple[int, int, str]] = set()
@@ -266,10 +270,10 @@ class World:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
         rank.outcomes[call] = outcome
-        self.call_began, self.cpu_before = time.monotonic(), {}
+        self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
         self._release()
 
-    def _release(self) -> None:
+    def _release(self, everybody: bool = False) -> None:
         """Let held ranks go whose mark has been passed, or will never be."""
         for rank in self.report.ranks:
             call = rank.held
@@ -277,7 +281,7 @@ class World:
                 continue
             hold = self.calls[call].holds[rank.rank]
             awaited = self.report.ranks[hold.on]
-            if (hold.on, call, hold.until) in self.passed or call in awaited.outcomes:
+            if everybody or (hold.on, call, hold.until) in self.passed or call in awaited.outcomes:
                 self.released.add((rank.rank, call))
                 rank.held = None
                 try:
@@ -344,16 +348,16 @@ class World:
         idle = self.watch.look(watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now)
         if not silent:
             self.watch.moved()
-        if max(used.values(), default=0.0) > self.limits.cpu_seconds:
+        if max(used.values(), default=0.0) > self.cpu_allowed:
             for rank, pid in self.pids.items():
-                self.report.ranks[rank].busy = used.get(pid, 0.0) > self.limits.cpu_seconds / 2
+                self.report.ranks[rank].busy = used.get(pid, 0.0) > self.cpu_allowed / 2
             limit = f"{self.limits.cpu_seconds:g} seconds of processor time"
             if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
                 limit += ", most of it in processes that a rank has started,"
             self._ask_stacks(now, "late", limit)
-        elif now - self.call_began > self.limits.wall_seconds:
+        elif now - self.call_began - self._starved(self.starved_before) > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
-        elif now - self.began > self.limits.world_seconds:
+        elif now - self.began - self._starved({}) > self.limits.world_seconds:
             self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
         elif idle >= hangs.IDLE_SECONDS:
             self._ask_stacks(now, "stuck", "")
@@ -363,6 +367,11 @@ class World:
         spent = self.spending.look(list(self.pids.values()))
         self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
+
+    def _starved(self, before: dict[int, float]) -> float:
+        """Return the seconds since then in which a rank waited for a processor: the machine's fault, up to a bound."""
+        waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
+        return min(waited, PATIENCE * self.limits.wall_seconds)
 
     def _ask_stacks(self, now: float, verdict: str, limit: str) -> None:
         self.verdict_pending, self.report.limit = verdict, limit
@@ -390,14 +399,33 @@ class World:
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         if (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
-            self.report.ending = "stuck"
+            if any(rank.held is not None for rank in self.report.ranks) and not examine(self.report.trails)[1]:
+                self._release(
+                    everybody=True
+                )  # the others wait for these, in what is no operation: a new group, perhaps
+                self.watch.moved()
+            else:
+                self.report.ending = "stuck"
+        elif self.verdict_pending == "late" and self._may_import(asked):
+            self.cpu_allowed += self.limits.cpu_seconds
+            self.call_began = now
         elif self.verdict_pending == "late":
             self.report.ending = "late"
         else:
             self.watch.moved()  # asleep, but not in a communication: it may wake up
 
+    def _may_import(self, asked: list[RankReport]) -> bool:
+        """Whether a rank has used its time for what torch imports on first use, and may have more."""
+        most = self.limits.cpu_seconds + self.limits.import_seconds
+        stage = self.report.stage
+        importing = [rank for rank in asked if any(hangs.imports(stack, stage) for stack in rank.stacks)]
+        return bool(importing) and self.cpu_allowed < most
+
     def _is_stuck(self, asked: list[RankReport]) -> bool:
-        """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times."""
+        """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times.
+
+        Where no operation of theirs is open, they only seem to: they may wait for something that comes by itself.
+        """
         _, waiting = examine(self.report.trails)
         open_on = {w.operation.rank for w in waiting}
         stage = self.report.stage
@@ -412,4 +440,5 @@ class World:
             self.doubts = 0
             return False
         self.doubts += 1
-        return all(map(communicates, asked)) or self.doubts >= hangs.DOUBTS
+        certain = all(map(communicates, asked)) and any(rank.rank in open_on for rank in asked)
+        return certain or self.doubts >= hangs.DOUBTS
