@@ -204,6 +204,8 @@ class Week:
             if decision.note or sum(other.runs[0].graded for other in window) >= self.most:
                 self.extra.append(one.created)
                 self.promises.clear()  # it counts, too
+            # What is told is a whole minute; this may have come in the seconds between the limit's end and that minute.
+            self.promises = [promise for promise in self.promises if promise >= one.created + MINUTE]
             if not decision.note:
                 known = sum(other.was_graded(start) for other in window)
                 assert known < self.most + unsure, "more are graded than the limit"
@@ -309,6 +311,7 @@ def test_refusals_do_not_count_and_their_sentences_do_not_add_up():
         (1, [Earlier(NOON - HOUR)]),  # no results to show again
         (1, [Earlier(NOON - HOUR, scored=False)]),  # still being graded
         (1, [Earlier(NOON - HOUR, error=True, results=graded())]),  # failed: does not count
+        (1, [Earlier(NOON - 2 * HOUR), Earlier(NOON - HOUR, error=True, results=graded())]),  # what a failure left
         (1, [Earlier(NOON - HOUR, results=graded(tests=[]))]),
         (1, [Earlier(NOON - HOUR, results=graded(tests=[{"score": float("nan")}]))]),
         (1, [Earlier(NOON - HOUR, results=graded(text="\ud800"))]),
@@ -334,6 +337,26 @@ def test_a_run_long_after_the_upload_is_a_regrade_and_does_not_count_if_it_was_r
     allowed, document = decide(DAILY[2], one, NOON + 10 * MINUTE), graded()
     allowed.remember(document)
     assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, True] and not allowed.note
+
+
+def test_what_is_known_of_a_submission_stays_in_a_regrade():
+    known = earlier(2, extra_data={"uploads": [entry(2), entry(0, False, id=9)]})
+    document = graded()
+    decide(DAILY[3], upload(*known), NOON).remember(document)
+    assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, False]
+
+
+def test_without_a_list_it_is_worked_out_who_was_graded():
+    found = decide(DAILY[2], upload(*earlier(*range(23, 0, -1))), NOON).instead
+    assert [past["graded"] for past in found["extra_data"]["uploads"]] == [True, True] + [False] * 22
+    assert told(found) == NOON + HOUR
+
+
+def test_the_time_that_is_told_leaves_room_for_one_that_is_still_being_graded():
+    first, running, latest = (
+        Earlier(NOON - h * HOUR, scored=h != 3, results=graded() if h == 2 else None) for h in (5, 3, 2)
+    )
+    assert told(decide(DAILY[2], upload(first, running, latest), NOON).instead) == NOON + 21 * HOUR
 
 
 def test_one_graded_in_doubt_counts():
