@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,3 +82,11 @@ def start_contained() -> Server:
     thread.start()
     thread.join()
     return started[0]
+
+
+def eventually(condition) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("not within twelve seconds")

@@ -4,6 +4,8 @@ import ctypes
 import json
 import os
 import platform
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,9 +18,10 @@ import pytest
 from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
 from grader.selftest.conftest import PREAMBLE
-from grader.selftest.grading import ROOT
-from grader.worlds import confinement, container, syscalls, world as worlds
+from grader.selftest.grading import ROOT, eventually
+from grader.worlds import confinement, container, ending, syscalls, world as worlds
 from grader.worlds.confinement import TIERS
+from grader.worlds.platform import close_from
 from grader.worlds.server_process import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
@@ -310,37 +313,94 @@ def test_processes_are_counted(confined, grounds):
         world(1, *many)[0].values()
 
 
-@pytest.mark.parametrize("who", ["rank", "orphan"])
-def test_the_server_serves_no_rank(confined, grounds, who):
-    """Nor what a rank has started and left. The server's own user can reach it: then it looks who asks."""
-    source = f"""
-        import json, socket
+LEAVES = """
+def f():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(1, f"{os.getppid()} {os.getpid()}\\n".encode())
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
+    os.write(1, f"{os.getppid()} {os.getpid()}\\n".encode())
+    time.sleep(60)
+"""
 
-        def rank():
-            try:
-                os.chdir({os.path.dirname(confined.address)!r})
-                connection = socket.socket(socket.AF_UNIX)
-                connection.connect("socket")
-            except OSError:
-                return "not reached"
-            try:
-                connection.sendall(json.dumps({{"hello": True}}).encode())
-                return connection.recv(1000).decode() or "refused"
-            except OSError:
-                return "refused"
 
-        def orphan():
-            read, write = os.pipe()
-            if os.fork() == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    time.sleep(0.2)
-                    os.write(write, rank().encode())
-                os._exit(0)
-            return os.read(read, 1000).decode()
-        """
-    own_user = TIERS[confined.facts()["tier"]].uid
-    assert told(inside(confined, grounds, source), who) == repr("not reached" if own_user else "refused")
+@pytest.mark.parametrize("which, number", [("keeper", "SIGKILL"), ("keeper", "SIGSTOP"), ("server", "SIGKILL")])
+def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, number):
+    """Ranks, and a process that one of them has left: whether the keeper is killed or stopped, or the server is killed."""
+    (grounds / "submission").mkdir()
+    (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
+    folder = stage(grounds / "submission", grounds / "stage").folder
+    server = confined
+    if which == "server":  # one of its own
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOCKSTEP_TIER", confined.facts()["tier"])
+            server = Server.start()
+    world = worlds.World(server, 2, [call("collectives.f").spread(2)], folder, "cpu", worlds.Limits())
+    seen, known = world._on_output, set()
+
+    def on_output(rank, pipe):
+        seen(rank, pipe)
+        lines = [line.split() for r in world.report.ranks for line in r.output.splitlines()]
+        if len(lines) == 4 and not known:
+            known.update(int(pid) for _, pid in lines)
+            keeper = next(int(parent) for parent, pid in lines if int(pid) in world.pids.values())
+            os.kill(keeper if which == "keeper" else server.process.pid, getattr(signal, number))
+
+    world._on_output = on_output
+    report = world.run()
+    assert report.ending == "lost" and not report.grader_fault
+    if which == "server":
+        eventually(lambda: not any(map(alive, known)))
+        server.stop()
+    assert len(known) == 4 and not any(map(alive, known))  # gone before the judge goes on
+    eventually(lambda: not list(server.folder.glob("world-*")) or not server.folder.exists())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_a_user_is_ended_and_nobody_else():
+    users = [confinement.user_of(os.getpid(), rank) for rank in (0, 1)]
+    sleepers = [subprocess.Popen(["sleep", "60"], user=user, start_new_session=True) for user in (*users, None)]
+    try:
+        for user in (0, os.getuid(), 65534, confinement.UIDS.stop):
+            ending.end_user(user)
+        assert [sleeper.poll() for sleeper in sleepers] == [None] * 3
+        ending.end_user(users[0])
+        assert sleepers[0].wait(5) == -signal.SIGKILL
+        assert [sleeper.poll() for sleeper in sleepers[1:]] == [None] * 2
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+
+
+def test_descriptors_are_closed_however_high():
+    """And the first ones are not."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+            os.dup2(write, 4)
+            for number in (5, 300, 4096, 9000):
+                os.dup2(read, number)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # as a rank's is by then
+            close_from(5)
+            os.write(4, repr(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with open(read, "rb") as answer:
+        assert answer.read() == b"[0, 1, 2, 3, 4]"
 
 
 @pytest.mark.parametrize("function", ["guesses", "average"])

@@ -1,7 +1,9 @@
 """Worlds come up in every way there is, and go with whoever asked for them."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,8 @@ import pytest
 
 from grader.face import call
 from grader.intake.stage import stage
-from grader.selftest.grading import ROOT
-from grader.worlds import platform
+from grader.selftest.grading import ROOT, eventually
+from grader.worlds import keeper, place, platform
 from grader.worlds.platform import family
 from grader.worlds.server_process import Server, WorldsUnavailable
 from grader.worlds.world import Limits, World
@@ -107,14 +109,6 @@ world.run()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
-def eventually(condition) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("not within twelve seconds")
-
-
 @LINUX
 @pytest.mark.parametrize("listed", [True, False])
 def test_children_are_found(monkeypatch, listed):
@@ -142,3 +136,132 @@ def test_children_are_found(monkeypatch, listed):
         go.set()
         thread.join()
     assert started[0].pid not in family(os.getpid())
+
+
+# ——— who may ask, and for what
+
+
+ASKS = "import sys; from grader.worlds.server_process import Server; print(Server(sys.argv[1]).facts()['way'])"
+
+
+def test_who_has_not_inherited_the_servers_socket_cannot_ask(server):
+    """Nor does another file of the same number serve. It has no name that one could call."""
+    with open(os.devnull) as other:
+        for handed in ([server.door], [], [other.fileno()]):
+            address = server.address if handed != [other.fileno()] else f"{handed[0]}:{server.address.split(':')[1]}"
+            line = [sys.executable, "-c", ASKS, address]
+            done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, pass_fds=handed, timeout=60)
+            if handed == [server.door]:
+                assert done.stdout.strip() in ("fork", "spawn"), done.stderr
+            else:
+                assert done.stdout == "" and "has not inherited the socket of the fork server" in done.stderr
+
+
+def test_a_stage_shows_nothing_of_ours(tmp_path, server):
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(ROOT / "grader")
+    inside = tmp_path / "link" / "selftest"
+    for path in (ROOT, ROOT / "grader", ROOT / "grader" / "hidden", Path("/"), inside, tmp_path / "link"):
+        assert "stage" in place.refusal(str(path), ROOT), path
+    for path in ("stage", f"{tmp_path}/x/../stage", f"{tmp_path}/file", f"{tmp_path}/nowhere"):
+        assert "stage" in place.refusal(path, ROOT), path
+    assert place.refusal(str(tmp_path / "stage"), ROOT) == ""
+    report = World(server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()).run()
+    assert report.ending == "lost" and not report.ranks[0].outcomes
+
+
+def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions):
+    asked = {"size": 1, "stage": str(solutions), "device": "cpu", "memory": 1 << 30, "folder": str(tmp_path)}
+    wires = [socket.socketpair() for _ in range(3)]
+    with server.request(asked, [its.fileno() for _, its in wires]) as judge:
+        assert "pids" in json.loads(judge.makefile().readline())
+    for pair in wires:
+        for end in pair:
+            end.close()
+    assert list(tmp_path.glob("r*")) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{", b'{"size": 1}', b'{"size": -1, "stage": "/"}', b'{"size": "1", "stage": 7}', b"\xff" * 9000],
+)
+def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
+    """A request is one datagram: whoever leaves it unfinished keeps nobody waiting, and is answered by an end of file."""
+    mine, its = socket.socketpair()
+    with its:
+        server._send(data, [its.fileno()])
+    mine.settimeout(30)
+    with mine:
+        assert mine.recv(1) == b""
+    assert values(server, solutions, 1) == [[1.0] * 4]
+
+
+# ——— a keeper that meets what nobody has foreseen
+
+
+def too_deep(*_):
+    raise RecursionError("too deep")
+
+
+def started(descriptors, home) -> int:
+    """A rank that leaves a process in another session, says who both are, and ends soon."""
+    pid = os.fork()
+    if pid == 0:
+        left = os.fork()
+        if left == 0:
+            os.setsid()
+            time.sleep(30)
+        Path(home.folder, "who").write_text(f"{os.getpid()} {left}")
+        os.rename(Path(home.folder, "who"), Path(home.stage, "who"))
+        time.sleep(0.3)
+        os._exit(0)
+    return pid
+
+
+def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
+    """What a keeper says to a judge who ends the world when this word has come; and how the keeper ended."""
+    world = {"size": 1, "folder": str(folder), "stage": str(stage), "device": "cpu", "memory": 1 << 30}
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ours.close()
+            spoil()
+            keeper.keep(theirs, [list(os.pipe())], started, world, "none")
+            code = 0
+        finally:
+            os._exit(code)
+    theirs.close()
+    said = []
+    for line in ours.makefile():
+        said.append(json.loads(line))
+        if says in said[-1] and says != "fault":
+            ours.sendall(b"end")
+    _, status = os.waitpid(pid, 0)
+    return said, os.waitstatus_to_exitcode(status)
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "owner, name, says, told",
+    [
+        (keeper, "Bounds", "fault", "the keeper of this world failed: RecursionError: too deep"),
+        (keeper.place, "prepare", "fault", "the keeper of this world failed: RecursionError: too deep"),
+        (keeper.os, "waitstatus_to_exitcode", "fault", "the keeper of this world failed: RecursionError: too deep"),
+        (keeper.Bounds, "excess", "limit", "left what cannot be measured (RecursionError)"),
+        (keeper.sweep, "sweep_memory", "rank", 0),
+        (keeper.shutil, "rmtree", "rank", 0),
+    ],
+)
+def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
+    """It says so in a sentence, and nobody is left."""
+    (folder := tmp_path / "folder").mkdir()
+    said, code = kept(lambda: setattr(owner, name, too_deep), says, tmp_path, folder)
+    assert code == 0 and said[-1] == {"gone": True}
+    assert [line[says] for line in said if says in line][:1] == [told]
+    who = (tmp_path / "who").read_text().split() if (tmp_path / "who").exists() else []
+    assert len(who) == (0 if "pids" not in said[0] else 2)
+    assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
+    assert folder.exists() == (name == "rmtree")
