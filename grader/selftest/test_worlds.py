@@ -265,3 +265,19 @@ def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
     assert len(who) == (0 if "pids" not in said[0] else 2)
     assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
     assert folder.exists() == (name == "rmtree")
+
+
+@LINUX
+def test_a_keeper_that_is_stuck_is_ended(tmp_path):
+    """By the system; the server then ends its world: see ``test_a_world_ends_with_whoever_looks_after_it``."""
+    (folder := tmp_path / "folder").mkdir()
+
+    def stick():
+        keeper.STUCK_SECONDS = 1
+        keeper.Bounds.excess = lambda *_: time.sleep(60)
+
+    said, code = kept(stick, "never", tmp_path, folder)
+    assert code == -signal.SIGALRM and "gone" not in said[-1]
+    for pid in (tmp_path / "who").read_text().split():
+        if Path(f"/proc/{pid}").exists():
+            os.kill(int(pid), signal.SIGKILL)

@@ -22,7 +22,7 @@ from grader.worlds.excess import Bounds
 from grader.worlds.place import Place
 
 LOOK_EVERY = 0.1  # seconds
-STUCK_SECONDS = 30  # that the keeper may spend without a look at its world; then the system ends it
+STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a keeper
 
 Start = Callable[[list[int], Place], int]
 
