@@ -35,7 +35,7 @@ def asked(tmp_path_factory):
     """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is played by another program."""
     folder = tmp_path_factory.mktemp("make")
     told, player = folder / "told", folder / "player"
-    player.write_text(f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w').write('\\0'.join(sys.argv[1:]))\n")
+    player.write_text(f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w', newline='').write('\\0'.join(sys.argv[1:]))\n")
     player.chmod(0o755)
 
     def ask(target: str, by_environment: bool = False, **values: str) -> list[str]:
@@ -47,7 +47,7 @@ def asked(tmp_path_factory):
         done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert not (folder / "pwned").exists(), "a value was carried out as a command"
-        return told.read_text().split("\0")
+        return told.read_bytes().decode().split("\0")
 
     return ask
 

@@ -252,7 +252,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
         (keeper.os, "waitstatus_to_exitcode", "fault", "the keeper of this world failed: RecursionError: too deep"),
         (keeper.Bounds, "excess", "limit", "left what cannot be measured (RecursionError)"),
         (keeper.sweep, "sweep_memory", "rank", 0),
-        (keeper.shutil, "rmtree", "rank", 0),
+        (keeper.removal, "remove", "rank", 0),
     ],
 )
 def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
@@ -264,7 +264,7 @@ def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
     who = (tmp_path / "who").read_text().split() if (tmp_path / "who").exists() else []
     assert len(who) == (0 if "pids" not in said[0] else 2)
     assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
-    assert folder.exists() == (name == "rmtree")
+    assert folder.exists() == (name == "remove")
 
 
 @LINUX
