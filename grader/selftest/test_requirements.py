@@ -129,11 +129,13 @@ def test_setuptools_finds_the_pythons_that_are_supported():
 # ——— setup.sh, with a Python that only writes down what it is asked to do
 
 
-def run_setup(folder: Path, fails: str = "", **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+def run_setup(folder: Path, fails: str = "", ini: bytes = b"", **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
     """Run the autograder's setup.sh. Returns how it ended, and what its environment's Python was called with."""
     pack.write(pack.autograder(), folder / "autograder.zip")
     with zipfile.ZipFile(folder / "autograder.zip") as archive:
         archive.extractall(folder)
+    if ini:
+        (folder / "settings.ini").write_bytes(ini)
     inner = f"""#!/bin/sh
 echo "$@" >> called
 case "$*" in *"{fails or 'nothing of this kind'}"*) exit 1 ;; esac
@@ -163,6 +165,14 @@ def test_gradescope_takes_another_torch_where_one_is_asked_for(tmp_path, asked):
     _, called = run_setup(tmp_path, TORCH=asked, TORCH_INDEX="")
     (torch,) = [call for call in called if "torch==" in call]
     assert torch.endswith("install --quiet torch==2.9.1")
+
+
+def test_settings_may_come_from_another_editor(tmp_path):
+    """With line ends of Windows, and with comments behind values."""
+    ini = b"[install]\r\ntorch = 2.9.1  ; for now\r\ntorch_index = https://example.org/whl \r\n"
+    _, called = run_setup(tmp_path, ini=ini)
+    (torch,) = [call for call in called if "torch==" in call]
+    assert torch.endswith("--index-url https://example.org/whl torch==2.9.1")
 
 
 @pytest.mark.parametrize("fails", ["--require-hashes", "--no-deps", "check", "import torch"])

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 trap 'echo "setup.sh failed: why is said above. Settings are in settings.ini: python, torch, torch_index." >&2' ERR
 
 # The settings of settings.ini; an environment variable of the same name in capitals wins.
-setting() { sed -n "s/^$1 *= *//p" settings.ini | head -n 1; }
+setting() { sed -n "s/\r\$//; s/[[:space:]][;#].*//; s/^$1 *= *//p" settings.ini | head -n 1 | sed 's/ *$//'; }
 PYTHON="${PYTHON-$(setting python)}"
 TORCH="${TORCH-$(setting torch)}"
 TORCH_INDEX="${TORCH_INDEX-$(setting torch_index)}"
