@@ -18,7 +18,7 @@ import numpy as np
 
 from grader.judging.compare import EXACT, Tolerance, rounding
 from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
-from grader.worlds.arrays import Leaf, Probe, Strided
+from grader.worlds.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.worlds.report import Call, Hold, Runner
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "World",
     "call",
     "each",
+    "mixed",
     "rounding",
     "tensor",
 ]
@@ -50,6 +51,13 @@ class Each:
 def each(*values: Any) -> Each:
     """``each(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
     return Each([as_argument(value) for value in values])
+
+
+def mixed(*arrays: Any, first: int = 1) -> Each:
+    """``each(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
+    a transposed slice on rank 2, and a contiguous tensor on rank 3. None stays None."""
+    layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
+    return each(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
 
 
 @dataclass(frozen=True)
@@ -81,17 +89,24 @@ class Request:
         of_student = self.options["driver"] in ("plain", "in_turn", "twice", "generator")  # else some are the driver's
         named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
-            value = value.values[0] if isinstance(value, Each) else value
-            if isinstance(value, Strided):
-                text = f"{value.array.dtype} {value.array.shape} non-contiguous"
-            elif isinstance(value, np.ndarray):
-                text = f"{value.dtype} {value.shape}"
+            of_ranks = value.values if isinstance(value, Each) else [value]
+            value = of_ranks[0]
+            if isinstance(value, (np.ndarray, Strided)):
+                array = value.array if isinstance(value, Strided) else value
+                text = f"{array.dtype} {array.shape}{_layout_note(of_ranks)}"
             elif isinstance(value, (int, float, str)):
                 text = repr(value)
             else:
                 continue
             parts.append(f"{name}={text}" if name else text)
         return ", ".join(parts)
+
+
+def _layout_note(of_ranks: Sequence[Any]) -> str:
+    layouts = {own.layout if isinstance(own, Strided) else "contiguous" for own in of_ranks if own is not None}
+    if layouts == {"contiguous"}:
+        return ""
+    return " non-contiguous" if len(layouts) == 1 else " laid out differently from rank to rank"
 
 
 def call(

@@ -332,7 +332,7 @@ def _by_path(value: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
 def _arrays(value: Any) -> list[np.ndarray]:
     """All tensors in nested arguments."""
     if isinstance(value, (Strided, Leaf)):
-        return [value.array]
+        return _arrays(value.array)
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, dict):

@@ -74,7 +74,7 @@ def test_arbitrary_results_are_values_or_refused(tree, blob):
         [{"dict": [["a"]]}],
         [{"tensor": "7"}],
         [{"tensor": ["0"]}],
-        [{"tensor": "0", "strided": False}],
+        [{"tensor": "0", "layout": "contiguous"}],
         [{"other": 3}],
         [{"probe": "p"}],
     ],

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from grader.face import call, mixed
 from grader.worlds import arrays, tensors
-from grader.worlds.arrays import Foreign, Probe, Strided
+from grader.worlds.arrays import Foreign, Leaf, Probe, Strided
 
 CPU = torch.device("cpu")
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_]
@@ -113,14 +114,33 @@ def test_several_values_share_one_blob():
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 4), (), (0, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
-def test_strided_arguments_are_equal_in_memory_that_is_not_contiguous(dtype, shape):
+@pytest.mark.parametrize("layout", arrays.LAYOUTS)
+def test_strided_arguments_are_equal_in_memory_of_their_layout(dtype, shape, layout):
     array = np.asarray(np.random.default_rng(1).integers(0, 2, shape)).astype(dtype)
-    there = to_rank(Strided(array))
+    there = to_rank(Strided(array, layout))
     assert there.tolist() == array.tolist() and tuple(there.shape) == shape
     assert there.dtype == to_rank(array).dtype
-    if array.size > 1:
-        assert not there.is_contiguous() and to_rank(array).is_contiguous()
     assert same(to_judge(there), array)
+    if array.size > 1 and array.ndim > 1:
+        assert there.is_contiguous() == (layout == "contiguous")
+        assert there.permute(*reversed(range(array.ndim))).is_contiguous() == (layout == "transpose")
+        assert there.clone().is_contiguous() == (not layout.startswith("transpose"))
+    elif array.size > 1:
+        assert there.is_contiguous() == (not layout.endswith("slice"))
+
+
+def test_a_leaf_lies_in_memory_as_its_strided_array():
+    leaf = to_rank(Leaf(Strided(np.ones((2, 3)), "transpose")))
+    assert leaf.requires_grad and leaf.is_leaf and leaf.stride() == (1, 2)
+    assert not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous() and to_rank(Leaf(np.ones(2))).is_contiguous()
+
+
+def test_mixed_tensors_lie_in_memory_differently_on_each_rank():
+    given = mixed(*[np.arange(6.0).reshape(2, 3)] * 4, None)
+    *tensors_, nothing = map(to_rank, given.values)
+    assert [t.stride() for t in tensors_] == [(1, 2), (6, 2), (2, 4), (3, 1)] and nothing is None
+    noted = call("part.function", given, root=0).spread(5).note
+    assert noted == "float64 (2, 3) laid out differently from rank to rank, root=0"
 
 
 def test_equal_arguments_do_not_share_memory():

@@ -17,19 +17,24 @@ MAX_DEPTH = 16
 MAX_STRING = 10_000
 
 
+# How a tensor may lie in memory: a copy of a transpose is a transpose again, a copy of a slice is contiguous.
+LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
+
+
 @dataclass(frozen=True)
 class Strided:
-    """An argument that the rank gets in non-contiguous memory."""
+    """An argument that the rank gets in this one of the ``LAYOUTS``. A slice is every other element of a larger memory."""
 
     array: np.ndarray
+    layout: str = "transposed slice"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument that requires gradients, as a model's parameters do; perhaps in non-contiguous memory."""
+    """An argument that requires gradients, as a model's parameters do; ``Leaf(Strided(array))`` in non-contiguous memory."""
 
-    array: np.ndarray
-    strided: bool = False
+    array: "np.ndarray | Strided"
+    strided: bool = False  # as Strided(array)
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,16 @@ def encode(value: Any) -> tuple[Any, bytes]:
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
             return {"probe": value.name, "returns": tree(value.returns), "seconds": value.seconds}
-        array = value.array if isinstance(value, (Strided, Leaf)) else value
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"a check cannot send {type(array).__name__}")
+        is_leaf, layout = isinstance(value, Leaf), "contiguous"
+        if is_leaf:
+            value = Strided(value.array) if value.strided else value.array
+        if isinstance(value, Strided):
+            value, layout = value.array, value.layout
+        if not isinstance(value, np.ndarray) or layout not in LAYOUTS:
+            raise TypeError(f"a check cannot send {type(value).__name__}, {layout}")
         key = str(len(arrays))
-        arrays[key] = np.ascontiguousarray(array).reshape(array.shape)
-        strided = isinstance(value, Strided) or isinstance(value, Leaf) and value.strided
-        return {"tensor": key, "strided": strided, "leaf": isinstance(value, Leaf)}
+        arrays[key] = np.ascontiguousarray(value).reshape(value.shape)
+        return {"tensor": key, "layout": layout, "leaf": is_leaf}
 
     encoded = tree(value)
     return encoded, save(arrays) if arrays else b""

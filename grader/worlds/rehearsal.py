@@ -69,6 +69,6 @@ def _ship() -> None:
     for dtype in (torch.float32, torch.float64, torch.int64):
         (tree,), blob = tensors.encode([torch.ones(2, 3, dtype=dtype)])
         (content,) = tree["list"]
-        for strided in (False, True):
-            node = content | {"strided": strided, "leaf": strided and dtype.is_floating_point}
+        for layout in ("contiguous", "transpose", "transposed slice"):
+            node = content | {"layout": layout, "leaf": layout != "contiguous" and dtype.is_floating_point}
             tensors.decode(node, blob, torch.device("cpu"), lambda *_: None)

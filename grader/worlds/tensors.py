@@ -43,16 +43,21 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
         if "probe" in node:
             return make_probe(node, build(node["returns"]))
         tensor = tensors[node["tensor"]].to(device, copy=True)
-        tensor = _strided(tensor) if node["strided"] else tensor
-        return tensor.requires_grad_(node["leaf"])
+        return _laid_out(tensor, node["layout"]).requires_grad_(node["leaf"])
 
     return build(tree)
 
 
-def _strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory that is not contiguous: transposed, and every other element of a larger storage."""
-    storage = torch.full((*reversed(tensor.shape), 2), 77, dtype=tensor.dtype, device=tensor.device)
-    view = storage[..., 0].permute(tuple(reversed(range(tensor.dim()))))
+def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values in memory of this layout, one of ``arrays.LAYOUTS``: transposed, every other element of a larger one, or both."""
+    if layout == "contiguous":
+        return tensor
+    is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
+    shape = tuple(reversed(tensor.shape)) if is_transpose else tensor.shape
+    storage = torch.full((*shape, 1 + is_slice), 77, dtype=tensor.dtype, device=tensor.device)
+    view = storage[..., 0]
+    if is_transpose:
+        view = view.permute(tuple(reversed(range(tensor.dim()))))
     return view.copy_(tensor)
 
 
