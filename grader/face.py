@@ -19,10 +19,11 @@ import numpy as np
 from grader.judging.compare import EXACT, Tolerance, rounding
 from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
 from grader.worlds.arrays import LAYOUTS, Leaf, Probe, Strided
-from grader.worlds.report import Call, Hold, Runner
+from grader.worlds.report import STANDSTILL, Call, Hold, Runner
 
 __all__ = [
     "EXACT",
+    "STANDSTILL",
     "CheckFailed",
     "GraderFault",
     "Hold",
@@ -46,6 +47,10 @@ class Each:
     """An argument that differs from rank to rank."""
 
     values: Sequence[Any]
+
+
+# Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
+OF_STUDENT = ("plain", "received_at_wait", "in_turn", "requires_gradient", "twice", "generator")
 
 
 def each(*values: Any) -> Each:
@@ -86,7 +91,7 @@ class Request:
     def _note(self) -> str:
         """The arguments in short, as rank 0 gets them: what tells one call of a check from another."""
         parts = []
-        of_student = self.options["driver"] in ("plain", "in_turn", "twice", "generator")  # else some are the driver's
+        of_student = self.options["driver"] in OF_STUDENT
         named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
             of_ranks = value.values if isinstance(value, Each) else [value]

@@ -17,6 +17,7 @@ from grader.judging.compare import EXACT, Tolerance, describe, difference
 from grader.judging import results
 from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
+from grader.worlds.frames import NEVER_AWAITED
 from grader.worlds.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
@@ -245,7 +246,9 @@ class Run:
         wrong = "every rank" if len(found) == self.report.size else these(list(found))
         of = f"{named} is wrong" if named else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
-        if first.got is not None and (reason := self._likely(rank, first, values, expected, lookalikes)):
+        if unawaited := self._never_awaited():
+            lines.append(Line(f"Likely: {unawaited}", LIKELY))
+        elif first.got is not None and (reason := self._likely(rank, first, values, expected, lookalikes)):
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not part:
             lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))
@@ -257,6 +260,20 @@ class Run:
             lines.append(Line(str(ours[0])))
         compared = {r: d.side_by_side for r, d in found.items()}
         self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
+
+    def _never_awaited(self) -> str | None:
+        """The first receive that a rank has started, and never waited for, where a driver looks for them."""
+        for rank in range(self.report.size):
+            receives = [operation for operation in self.operations(rank) if operation.kind == "recv"]
+            for mark in self.report.ranks[rank].trail:
+                of_this = isinstance(mark, Mark) and mark.call == self.index and mark.name.startswith(NEVER_AWAITED)
+                number = mark.name.removeprefix(NEVER_AWAITED).strip() if of_this else ""
+                if number.isdecimal() and len(number) < 6 and int(number) < len(receives):
+                    return (
+                        f"rank {rank} starts the {receives[int(number)]}, and never waits for it. irecv returns at once: call"
+                        " wait() on what it returns before you use the tensor."
+                    )
+        return None
 
     def _parts(self, values: list, part: Callable, named: str) -> list:
         picked = []

@@ -8,9 +8,11 @@ A rank is handed its own tensors, returns its own tensors, and learns of the oth
 
 For every function here:
 - inputs keep their values: what you return is new memory (with one rank it may be the input itself);
-- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, and need **not** be contiguous. Some
-  calls of ``torch.distributed`` refuse other memory, some mix up its entries without a word; and ``clone()`` and
-  ``empty_like`` of a transpose are transposed, too;
+- what you return does not require a gradient, whether the inputs do or not (``detach()``): nobody may differentiate through a
+  communication without saying so. The operators of Problem 4.4 will say so;
+- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, holds at least one element, and need
+  **not** be contiguous, nor lie in memory as on the other ranks. Some calls of ``torch.distributed`` refuse other memory, some
+  mix up its entries without a word; and ``clone()`` and ``empty_like`` of a transpose are transposed, too;
 - it works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice;
 - in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
   after that is up to you;
@@ -64,7 +66,8 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     Returns:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
-        ValueError: ``root`` is not a rank; or, on the root, the tensor does not hold n blocks of the shape of ``like``.
+        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; or, on the root, the tensor is None, or is not (n·k, …):
+            n blocks of the shape of ``like``, one below the other.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -99,7 +102,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     Returns:
         On the root the reduction, of the shape of ``tensor``. None elsewhere.
     Raises:
-        ValueError: ``root`` is not a rank; ``op`` is none of the five; the average of integers.
+        ValueError: ``root`` is not a rank; ``op`` is none of the five, such as a list; the average of integers.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -132,8 +135,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five; the average of
-            integers.
+        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five, such as a list; the
+            average of integers.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -150,7 +153,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         The reduction, of the shape of ``tensor``.
     Raises:
-        ValueError: ``op`` is none of the five; the average of integers.
+        ValueError: ``op`` is none of the five, such as a list; the average of integers.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.

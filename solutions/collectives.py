@@ -8,9 +8,11 @@ A rank is handed its own tensors, returns its own tensors, and learns of the oth
 
 For every function here:
 - inputs keep their values: what you return is new memory (with one rank it may be the input itself);
-- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, and need **not** be contiguous. Some
-  calls of ``torch.distributed`` refuse other memory, some mix up its entries without a word; and ``clone()`` and
-  ``empty_like`` of a transpose are transposed, too;
+- what you return does not require a gradient, whether the inputs do or not (``detach()``): nobody may differentiate through a
+  communication without saying so. The operators of Problem 4.4 will say so;
+- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, holds at least one element, and need
+  **not** be contiguous, nor lie in memory as on the other ranks. Some calls of ``torch.distributed`` refuse other memory, some
+  mix up its entries without a word; and ``clone()`` and ``empty_like`` of a transpose are transposed, too;
 - it works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice;
 - in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
   after that is up to you;
@@ -39,7 +41,7 @@ OPS = {
 
 # BEGIN SOLUTION
 def _check_root(root: int) -> None:
-    if not 0 <= root < dist.get_world_size():
+    if root not in range(dist.get_world_size()):
         raise ValueError(f"root {root} is not one of the {dist.get_world_size()} ranks")
 
 
@@ -48,7 +50,7 @@ def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp:
     if op == "average":
         _check_divisible_dtype(tensor)
         return dist.ReduceOp.SUM
-    if op not in OPS:
+    if not isinstance(op, str) or op not in OPS:
         raise ValueError(f"op {op!r} is none of {', '.join(OPS)}, average")
     return OPS[op]
 
@@ -70,9 +72,9 @@ def _rows_per_rank(tensor: Tensor) -> int:
     return tensor.shape[0] // n
 
 
-def _check_gatherable(tensor: Tensor) -> None:
+def _check_has_rows(tensor: Tensor) -> None:
     if tensor.dim() == 0:
-        raise ValueError("a tensor of shape () has no dimension 0 to gather along")
+        raise ValueError("a tensor of shape () has no dimension 0: no rows")
 
 
 def _empty_for_all(tensor: Tensor) -> Tensor:
@@ -97,7 +99,7 @@ def broadcast(tensor: Tensor, root: int) -> Tensor:
     """
     # BEGIN SOLUTION 1.1: broadcast
     _check_root(root)
-    received = tensor.clone(memory_format=torch.contiguous_format)
+    received = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.broadcast(received, src=root)
     return received
     # END SOLUTION
@@ -113,19 +115,22 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     Returns:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
-        ValueError: ``root`` is not a rank; or, on the root, the tensor does not hold n blocks of the shape of ``like``.
+        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; or, on the root, the tensor is None, or is not (n·k, …):
+            n blocks of the shape of ``like``, one below the other.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
     """
     # BEGIN SOLUTION 1.1: scatter
     _check_root(root)
+    _check_has_rows(like)
     blocks = None
     if dist.get_rank() == root:
         n = dist.get_world_size()
-        if tensor.shape != (n * like.shape[0], *like.shape[1:]):
-            raise ValueError(f"{tuple(tensor.shape)} is not {n} blocks of shape {tuple(like.shape)}")
-        blocks = list(tensor.contiguous().chunk(n))
+        shape = None if tensor is None else tuple(tensor.shape)
+        if shape != (n * like.shape[0], *like.shape[1:]):
+            raise ValueError(f"{shape} is not {n} blocks of shape {tuple(like.shape)}")
+        blocks = list(tensor.detach().contiguous().chunk(n))
     received = like.new_empty(like.shape)
     dist.scatter(received, blocks, src=root)
     return received
@@ -148,12 +153,12 @@ def gather(tensor: Tensor, root: int) -> Tensor | None:
     """
     # BEGIN SOLUTION 1.1: gather
     _check_root(root)
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     collected = blocks = None
     if dist.get_rank() == root:
         collected = _empty_for_all(tensor)
         blocks = list(collected.chunk(dist.get_world_size()))
-    dist.gather(tensor.contiguous(), blocks, dst=root)
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
     return collected
     # END SOLUTION
 
@@ -168,7 +173,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     Returns:
         On the root the reduction, of the shape of ``tensor``. None elsewhere.
     Raises:
-        ValueError: ``root`` is not a rank; ``op`` is none of the five; the average of integers.
+        ValueError: ``root`` is not a rank; ``op`` is none of the five, such as a list; the average of integers.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -176,7 +181,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     # BEGIN SOLUTION 1.1: reduce
     _check_root(root)
     reduction = _reduction(op, tensor)
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
     return _finish(op, total) if dist.get_rank() == root else None
     # END SOLUTION
@@ -196,9 +201,9 @@ def all_gather(tensor: Tensor) -> Tensor:
     About 3 lines.
     """
     # BEGIN SOLUTION 1.1: all_gather
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     collected = _empty_for_all(tensor)
-    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())
+    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
     return collected
     # END SOLUTION
 
@@ -212,8 +217,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five; the average of
-            integers.
+        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five, such as a list; the
+            average of integers.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -222,7 +227,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     rows = _rows_per_rank(tensor)
     reduction = _reduction(op, tensor)
     received = tensor.new_empty(rows, *tensor.shape[1:])
-    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks, op=reduction)
     return _finish(op, received)
     # END SOLUTION
 
@@ -236,14 +242,14 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         The reduction, of the shape of ``tensor``.
     Raises:
-        ValueError: ``op`` is none of the five; the average of integers.
+        ValueError: ``op`` is none of the five, such as a list; the average of integers.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.
     """
     # BEGIN SOLUTION 1.1: all_reduce
     reduction = _reduction(op, tensor)
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction)
     return _finish(op, total)
     # END SOLUTION
@@ -265,7 +271,7 @@ def all_to_all(tensor: Tensor) -> Tensor:
     # BEGIN SOLUTION 1.1: all_to_all
     _rows_per_rank(tensor)
     received = tensor.new_empty(tensor.shape)
-    dist.all_to_all_single(received, tensor.contiguous())
+    dist.all_to_all_single(received, tensor.detach().contiguous())
     return received
     # END SOLUTION
 
@@ -355,7 +361,7 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
     About 5 lines.
     """
     # BEGIN SOLUTION 1.5: overlapped_all_reduce
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     work = dist.all_reduce(total, async_op=True)
     result = compute()
     work.wait()  # only now may total be read
@@ -380,7 +386,7 @@ def shift_right(tensor: Tensor) -> Tensor:
     # BEGIN SOLUTION 1.6: shift_right
     rank, n = dist.get_rank(), dist.get_world_size()
     if n == 1:
-        return tensor.clone()
+        return tensor.detach().clone()
     received = tensor.new_empty(tensor.shape)
     sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
     dist.recv(received, src=(rank - 1) % n)
@@ -412,7 +418,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     # BEGIN SOLUTION 1.7: ring_all_reduce
     rank, n = dist.get_rank(), dist.get_world_size()
     padding = -tensor.numel() % n
-    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
     for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
         chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
     for step in range(n - 1):  # all-gather: pass on what arrived a step ago

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Probe, Strided, call, each, tensor
+from grader.face import Hold, Probe, Strided, call, each, mixed, tensor
+from grader.judging import collective_mistakes as mistakes
 
 # Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
@@ -60,7 +61,8 @@ def test_in_rank_order(world):
     run.returns("first", "second")
     began, ended = run.marks(1, "action began"), run.marks(0, "action ended")
     run.demand(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
-    run.demand(ended[0].at <= began[0].at, "rank 1's action began before rank 0's had ended.")
+    hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)])
+    run.demand(ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}")
 
 
 @number("1.3")
@@ -112,10 +114,13 @@ def test_overlapped_all_reduce(world):
 def test_shift_right(world, size):
     """Each rank gets its left neighbour's tensor, on {size} ranks"""
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
-    spread = each(*map(Strided, more))  # as a transpose lies in memory
-    plain, strided = world(size, *(call("collectives.shift_right", given) for given in (each(A, B), spread)))
+    spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
+    plain, strided = world(
+        size, *(call("collectives.shift_right", given, driver="received_at_wait") for given in (each(A, B), spread))
+    )
     plain.returns(B, A)
-    strided.returns(*reversed(more))
+    lying = mistakes.in_memory_order(more, ("F", "C"), lambda xs: xs[::-1])
+    strided.returns(*reversed(more), lookalikes=[{mistakes.MEMORY: own} for own in lying])
     for run in (plain, strided):
         run.keeps_inputs()
 
@@ -128,7 +133,7 @@ def test_ring_all_reduce(world, size):
     tensors = [[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0], [100.0, 200.0, 300.0, 400.0], [1e3, 2e3, 3e3, 4e3]][
         :size
     ]
-    (run,) = world(size, call("collectives.ring_all_reduce", each(*tensors)))
+    (run,) = world(size, call("collectives.ring_all_reduce", each(*tensors), driver="received_at_wait"))
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()

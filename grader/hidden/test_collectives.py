@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import EXACT, Hold, Probe, Strided, call, each, rounding
+from grader.face import EXACT, STANDSTILL, Hold, Leaf, Probe, Strided, call, each, mixed, rounding
+from grader.judging import collective_mistakes as mistakes
 from grader.judging import collective_truth as truth
 
 SIZES = (1, 2, 3, 4)
@@ -21,6 +22,7 @@ OVERWRITTEN = "the second call's result stands in the place of the first one's: 
 ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n times"
 A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
+SHAPED = ("broadcast", "reduce", "all_reduce")  # of any shape, and so is the result
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
@@ -33,33 +35,51 @@ def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     return values.astype(dtype)
 
 
+ALIKE, MIXED = (
+    "alike",
+    "mixed",
+)  # tensors that are not contiguous: on all ranks alike, or on each in a layout of its own
+
+
+def laid_out(tensors, layout):
+    """A tensor for each rank, in this layout."""
+    if layout == MIXED:
+        return mixed(*tensors)
+    return each(*(x if x is None or not layout else Strided(x) for x in tensors))
+
+
+def orders(given):
+    """How each rank's tensor lies in memory, for ``in_memory_order``."""
+    return ["F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C" for x in given.values]
+
+
 def cases(collective, n):
-    """Arguments to try on n ranks: (shape, dtype, strided, options)."""
+    """Arguments to try on n ranks: (shape, dtype, layout, options)."""
     roots = range(n) if collective in ROOTED else (None,)
     ops = ("sum", "max", "min", "product", "average") if collective in REDUCING else (None,)
-    layouts = [((2 * n,), np.float32, False), ((n, 3), np.float64, True), ((3 * n, 2, 2), np.int64, False)]
-    if collective in ("broadcast", "reduce", "all_reduce"):
-        layouts.append(((), np.float32, False))
+    tensors = [((2 * n,), np.float32, None), ((n, 3), np.float64, ALIKE), ((3 * n, 2, 2), np.int64, None)]
+    tensors.append(((2 * n, 3), np.float32, MIXED))
+    if collective in SHAPED:
+        tensors.append(((), np.float32, None))
     for i, (root, op) in enumerate(product(roots, ops)):
-        for j, (shape, dtype, strided) in enumerate(layouts):
+        for j, (shape, dtype, layout) in enumerate(tensors):
             if op == "average" and dtype is np.int64 or (i + j) % 2 and op not in (None, "sum"):
                 continue
             options = {} if root is None else {"root": root}
-            yield shape, dtype, strided, options if op is None else options | {"op": op}
+            yield shape, dtype, layout, options if op is None else options | {"op": op}
 
 
-def request(collective, tensors, strided, options):
+def request(collective, tensors, layout, options):
     """The call of a collective on these tensors, one for each rank."""
-    wrapped = [Strided(t) if strided else t for t in tensors]
     if collective != "scatter":
-        return call(f"collectives.{collective}", each(*wrapped), **options)
-    dealt = [t if rank == options["root"] else None for rank, t in enumerate(wrapped)]
+        return call(f"collectives.{collective}", laid_out(tensors, layout), **options)
+    dealt = [x if rank == options["root"] else None for rank, x in enumerate(tensors)]
     like = truth.blocks(np.zeros_like(tensors[0]), len(tensors))[0]
-    return call("collectives.scatter", each(*dealt), Strided(like) if strided else like, **options)
+    return call("collectives.scatter", laid_out(dealt, layout), laid_out([like] * len(tensors), layout), **options)
 
 
 @number("1.1")
-@weight(0.5)
+@weight(0.4375)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
     """{collective} on every rank of 1 to 4: all roots, operations, shapes, dtypes and layouts, inputs untouched"""
@@ -74,21 +94,29 @@ def test_values(world, rng, collective):
             ]
             for shape, dtype, _, o in chosen
         ]
-        requests = [request(collective, xs, strided, o) for xs, (_, _, strided, o) in zip(inputs, chosen)]
-        for run, xs, (_, dtype, _, options) in zip(world(n, *requests), inputs, chosen):
+        requests = [request(collective, xs, layout, o) for xs, (_, _, layout, o) in zip(inputs, chosen)]
+        kept, results = _two_calls(rng, collective, n)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
             within = rounding(dtype) if options.get("op") == "average" else EXACT
-            known = _mistakes(collective, xs, **options) if n > 1 else None
+            known = _mistakes(collective, xs, layout, **options) if n > 1 else None
             run.returns(*getattr(truth, collective)(xs, **options), within=within, lookalikes=known)
             run.keeps_inputs()
-    _keeps_results(world, rng, collective, n=2)
+        _keeps_both(last, results)
 
 
-def _mistakes(collective, xs, root=0, op=None):
-    """What each rank gets where blocks are every n-th entry, parts share one memory, or each operation is a sum."""
+def _mistakes(collective, xs, layout, root=0, op=None):
+    """What each rank gets where memory is exchanged as it lies, blocks are every n-th entry, parts share one memory, or each
+    operation is a sum."""
     n = len(xs)
     if collective in ("gather", "all_gather"):
         return [{ONE_MEMORY: np.concatenate([x] * n) for x in xs[-1:]}] * n
+    if layout and collective in SHAPED:
+        options = ({"root": root} if collective in ROOTED else {}) | ({"op": op} if collective in REDUCING else {})
+        return _in_memory_order(xs, layout, lambda lying: getattr(truth, collective)(lying, **options))
+    if layout and collective == "scatter":
+        return _in_memory_order(truth.scatter(xs, root), layout, received=True)
     if op not in (None, "sum", "average") and collective != "reduce_scatter":
         return [{A_SUM: sum(xs)}] * n
     dealt = {
@@ -99,22 +127,31 @@ def _mistakes(collective, xs, root=0, op=None):
     return [{BY_ENTRIES: dealt[collective](rank)} for rank in range(n)] if collective in dealt else None
 
 
-def _keeps_results(world, rng, collective, n):
-    """A result is new memory: the next call leaves it alone."""
+def _in_memory_order(xs, layout, combine=None, received=False):
+    """Lookalikes where ranks combine memory as it lies; or where what they have ``received`` so was sent from contiguous memory."""
+    theirs = orders(laid_out(xs, layout))
+    if received:
+        found = [x.ravel().reshape(x.shape, order=order) for x, order in zip(xs, theirs)]
+    else:
+        found = mistakes.in_memory_order(xs, theirs, combine)
+    return [{} if array is None else {mistakes.MEMORY: array} for array in found]
+
+
+def _two_calls(rng, collective, n):
+    """A call whose result the next call has to leave alone, since it is new memory: the request, and both results."""
     options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
     pair = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
     like = [np.zeros(2, np.float32)] if collective == "scatter" else []
     turns = [each(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
-    (run,) = world(n, call(f"collectives.{collective}", *turns, driver="in_turn", **options))
-    _keeps_both(run, [getattr(truth, collective)(xs, **options) for xs in pair])
+    request = call(f"collectives.{collective}", *turns, driver="in_turn", **options)
+    return request, [getattr(truth, collective)(xs, **options) for xs in pair]
 
 
-def _keeps_results_of(world, rng, function, right, *more):
+def _two_calls_of(rng, n, function, right, *more):
     """The same, of a function of a tensor, and of ``more`` that is the same in both calls; ``right`` tells the results."""
-    pair = [[integers(rng, (5,)) for _ in range(3)] for _ in range(2)]
+    pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
     turns = [each(*([x, *more] for x in xs)) for xs in pair]
-    (run,) = world(3, call(f"collectives.{function}", *turns, driver="in_turn"))
-    _keeps_both(run, [right(xs) for xs in pair])
+    return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
 
 
 def _keeps_both(run, results):
@@ -144,24 +181,80 @@ def test_one_call(world, rng, collective):
 def test_misuse(world, rng, collective):
     """{collective} answers misuse with a ValueError that holds the numbers, on every rank, before anything is sent"""
     n = 3
-    x = integers(rng, (2 * n,))
-    good = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
-    like = {"like": x[:2]} if collective == "scatter" else {}
-    bad = []  # (arguments, words in the message)
-    if collective in ROOTED:
-        bad += [((x, {"root": root}), (str(root),)) for root in (-1, n)]
-    if collective in REDUCING:
-        bad += [((x, {"op": "mean"}), ("mean",)), ((x.astype(np.int64), {"op": "average"}), ("int64",))]
-    if collective in ("reduce_scatter", "all_to_all"):
-        bad += [((integers(rng, (7, 2)), {}), ("7", "3"))]
-    if collective in ("gather", "all_gather"):
-        bad += [((np.array(5.0, np.float32), {}), ())]
-    requests = [call(f"collectives.{collective}", t, may_raise=True, **(like | good | o)) for (t, o), _ in bad]
-    for run, (_, words) in zip(world(n, *requests), bad):
+    bad = [*misuses(collective, n), *(misuses_of_scatter(n) if collective == "scatter" else [])]
+    requests = [call(f"collectives.{collective}", *args, may_raise=True, **kwargs) for args, kwargs, _ in bad]
+    for run, (_, _, words) in zip(world(n, *requests), bad):
         run.raises_value_error(*words)
-    if collective == "scatter":  # the root alone knows, so it is the only rank here
-        (run,) = world(1, call("collectives.scatter", x[:3], x[:2], root=0, may_raise=True))
-        run.raises_value_error("3", "2")
+
+
+def misuses(collective, n):
+    """(positional arguments, others, words in the message) that every rank knows to be wrong."""
+    x, scalar = np.ones(2 * n, np.float32), np.array(5.0, np.float32)
+    good = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
+    good |= {"like": x[:2]} if collective == "scatter" else {}
+    if collective in ROOTED:
+        yield from (((x,), good | {"root": root}, (str(root),)) for root in (-1, n))
+    if collective in REDUCING:
+        yield (x,), good | {"op": "mean"}, ("mean",)
+        yield (x,), good | {"op": ["sum"]}, ("sum",)
+        yield (x.astype(np.int64),), good | {"op": "average"}, ("int64",)
+    if collective in ("reduce_scatter", "all_to_all"):
+        yield (np.ones((7, 2), np.float32),), good, ("7", "3")
+    if collective in ("gather", "all_gather", "reduce_scatter", "all_to_all"):
+        yield (scalar,), good, ()
+    if collective == "scatter":
+        yield (each(scalar, None, None),), good | {"like": scalar}, ()
+
+
+def misuses_of_scatter(n):
+    """What the root alone can know. Here every rank takes itself for the root, so that nobody waits for one that has raised."""
+
+    def ones(*shape):
+        return np.ones(shape, np.float32)
+
+    pairs = [  # of the tensor and ``like``, and words
+        (None, ones(2), ()),
+        (ones(5), ones(2), ("5",)),
+        (ones(4), ones(4), ("4",)),
+        (ones(12), ones(2), ("12",)),
+        (ones(6, 5), ones(2, 4), ("5",)),
+        (ones(9, 2), ones(2, 3), ("9",)),
+        (ones(n, 2), ones(2), ("2",)),
+        (np.array(7.0, np.float32), ones(1), ()),
+    ]
+    return [((tensor, like), {"root": each(*range(n))}, words) for tensor, like, words in pairs]
+
+
+@number("1.1")
+@weight(0.0625)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_requires_no_gradient(world, rng, collective):
+    """{collective} returns what requires no gradient, also where its input does"""
+    n = 2
+    options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "average"} if collective in REDUCING else {})
+    xs = [integers(rng, (2 * n,)) for _ in range(n)]
+    leaves = each(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
+    more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
+    (run,) = world(n, call(f"collectives.{collective}", leaves, *more, driver="requires_gradient", **options))
+    _requires_no_gradient(run, getattr(truth, collective)(xs, **options))
+
+
+def _requires_no_gradient(run, results):
+    run.returns(*results, part=lambda found: found["value"], named="the result")
+    for rank, found in enumerate(run.values()):
+        run.demand(
+            found["requires gradient"] is False,
+            f"rank {rank}'s values are right, and what it returned requires a gradient, because its input does. Nobody may"
+            " differentiate through a communication without saying so: use tensor.detach().",
+        )
+
+
+def _no_gradient_of(world, rng, function, right, *more):
+    """The same, of a function of a tensor and of ``more``."""
+    xs = [integers(rng, (5,)) for _ in range(3)]
+    leaves = each(*map(Leaf, xs))
+    (run,) = world(3, call(f"collectives.{function}", leaves, *more, driver="requires_gradient"))
+    _requires_no_gradient(run, right(xs))
 
 
 @number("1.2")
@@ -173,49 +266,67 @@ def test_in_rank_order(world):
         actions = each(*(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n)))
         # And in the second call the last rank comes first.
         late = {rank: Hold(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
-        first, second = world(
-            n, call("collectives.in_rank_order", actions), call("collectives.in_rank_order", actions, holds=late)
-        )
-        for run in (first, second):
+        requests = [call("collectives.in_rank_order", actions, holds=holds) for holds in ({}, late)]
+        if n == 3:  # And an action may last until all others stand still: who sleeps for a while does not.
+            lasting = {rank: Hold(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)}
+            requests.append(call("collectives.in_rank_order", actions, holds=lasting))
+        for run in world(n, *requests):
             run.returns(*(rank * 10 for rank in range(n)))
-            for rank in range(n):
-                times = len(run.marks(rank, "action began"))
-                run.demand(times == 1, f"rank {rank} ran the action {times} times instead of once.")
-            for rank in range(n if n > 1 else 0):
-                run.demand(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
-            began = [run.passed(rank, "action began") for rank in range(n)]
-            ended = [run.passed(rank, "action ended") for rank in range(n)]
-            for rank in range(1, n):
-                sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
-                run.demand(ended[rank - 1] <= began[rank], sentence)
-            for rank in range(n):
-                sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
-                run.demand(ended[-1] <= run.passed(rank, "call ended"), sentence)
+            _takes_turns(run, n)
+
+
+def _takes_turns(run, n):
+    for rank in range(n):
+        times = len(run.marks(rank, "action began"))
+        run.demand(times == 1, f"rank {rank} ran the action {times} times instead of once.")
+    for rank in range(n if n > 1 else 0):
+        run.demand(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
+    began = [run.passed(rank, "action began") for rank in range(n)]
+    ended = [run.passed(rank, "action ended") for rank in range(n)]
+    hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(n)])
+    for rank in range(1, n):
+        sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
+        run.demand(ended[rank - 1] <= began[rank], sentence + hint)
+    for rank in range(n):
+        sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
+        run.demand(ended[-1] <= run.passed(rank, "call ended"), sentence)
 
 
 @number("1.3")
-@weight(1.0)
+@weight(0.875)
 def test_all_reduce_from_parts(world, rng):
     """The sum on every rank of 1 to 4, for lengths that do not divide by them, any shape, dtype and layout"""
-    shapes = (
-        ((8,), np.float32, False),
-        ((7,), np.float64, False),
-        ((1,), np.float32, False),
-        ((3, 5), np.int64, True),
-        ((), np.float32, False),
+    tensors = (
+        ((8,), np.float32, None),
+        ((7,), np.float64, None),
+        ((1,), np.float32, None),
+        ((2,), np.float64, None),
+        ((4,), np.float32, None),
+        ((3, 5), np.int64, ALIKE),
+        ((2, 3), np.float32, MIXED),
+        ((2, 2, 3), np.float64, MIXED),
+        ((), np.float32, None),
     )
     for n in SIZES:
-        _sums(world, rng, "collectives.all_reduce_from_parts", n, shapes)
-    _keeps_results_of(world, rng, "all_reduce_from_parts", lambda xs: truth.all_reduce(xs, "sum"))
+        kept = _two_calls_of(rng, n, "all_reduce_from_parts", the_sum)
+        _sums(world, rng, "collectives.all_reduce_from_parts", n, tensors, kept=kept)
 
 
-def _sums(world, rng, function, n, shapes):
-    inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in shapes]
-    wrap = [Strided if strided else (lambda x: x) for _, _, strided in shapes]
-    runs = world(n, *(call(function, each(*map(w, xs))) for w, xs in zip(wrap, inputs)))
-    for run, xs in zip(runs, inputs):
-        run.returns(*truth.all_reduce(xs, "sum"))
+def the_sum(xs):
+    return truth.all_reduce(xs, "sum")
+
+
+def _sums(world, rng, function, n, tensors, kept=None, driver="plain"):
+    """Sums of such (shape, dtype, layout) on n ranks, and the two calls ``kept``."""
+    inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+    given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
+    requests = [call(function, own, driver=driver) for own in given]
+    runs = world(n, *requests, *(kept[:1] if kept else ()))
+    for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
+        run.returns(*the_sum(xs), lookalikes=_in_memory_order(xs, layout, the_sum) if layout else None)
         run.keeps_inputs()
+    if kept:
+        _keeps_both(runs.pop(), kept[1])
     return runs
 
 
@@ -239,25 +350,42 @@ def test_built_from_its_parts(world, rng):
             )
 
 
+@number("1.3")
+@weight(0.125)
+def test_sum_of_parts_requires_no_gradient(world, rng):
+    """The sum requires no gradient, also where the tensors do"""
+    _no_gradient_of(world, rng, "all_reduce_from_parts", the_sum)
+
+
 @number("1.4")
-@weight(0.5)
+@weight(0.375)
 def test_average_is_exact(world, rng):
     """The average is the sum's nearest quotient, on every rank of 1 to 4, and no ReduceOp.AVG is used"""
+    tensors = [((64,), layout) for layout in (ALIKE, None)]  # a copy of the one may be the other itself
+    tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
+    dtypes = {np.float32: 9999, np.float64: 10**15}  # sums of four of these still have no rounding errors
+    given = [(shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors]
     for n in SIZES:
-        dtypes = (np.float32, np.float64)
-        large = {np.float32: 9999, np.float64: 10**15}  # sums of four of them still have no rounding errors
-        inputs = [[integers(rng, (64,), d, -large[d], large[d]) for _ in range(n)] for d in dtypes for _ in range(2)]
-        layouts = (Strided, np.asarray) * len(dtypes)  # a copy of the one may be the other itself
-        runs = world(n, *(call("collectives.average", each(*map(w, xs))) for w, xs in zip(layouts, inputs)))
-        for run, xs in zip(runs, inputs):
-            run.returns(*[truth.reduction(xs, "average")] * n)
+        inputs = [[integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given]
+        requests = [call("collectives.average", laid_out(xs, layout)) for xs, (_, layout, _, _) in zip(inputs, given)]
+        kept, results = _two_calls_of(rng, n, "average", the_average)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, (_, layout, _, _) in zip(runs, inputs, given):
+            known = [{mistakes.RECIPROCAL: mistakes.reciprocal(truth.reduction(xs, "sum"), n)} for _ in range(n)]
+            if layout:
+                known = [one | more for one, more in zip(known, _in_memory_order(xs, layout, the_average))]
+            run.returns(*the_average(xs), lookalikes=known)
             run.keeps_inputs()
             for rank in range(n):
                 used = [o.reduction for o in run.operations(rank)]
                 run.demand(
                     "average" not in used, f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide."
                 )
-    _keeps_results_of(world, rng, "average", lambda xs: [truth.reduction(xs, "average")] * 3)
+        _keeps_both(last, results)
+
+
+def the_average(xs):
+    return truth.all_reduce(xs, "average")
 
 
 @number("1.4")
@@ -272,8 +400,15 @@ def test_average_of_integers(world, rng):
             run.raises_value_error(name)
 
 
+@number("1.4")
+@weight(0.125)
+def test_average_requires_no_gradient(world, rng):
+    """The average requires no gradient, also where the tensors do"""
+    _no_gradient_of(world, rng, "average", the_average)
+
+
 @number("1.5")
-@weight(1.0)
+@weight(0.875)
 def test_compute_does_not_wait(world, rng):
     """compute begins while the all-reduce is under way, even when other ranks have not come to it"""
     for n in (2, 3, 4):
@@ -297,86 +432,150 @@ def test_compute_does_not_wait(world, rng):
 @weight(0.5)
 def test_it_waits_before_it_returns(world, rng):
     """The sum is complete when it is returned, also on a rank that is far ahead of the others; inputs untouched"""
+    tensors = (
+        ((3, 4), np.float64, MIXED),  # on ranks that come late
+        ((5,), np.float32, None),
+        ((1, 4), np.int64, None),
+        ((2, 2, 3), np.float32, ALIKE),
+        ((), np.float64, None),
+    )
+    function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
     for n in SIZES:
-        holds = {rank: Hold(until="call began", on=0, then=0.15) for rank in range(1, n)}
-        xs = [integers(rng, (3, 4), np.float64) for _ in range(n)]
-        function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
-        late = call(function, each(*map(Strided, xs)), compute, holds=holds)
-        for run in world(n, late, call(function, each(*xs), compute)):
-            run.returns(*((total, "done") for total in truth.all_reduce(xs, "sum")))
+        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+        late = {rank: Hold(until="call began", on=0, then=0.15) for rank in range(1, n)}
+        requests = [
+            call(function, laid_out(xs, layout), compute, holds={} if i else late)
+            for i, (xs, (_, _, layout)) in enumerate(zip(inputs, tensors))
+        ]
+        kept, results = _two_calls_of(rng, n, "overlapped_all_reduce", _with_done, compute)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
+            known = _in_memory_order(xs, layout, the_sum) if layout else [{}] * n
+            known = [{name: (total, "done") for name, total in of_rank.items()} for of_rank in known]
+            run.returns(*_with_done(xs), lookalikes=known)
             run.keeps_inputs()
+        _keeps_both(last, results)
 
-    def both(xs):
-        return [(total, "done") for total in truth.all_reduce(xs, "sum")]
 
-    _keeps_results_of(world, rng, "overlapped_all_reduce", both, Probe("compute", "done"))
+def _with_done(xs):
+    return [(total, "done") for total in the_sum(xs)]
+
+
+@number("1.5")
+@weight(0.125)
+def test_overlapped_sum_requires_no_gradient(world, rng):
+    """The sum requires no gradient, also where the tensors do"""
+    _no_gradient_of(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
 @number("1.6")
-@weight(0.75)
+@weight(0.625)
 def test_shift_right(world, rng):
     """Each rank of 1 to 4 gets its left neighbour's tensor, small or large, and sends once"""
-    shapes = (((4,), np.float32, False), ((3, 2), np.int64, True), ((1 << 18,), np.float32, False))
+    tensors = (
+        ((4,), np.float32, None),
+        ((3, 2), np.int64, MIXED),
+        ((2, 2, 3), np.float64, ALIKE),
+        ((1 << 18,), np.float32, None),
+        ((), np.float32, None),
+        ((1,), np.float64, None),
+    )
     for n in SIZES:
-        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in shapes]
-        wrap = [Strided if strided else (lambda x: x) for _, _, strided in shapes]
-        runs = world(n, *(call("collectives.shift_right", each(*map(w, xs))) for w, xs in zip(wrap, inputs)))
-        for run, xs in zip(runs, inputs):
-            left = {"this is the right neighbour's tensor: the ring turns the wrong way": 1}
-            lookalikes = [{name: xs[(rank + step) % n] for name, step in left.items()} for rank in range(n)]
-            run.returns(*(xs[(rank - 1) % n] for rank in range(n)), lookalikes=lookalikes if n > 2 else None)
+        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+        requests = [
+            call("collectives.shift_right", laid_out(xs, layout), driver="received_at_wait")
+            for xs, (_, _, layout) in zip(inputs, tensors)
+        ]
+        kept, results = _two_calls_of(rng, n, "shift_right", shifted)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
+            known = _in_memory_order(xs, layout, shifted) if layout else [{}] * n
+            if n > 2:
+                wrong_way = "this is the right neighbour's tensor: the ring turns the wrong way"
+                known = [of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)]
+            run.returns(*shifted(xs), lookalikes=known)
             run.keeps_inputs()
-            if n == 1:
-                continue
-            run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
-            for rank in range(n):
-                sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
-                told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
-                due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
-                run.demand(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
-    _keeps_results_of(world, rng, "shift_right", lambda xs: [xs[rank - 1] for rank in range(3)])
+            if n > 1:
+                _sends_once(run, xs)
+        _keeps_both(last, results)
+
+
+def shifted(xs):
+    return [xs[rank - 1] for rank in range(len(xs))]
+
+
+def _sends_once(run, xs):
+    n = len(xs)
+    run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
+    for rank in range(n):
+        sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
+        told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
+        due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
+        run.demand(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
+
+
+@number("1.6")
+@weight(0.125)
+def test_neighbours_tensor_requires_no_gradient(world, rng):
+    """The neighbour's tensor requires no gradient, also where this rank's does"""
+    _no_gradient_of(world, rng, "shift_right", shifted)
 
 
 @number("1.7")
-@weight(2.0)
+@weight(1.875)
 def test_ring_values(world, rng):
     """The sum on every rank of 1 to 4, for any length, shape, dtype and layout, twice; inputs untouched"""
-    shapes = (
-        ((12,), np.float32, False),
-        ((7,), np.float64, False),
-        ((1,), np.float32, False),
-        ((2,), np.int64, False),
-        ((3, 5), np.float32, True),
-        ((), np.float64, False),
-        ((12,), np.float32, False),
+    tensors = (
+        ((12,), np.float32, None),
+        ((7,), np.float64, None),
+        ((1,), np.float32, None),
+        ((2,), np.int64, None),
+        ((4,), np.float64, None),
+        ((3, 5), np.float32, ALIKE),
+        ((2, 3), np.int64, MIXED),
+        ((2, 2, 3), np.float64, MIXED),
+        ((), np.float64, None),
+        ((12,), np.float32, None),
     )
     for n in SIZES:
-        _sums(world, rng, "collectives.ring_all_reduce", n, shapes)
-    _keeps_results_of(world, rng, "ring_all_reduce", lambda xs: truth.all_reduce(xs, "sum"))
+        kept = _two_calls_of(rng, n, "ring_all_reduce", the_sum)
+        _ring_sums(world, rng, n, tensors, kept)
+
+
+def _ring_sums(world, rng, n, tensors, kept=None):
+    return _sums(world, rng, "collectives.ring_all_reduce", n, tensors, kept, driver="received_at_wait")
+
+
+@number("1.7")
+@weight(0.125)
+def test_ring_sum_requires_no_gradient(world, rng):
+    """The sum requires no gradient, also where the tensors do"""
+    _no_gradient_of(world, rng, "ring_all_reduce", the_sum)
 
 
 @number("1.7")
 @weight(1.5)
 def test_ring_traffic(world, rng):
     """Sends and receives alone, to the neighbours alone, and each rank sends at most 2(n−1)/n of the bytes"""
-    for n, length in ((2, 8), (3, 10), (4, 7), (4, 4096)):
-        (run,) = _sums(world, rng, "collectives.ring_all_reduce", n, [((length,), np.float32, False)])
-        run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
-        most = 2 * (n - 1) * -(-length // n) * 4
-        for rank in range(n):
-            sends = [o for o in run.operations(rank) if o.kind == "send"]
-            strangers = [o for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
-            run.demand(
-                not strangers, f"rank {rank} sent to rank {strangers[0].peer if strangers else 0}: no neighbour of its."
-            )
-            total = sum(o.bytes for o in sends)
-            largest, chunk = max(o.elements for o in sends), -(-length // n)
-            sentence = (
-                f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
-            )
-            run.demand(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
-            sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
-            run.demand(total <= most, sentence)
+    for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
+        runs = _ring_sums(world, rng, n, [((length,), np.float32, None) for length in lengths])
+        for run, length in zip(runs, lengths):
+            run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
+            for rank in range(n):
+                _sends_chunks(run, rank, n, length)
+
+
+def _sends_chunks(run, rank, n, length):
+    """To the neighbours alone, and no more than chunks of the tensor, at once and in all."""
+    sends = [o for o in run.operations(rank) if o.kind == "send"]
+    strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
+    run.demand(not strangers, f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.")
+    largest, chunk = max((o.elements for o in sends), default=0), -(-length // n)
+    sentence = f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
+    run.demand(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
+    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 4
+    sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
+    run.demand(total <= most, sentence)
 
 
 @number("1.7")
@@ -384,7 +583,7 @@ def test_ring_traffic(world, rng):
 def test_ring_steps(world, rng):
     """No rank sends more than 2(n−1) times, and none at all when it is alone"""
     for n in SIZES:
-        (run,) = _sums(world, rng, "collectives.ring_all_reduce", n, [((24,), np.float32, False)])
+        (run,) = _ring_sums(world, rng, n, [((24,), np.float32, None)])
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))
             run.demand(

@@ -7,8 +7,8 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np
 
 def reduction(tensors: list, op: str) -> np.ndarray:
     """Elementwise over the ranks, in the tensors' own dtype. The average is the sum's nearest quotient."""
-    total = REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype)
-    return (total / total.dtype.type(len(tensors))).astype(total.dtype) if op == "average" else total
+    total = np.asarray(REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype))
+    return np.asarray(total / total.dtype.type(len(tensors)), total.dtype) if op == "average" else total
 
 
 def blocks(array: np.ndarray, n: int) -> list:

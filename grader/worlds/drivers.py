@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from grader.evidence.meter import Meter
+from grader.worlds.receives import Receives
 from grader.worlds.scenes import SCENES
 
 Mark = Callable[[str], None]
@@ -34,9 +35,22 @@ def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return function(*args, **kwargs)
 
 
+def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result, where what a rank receives is there after ``wait()``, and not before."""
+    with Receives(mark):
+        return function(*args, **kwargs)
+
+
 def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Several calls, one after the other, and all their results at the end: ``args`` holds the arguments of each."""
-    return [function(*each, **kwargs) for each in args]
+    with Receives(mark):
+        return [function(*each, **kwargs) for each in args]
+
+
+def requires_gradient(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result, and whether any tensor in it requires a gradient."""
+    result = function(*args, **kwargs)
+    return {"value": result, "requires gradient": any(tensor.requires_grad for tensor in _tensors([result]))}
 
 
 def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -264,7 +278,9 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 DRIVERS = {
     "plain": plain,
+    "received_at_wait": received_at_wait,
     "in_turn": in_turn,
+    "requires_gradient": requires_gradient,
     "twice": twice,
     "generator": generator,
     "backward_passes": backward_passes,

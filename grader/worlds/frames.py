@@ -46,6 +46,8 @@ WITH_VALUES = INPUTS + RETURNED
 COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
 HEAVY = (COMPILER, SHAPES)
+# A mark at the end of a call: a receive that nobody waits for, by its number in the order of issue.
+NEVER_AWAITED = "never awaited: receive"
 
 
 class FrameError(ValueError):

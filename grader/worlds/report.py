@@ -8,10 +8,15 @@ from typing import Any
 from grader.evidence.hangs import Place
 from grader.evidence.trail import Event
 
+STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a communication
+
 
 @dataclass(frozen=True)
 class Hold:
-    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer."""
+    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer.
+
+    Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes half a second.
+    """
 
     until: str
     on: int

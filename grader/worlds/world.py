@@ -18,7 +18,7 @@ from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
-from grader.worlds.report import Call, Raised, RankReport, Returned, WorldReport
+from grader.worlds.report import STANDSTILL, Call, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
@@ -289,6 +289,16 @@ class World:
                 except OSError:
                     pass  # it died meanwhile
 
+    def _wake(self) -> bool:
+        """Let those go that are held until the others stand still; False where there are none."""
+        held = [(r.held, self.calls[r.held].holds[r.rank]) for r in self.report.ranks if r.held is not None]
+        waking = {(hold.on, call, hold.until) for call, hold in held if hold.until == STANDSTILL}
+        if waking:
+            self.passed |= waking
+            self._release()
+            self.watch.moved()
+        return bool(waking)
+
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
         if not data:
@@ -355,6 +365,8 @@ class World:
             if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
                 limit += ", most of it in processes that a rank has started,"
             self._ask_stacks(now, "late", limit)
+        elif now - self.call_began > self.limits.wall_seconds / 4 and self._wake():
+            pass  # they wait in a way that cannot be told from computing
         elif now - self.call_began - self._starved(self.starved_before) > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
         elif now - self.began - self._starved({}) > self.limits.world_seconds:
@@ -399,10 +411,11 @@ class World:
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         if (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
-            if any(rank.held is not None for rank in self.report.ranks) and not examine(self.report.trails)[1]:
-                self._release(
-                    everybody=True
-                )  # the others wait for these, in what is no operation: a new group, perhaps
+            held = any(rank.held is not None for rank in self.report.ranks)
+            if self._wake():
+                pass
+            elif held and not examine(self.report.trails)[1]:
+                self._release(everybody=True)  # the others wait for these, in what is no operation: a new group, perhaps
                 self.watch.moved()
             else:
                 self.report.ending = "stuck"

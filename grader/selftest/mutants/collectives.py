@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         "gather by all-gather",
         "collectives",
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
         "    everything = all_gather(tensor)\n    return everything if dist.get_rank() == root else None",
         {"hidden one_call[gather]"},
         "used an all-gather",
@@ -104,8 +104,9 @@ MUTANTS = [
     Mutant(
         "scatter does not look at the shapes",
         "collectives",
-        "        if tensor.shape != (n * like.shape[0], *like.shape[1:]):\n"
-        '            raise ValueError(f"{tuple(tensor.shape)} is not {n} blocks of shape {tuple(like.shape)}")\n',
+        "        shape = None if tensor is None else tuple(tensor.shape)\n"
+        "        if shape != (n * like.shape[0], *like.shape[1:]):\n"
+        '            raise ValueError(f"{shape} is not {n} blocks of shape {tuple(like.shape)}")\n',
         "",
         {"hidden misuse[scatter]"},
         "expected a ValueError on every rank",
@@ -123,9 +124,9 @@ MUTANTS = [
     Mutant(
         "summed in float32",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
         "    return _finish(op, total)",
-        "    total = tensor.float().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
+        "    total = tensor.detach().float().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
         "    return _finish(op, total).to(tensor.dtype)",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
         "or in a smaller dtype",
@@ -133,8 +134,8 @@ MUTANTS = [
     Mutant(
         "an all-reduce that wants at least one dimension",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    assert len(total)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    assert len(total)\n"
         "    dist.all_reduce(total, op=reduction)",
         {"hidden values[all_reduce]"},
         "len() of a 0-d tensor",
@@ -169,8 +170,8 @@ MUTANTS = [
     Mutant(
         "scatter deals row by row",
         "collectives",
-        "blocks = list(tensor.contiguous().chunk(n))",
-        "blocks = [tensor[rank::n].contiguous() for rank in range(n)]",
+        "blocks = list(tensor.detach().contiguous().chunk(n))",
+        "blocks = [tensor.detach()[rank::n].contiguous() for rank in range(n)]",
         {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
         "every n-th entry",
     ),
@@ -198,18 +199,18 @@ MUTANTS = [
         "    collected = blocks = None\n    if dist.get_rank() == root:\n"
         "        collected = _empty_for_all(tensor)\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
         "    collected = blocks = None\n    if dist.get_rank() == 0:\n        collected = _empty_for_all(tensor)\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=0)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=0)\n    return collected",
         {"hidden values[gather]"},
         "the result is wrong on",
     ),
     Mutant(
         "the root's own part comes first",
         "collectives",
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    if blocks:\n"
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    if blocks:\n"
         "        others = [block for rank, block in enumerate(blocks) if rank != root]\n"
         "        collected = torch.cat([tensor, *others])\n    return collected",
         {"hidden values[gather]"},
@@ -221,11 +222,11 @@ MUTANTS = [
         "    collected = blocks = None\n    if dist.get_rank() == root:\n"
         "        collected = _empty_for_all(tensor)\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
         "    collected = blocks = None\n    if dist.get_rank() == root:\n"
         "        collected = torch.empty(dist.get_world_size() * len(tensor), *tensor.shape[1:])\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
         {"hidden values[gather]"},
         "dtype",
     ),
@@ -248,7 +249,7 @@ MUTANTS = [
     Mutant(
         "reduce in the caller's own memory",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
         "    total = tensor.contiguous()\n"
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
@@ -266,7 +267,7 @@ MUTANTS = [
     Mutant(
         "a broadcast in the caller's own memory",
         "collectives",
-        "    received = tensor.clone(memory_format=torch.contiguous_format)\n",
+        "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",
         "    received = tensor.contiguous()\n",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
         "changed its input",
@@ -298,10 +299,10 @@ MUTANTS = [
         "all-gather stacks the parts in a new dimension",
         "collectives",
         "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
         "    return collected",
         "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
         "    return collected.view(dist.get_world_size(), *tensor.shape)",
         {
             "public the_eight_collectives[all_gather]",
@@ -316,7 +317,7 @@ MUTANTS = [
         "an all-gather is a gather and a broadcast",
         "collectives",
         "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n"
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
         "    return collected",
         "    everything = gather(tensor, 0)\n"
         "    return broadcast(_empty_for_all(tensor) if everything is None else everything, 0)",
@@ -327,7 +328,8 @@ MUTANTS = [
         "a reduce-scatter is an all-reduce of which a part is kept",
         "collectives",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
+        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
         "    return _finish(op, received)",
         "    return all_reduce(tensor, op)[dist.get_rank() * rows :][:rows].clone()",
         {"hidden one_call[reduce_scatter]", "hidden built_from_its_parts"},
@@ -337,10 +339,12 @@ MUTANTS = [
         "an average over the rows instead of the ranks",
         "collectives",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
+        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
         "    return _finish(op, received)",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
+        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
         '    return received / len(tensor) if op == "average" else received',
         {"hidden values[reduce_scatter]"},
         "the result is wrong on",
@@ -370,7 +374,7 @@ MUTANTS = [
     Mutant(
         "an all-reduce in the caller's own memory",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
         "    dist.all_reduce(total, op=reduction)\n",
         "    total = tensor.contiguous()\n    dist.all_reduce(total, op=reduction)\n",
         {
@@ -384,7 +388,7 @@ MUTANTS = [
     Mutant(
         "all-to-all for blocks of one row only",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
         "    return received",
         "    return all_gather(tensor)[dist.get_rank() :: dist.get_world_size()]",
         {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]", "hidden one_call[all_to_all]"},
@@ -393,9 +397,9 @@ MUTANTS = [
     Mutant(
         "all-to-all sends every block where it came from",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
         "    return received",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
         "    return received.flip(0)",
         {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]"},
         "the right numbers in the wrong order",
@@ -403,7 +407,7 @@ MUTANTS = [
     Mutant(
         "an all-to-all is a scatter from every rank",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.contiguous())\n"
+        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
         "    return received",
         "    like = tensor[: len(tensor) // dist.get_world_size()]\n    ranks = range(dist.get_world_size())\n"
         "    return torch.cat([scatter(tensor if rank == dist.get_rank() else None, like, rank) for rank in ranks])",
@@ -413,7 +417,7 @@ MUTANTS = [
     Mutant(
         "a root of -1 is the last rank",
         "collectives",
-        "    if not 0 <= root < dist.get_world_size():",
+        "    if root not in range(dist.get_world_size()):",
         "    if root >= dist.get_world_size():",
         {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
         "expected a ValueError",
@@ -421,7 +425,7 @@ MUTANTS = [
     Mutant(
         "an operation that is not in the table is a KeyError",
         "collectives",
-        "    if op not in OPS:\n        raise ValueError(f\"op {op!r} is none of {', '.join(OPS)}, average\")\n",
+        "    if not isinstance(op, str) or op not in OPS:\n        raise ValueError(f\"op {op!r} is none of {', '.join(OPS)}, average\")\n",
         "",
         {"hidden misuse[reduce]", "hidden misuse[reduce_scatter]", "hidden misuse[all_reduce]"},
         "raised KeyError",
@@ -461,8 +465,7 @@ MUTANTS = [
     Mutant(
         "a tensor without dimensions is gathered",
         "collectives",
-        "    if tensor.dim() == 0:\n"
-        '        raise ValueError("a tensor of shape () has no dimension 0 to gather along")\n',
+        "    if tensor.dim() == 0:\n" '        raise ValueError("a tensor of shape () has no dimension 0: no rows")\n',
         "    pass\n",
         {"hidden misuse[gather]", "hidden misuse[all_gather]"},
         "raised IndexError",
@@ -470,8 +473,8 @@ MUTANTS = [
     Mutant(
         "only rank 0 looks at the root",
         "collectives",
-        "    if not 0 <= root < dist.get_world_size():",
-        "    if dist.get_rank() == 0 and not 0 <= root < dist.get_world_size():",
+        "    if root not in range(dist.get_world_size()):",
+        "    if dist.get_rank() == 0 and root not in range(dist.get_world_size()):",
         {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
         "on every rank, but rank 1",
     ),
@@ -561,7 +564,7 @@ MUTANTS = [
     Mutant(
         "a sum that is kept for the next call",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
         "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
         "    total = overlapped_all_reduce.__dict__.setdefault((tensor.shape, tensor.dtype), torch.empty(tensor.shape, dtype=tensor.dtype))\n"
         "    total.copy_(tensor)\n    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
@@ -571,9 +574,9 @@ MUTANTS = [
     Mutant(
         "computes first and communicates then",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
         "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    result = compute()\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    result = compute()\n"
         "    work = dist.all_reduce(total, async_op=True)\n",
         {"hidden compute_does_not_wait"},
         "nothing overlaps",
@@ -581,7 +584,7 @@ MUTANTS = [
     Mutant(
         "overlapped, in the caller's own memory",
         "collectives",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n"
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
         "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
         "    total = tensor.contiguous()\n    work = dist.all_reduce(total, async_op=True)\n"
         "    result = compute()\n",
@@ -713,7 +716,7 @@ MUTANTS = [
         "whole tensors travel round the ring",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
         "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
         "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
         "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
@@ -728,7 +731,7 @@ MUTANTS = [
         "chunks of the default dtype",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
         "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
         "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
         "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
@@ -749,7 +752,7 @@ MUTANTS = [
         "the last chunk takes the remainder",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
         "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
         "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
         "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
@@ -773,7 +776,7 @@ MUTANTS = [
         "a ring for as many elements as ranks",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
         "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
         "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
         "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
@@ -795,11 +798,11 @@ MUTANTS = [
         "    collected = blocks = None\n    if dist.get_rank() == root:\n"
         "        collected = _empty_for_all(tensor)\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n    return collected",
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
         "    collected = blocks = None\n    if dist.get_rank() == root:\n"
         "        collected = _empty_for_all(tensor)\n"
         "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.contiguous(), blocks, dst=root)\n"
+        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n"
         "    return tensor.new_empty(0) if collected is None else collected",
         {"public the_eight_collectives[gather]", "hidden values[gather]"},
         "expected None",
@@ -808,10 +811,12 @@ MUTANTS = [
         "the blocks are dealt out from the last rank to the first",
         "collectives",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction)\n"
+        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
+        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
         "    return _finish(op, received)",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size()))[::-1], op=reduction)\n"
+        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
+        "    dist.reduce_scatter(received, blocks[::-1], op=reduction)\n"
         "    return _finish(op, received)",
         {
             "public the_eight_collectives[reduce_scatter]",
@@ -824,7 +829,7 @@ MUTANTS = [
     Mutant(
         "an all-gather into one part n times",
         "collectives",
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())\n    return collected",
+        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n    return collected",
         "    parts = [torch.empty_like(tensor.contiguous())] * dist.get_world_size()\n"
         "    dist.all_gather(parts, tensor.contiguous())\n    return torch.cat(parts)",
         {"public the_eight_collectives[all_gather]", "hidden values[all_gather]"},

@@ -1,0 +1,71 @@
+"""Receives whose message is there after ``wait()``, and not before. Runs beside student code.
+
+A program that never waits for an ``irecv`` is wrong, but gloo may be quick enough for it to be right by luck, or drop the
+receive, and then another rank hangs. Here it is wrong every time: the message lands elsewhere until ``wait()`` hands it over, and
+until then the tensor holds what no message holds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.worlds.frames import NEVER_AWAITED
+
+UNFILLED = 77  # of integers: any would do
+
+
+class Receives:
+    """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody has waited for."""
+
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        self.mark = mark
+        self.landed: dict[int, tuple] = (
+            {}
+        )  # by its work's id: the work, kept alive, its number, where it lands, where it belongs
+        self.count = 0
+
+    def __enter__(self) -> None:
+        work = dist.distributed_c10d.Work
+        self.theirs = {
+            (dist.ProcessGroup, name): getattr(dist.ProcessGroup, name) for name in ("recv", "recv_anysource")
+        }
+        for (owner, name), receive in self.theirs.items():
+            setattr(owner, name, self._receiving(receive))
+        self.theirs[work, "wait"] = work.wait
+        work.wait = self._waiting(work.wait)
+
+    def __exit__(self, *_: Any) -> None:
+        for (owner, name), method in self.theirs.items():
+            setattr(owner, name, method)
+        for _, number, _, _ in self.landed.values():
+            self.mark(f"{NEVER_AWAITED} {number}")
+
+    def _receiving(self, receive: Callable) -> Callable:
+        def received(group: Any, tensors: list, *rest: Any) -> Any:
+            number, self.count = self.count, self.count + 1
+            if any(tensor.is_cuda for tensor in tensors):
+                return receive(group, tensors, *rest)
+            landing = [
+                torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors
+            ]  # gloo looks at strides
+            work = receive(group, landing, *rest)
+            with torch.no_grad():
+                for tensor in tensors:
+                    tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
+            self.landed[id(work)] = work, number, landing, tensors
+            return work
+
+        return received
+
+    def _waiting(self, wait: Callable) -> Callable:
+        def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = wait(work, *args, **kwargs)
+            _, _, landing, tensors = self.landed.pop(id(work), (None, None, (), ()))
+            with torch.no_grad():
+                for tensor, message in zip(tensors, landing):
+                    tensor.copy_(message)
+            return result
+
+        return waited
