@@ -95,10 +95,12 @@ class Request:
         named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
             of_ranks = value.values if isinstance(value, Each) else [value]
-            value = of_ranks[0]
+            value, note = of_ranks[0], _layout_note(of_ranks)
+            if isinstance(value, Leaf):
+                value, note = value.array, " that requires a gradient"
             if isinstance(value, (np.ndarray, Strided)):
                 array = value.array if isinstance(value, Strided) else value
-                text = f"{array.dtype} {array.shape}{_layout_note(of_ranks)}"
+                text = f"{array.dtype} {array.shape}{note}"
             elif isinstance(value, (int, float, str)):
                 text = repr(value)
             else:

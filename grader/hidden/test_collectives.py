@@ -100,7 +100,7 @@ def test_values(world, rng, collective):
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
             within = rounding(dtype) if options.get("op") == "average" else EXACT
-            known = _mistakes(collective, xs, layout, **options) if n > 1 else None
+            known = _mistakes(collective, xs, layout, **options)
             run.returns(*getattr(truth, collective)(xs, **options), within=within, lookalikes=known)
             run.keeps_inputs()
         _keeps_both(last, results)

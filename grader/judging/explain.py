@@ -50,6 +50,8 @@ def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     for name, lookalike in context.lookalikes.items():
         if fits(got, lookalike, expected):
             return name
+    if got.shape != expected.shape and same(got.ravel(), expected.ravel(), within=1e-7):
+        return "the right numbers in another shape"
     if same(got, expected, within=1e-5):
         return "right up to the last digits: rounded more often than necessary (divided before the sum?), or in a smaller dtype"
     if same(got, expected):
@@ -183,10 +185,22 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         if end > longest:
             longest, found = end, times
     if found is None:
-        return None
+        return _lacking(got, expected.ravel(), terms, scale)
     wrong = {0: "is missing", 2: "is there twice", 3: "is there three times"}
     what = [f"rank {rank}'s term {wrong[k]}" for rank, k in enumerate(found) if k in wrong]
     return f"in entries {begin} to {longest - 1} of the sum {', '.join(what)}" if what else None
+
+
+def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
+    """Where every entry is the sum of some ranks' terms, and of no others: which terms each lacks."""
+    chosen = np.array(list(product((False, True), repeat=len(terms))))
+    found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale
+    if (found.sum(axis=0) != 1).any() or (np.abs(got - expected) > 1e-4 * scale).sum() < 2:
+        return None  # one entry may be such a sum by chance
+    lacking = [tuple(np.flatnonzero(~chosen[of_entry])) for of_entry in found.argmax(axis=0)]
+    wrong = [(i, ranks) for i, ranks in enumerate(lacking) if ranks]
+    what = [f"entry {i} that of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for i, ranks in wrong[:4]]
+    return f"terms are missing in entries of the sum: {'; '.join(what)}{'; …' if len(wrong) > 4 else ''}"
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

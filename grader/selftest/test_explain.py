@@ -40,7 +40,8 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
         (0 * RIGHT, "all zeros"),
         (EARLIER, "this was right for an earlier call"),
         (np.tile(RIGHT, 4), "4 times as many entries"),
-        (RIGHT.reshape(2, 3), "the right number of entries in another shape"),
+        (RIGHT.reshape(2, 3), "the right numbers in another shape"),
+        (EARLIER.reshape(2, 3), "the right number of entries in another shape"),
         (np.append(RIGHT, [0, 0]).astype(np.float32), "it goes on beyond: padding, or too far a slice?"),
         (RIGHT[::-1], "the right numbers in the wrong order"),
         (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "right up to entry 4 and wrong from there"),
@@ -162,6 +163,18 @@ def test_places_where_other_ranks_hold_nothing_are_passed_over():
 )
 def test_sameness_is_up_to_rounding_and_never_of_nothing(a, b, factor, expected):
     assert same(a, b, factor) is expected
+
+
+def test_entries_that_lack_ranks_terms_are_told():
+    terms = [f32(*(10**rank * np.arange(1, 5))) for rank in range(4)]
+    right, has = sum(terms), [(0, 1, 2, 3), (1, 2, 3), (2, 3), (3,)]
+    got = f32(*(sum(terms[rank][i] for rank in ranks) for i, ranks in enumerate(has)))
+    around = Context(0, 4, [right] * 4, [[term] for term in terms])
+    places = "entry 1 that of rank 0; entry 2 that of ranks 0, 1; entry 3 that of ranks 0, 1, 2"
+    assert likely(got, right, around) == f"terms are missing in entries of the sum: {places}"
+    assert "missing" not in (likely(got + f32(0, 0, 0, 7), right, around) or "")  # no sum of terms
+    one = f32(*right[:3], right[3] - terms[0][3])  # by chance, perhaps
+    assert "missing" not in (likely(one, right, around) or "")
 
 
 @pytest.mark.parametrize(

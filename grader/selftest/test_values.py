@@ -132,7 +132,9 @@ def test_strided_arguments_are_equal_in_memory_of_their_layout(dtype, shape, lay
 def test_a_leaf_lies_in_memory_as_its_strided_array():
     leaf = to_rank(Leaf(Strided(np.ones((2, 3)), "transpose")))
     assert leaf.requires_grad and leaf.is_leaf and leaf.stride() == (1, 2)
-    assert not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous() and to_rank(Leaf(np.ones(2))).is_contiguous()
+    assert (
+        not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous() and to_rank(Leaf(np.ones(2))).is_contiguous()
+    )
 
 
 def test_mixed_tensors_lie_in_memory_differently_on_each_rank():

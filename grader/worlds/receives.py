@@ -19,6 +19,8 @@ UNFILLED = 77  # of integers: any would do
 class Receives:
     """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody has waited for."""
 
+    kept: list = []  # these, for good: gloo drops a receive whose work is gone, and its sender hangs
+
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
         self.landed: dict[int, tuple] = (
@@ -27,20 +29,20 @@ class Receives:
         self.count = 0
 
     def __enter__(self) -> None:
-        work = dist.distributed_c10d.Work
-        self.theirs = {
-            (dist.ProcessGroup, name): getattr(dist.ProcessGroup, name) for name in ("recv", "recv_anysource")
-        }
-        for (owner, name), receive in self.theirs.items():
-            setattr(owner, name, self._receiving(receive))
-        self.theirs[work, "wait"] = work.wait
-        work.wait = self._waiting(work.wait)
+        group, work = dist.ProcessGroup, dist.distributed_c10d.Work
+        places = [(group, "recv"), (group, "recv_anysource"), (work, "wait")]
+        # What the class itself holds: what getattr makes of it is no method when it is put back.
+        self.theirs = [(owner, name, vars(owner)[name]) for owner, name in places]
+        for owner, name, _ in self.theirs:
+            wrap = self._waiting if owner is work else self._receiving
+            setattr(owner, name, wrap(getattr(owner, name)))
 
     def __exit__(self, *_: Any) -> None:
-        for (owner, name), method in self.theirs.items():
+        for owner, name, method in self.theirs:
             setattr(owner, name, method)
         for _, number, _, _ in self.landed.values():
             self.mark(f"{NEVER_AWAITED} {number}")
+        self.kept += self.landed.values()
 
     def _receiving(self, receive: Callable) -> Callable:
         def received(group: Any, tensors: list, *rest: Any) -> Any:

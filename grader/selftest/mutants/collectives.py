@@ -2,6 +2,101 @@
 
 from grader.selftest.mutants.mutant import Mutant
 
+LAYOUT = "A tensor need not be contiguous, and clone() and empty_like() of a transpose are transposed, too"
+NEIGHBOURS = {
+    "public shift_right[2]",
+    "hidden shift_right",
+    "public ring_all_reduce[2]",
+    "public ring_all_reduce[4]",
+    "hidden ring_values",
+    "hidden ring_traffic",
+    "hidden ring_steps",
+}
+# Of a function: the line that is changed, what becomes of it, and the checks that see it.
+GOES_ON = (
+    (
+        "broadcast",
+        "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",
+        "    received = tensor.clone(memory_format=torch.contiguous_format)\n",
+        "requires_no_gradient[broadcast]",
+    ),
+    (
+        "scatter",
+        "    dist.scatter(received, blocks, src=root)\n    return received",
+        "    dist.scatter(received, blocks, src=root)\n    return received.requires_grad_(like.requires_grad)",
+        "requires_no_gradient[scatter]",
+    ),
+    (
+        "gather",
+        "    return collected\n    # END SOLUTION\n\n\ndef reduce(",
+        "    return collected if collected is None else collected.requires_grad_(tensor.requires_grad)\n"
+        "    # END SOLUTION\n\n\ndef reduce(",
+        "requires_no_gradient[gather]",
+    ),
+    (
+        "reduce",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
+        "requires_no_gradient[reduce]",
+    ),
+    (
+        "all_gather",
+        "    return collected\n    # END SOLUTION\n\n\ndef reduce_scatter(",
+        "    return collected.requires_grad_(tensor.requires_grad)\n    # END SOLUTION\n\n\ndef reduce_scatter(",
+        "requires_no_gradient[all_gather]",
+    ),
+    (
+        "reduce_scatter",
+        "    return _finish(op, received)",
+        "    return _finish(op, received).requires_grad_(tensor.requires_grad)",
+        "requires_no_gradient[reduce_scatter]",
+    ),
+    (
+        "all_reduce",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
+        "requires_no_gradient[all_reduce]",
+        "average_requires_no_gradient",
+    ),
+    (
+        "all_to_all",
+        "    dist.all_to_all_single(received, tensor.detach().contiguous())\n    return received",
+        "    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
+        "    return received.requires_grad_(tensor.requires_grad)",
+        "requires_no_gradient[all_to_all]",
+    ),
+    (
+        "all_reduce_from_parts",
+        "    return total[: tensor.numel()].reshape(tensor.shape)\n",
+        "    return total[: tensor.numel()].reshape(tensor.shape).requires_grad_(tensor.requires_grad)\n",
+        "sum_of_parts_requires_no_gradient",
+    ),
+    (
+        "average",
+        "return all_reduce(tensor) / dist.get_world_size()",
+        "return (all_reduce(tensor) / dist.get_world_size()).requires_grad_(tensor.requires_grad)",
+        "average_requires_no_gradient",
+    ),
+    (
+        "overlapped_all_reduce",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    work",
+        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    work",
+        "overlapped_sum_requires_no_gradient",
+    ),
+    (
+        "shift_right",
+        "    sending.wait()\n    return received",
+        "    sending.wait()\n    return received.requires_grad_(tensor.requires_grad)",
+        "neighbours_tensor_requires_no_gradient",
+    ),
+    (
+        "ring_all_reduce",
+        "torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)",
+        "torch.cat([tensor.flatten(), tensor.new_zeros(padding)]).view(n, -1)",
+        "ring_sum_requires_no_gradient",
+    ),
+)
+
 MUTANTS = [
     Mutant(
         "broadcast always from rank 0",
@@ -311,7 +406,7 @@ MUTANTS = [
             "hidden all_reduce_from_parts",
             "hidden built_from_its_parts",
         },
-        "the right number of entries in another shape",
+        "the right numbers in another shape",
     ),
     Mutant(
         "an all-gather is a gather and a broadcast",
@@ -551,7 +646,7 @@ MUTANTS = [
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor) * (1 / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "rounded more often than necessary",
+        "multiplied by 1/n, which rounds 1/n first",
     ),
     Mutant(
         "an average in the caller's own memory",
@@ -842,5 +937,186 @@ MUTANTS = [
         "    dist.broadcast(received, src=root)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
         "the function ends without a return, which gives None",
+    ),
+    Mutant(
+        "broadcast: a clone that keeps the strides",
+        "collectives",
+        "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.broadcast(",
+        "    received = tensor.detach().clone()\n    dist.broadcast(",
+        {"hidden values[broadcast]"},
+        LAYOUT,
+    ),
+    Mutant(
+        "reduce: a clone that keeps the strides",
+        "collectives",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
+        "    total = tensor.detach().clone()\n    dist.reduce(",
+        {"hidden values[reduce]"},
+        LAYOUT,
+    ),
+    Mutant(
+        "all-reduce: a clone that keeps the strides",
+        "collectives",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
+        "    total = tensor.detach().clone()\n    dist.all_reduce(total, op=",
+        {"hidden values[all_reduce]", "hidden average_is_exact"},
+        LAYOUT,
+    ),
+    Mutant(
+        "overlapped: a clone that keeps the strides",
+        "collectives",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    work",
+        "    total = tensor.detach().clone()\n    work",
+        {"hidden it_waits_before_it_returns"},
+        LAYOUT,
+    ),
+    Mutant(
+        "scatter: room that keeps the strides",
+        "collectives",
+        "    received = like.new_empty(like.shape)\n    dist.scatter(",
+        "    received = torch.empty_like(like)\n    dist.scatter(",
+        {"hidden values[scatter]"},
+        LAYOUT,
+    ),
+    Mutant(
+        "shift right: room that keeps the strides",
+        "collectives",
+        "    received = tensor.new_empty(tensor.shape)\n    sending",
+        "    received = torch.empty_like(tensor)\n    sending",
+        {"public shift_right[2]", "hidden shift_right"},
+        "contiguous",
+    ),
+    Mutant(
+        "fewer elements than ranks travel round the ring as a whole",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    if tensor.numel() < n:\n"
+        "        total, passing = tensor.detach().clone(), tensor.detach()\n        for _ in range(n - 1):\n"
+        "            passing = shift_right(passing)\n            total += passing\n        return total\n    padding",
+        {"hidden ring_traffic"},
+        "elements at once: a step of the ring passes on one chunk",
+    ),
+    Mutant(
+        "no shape has no dimension",
+        "collectives",
+        "    if tensor.dim() == 0 or tensor.shape[0] % n:",
+        "    if tensor.shape[0] % n:",
+        {"hidden misuse[reduce_scatter]", "hidden misuse[all_to_all]"},
+        "raised IndexError",
+    ),
+    Mutant(
+        "scatter counts entries",
+        "collectives",
+        "        if shape != (n * like.shape[0], *like.shape[1:]):",
+        "        if tensor is None or tensor.numel() != n * like.numel():",
+        {"hidden misuse[scatter]"},
+        "scatter(float32 (9, 2), float32 (2, 3), root=0) on 3 ranks",
+    ),
+    Mutant(
+        "scatter counts rows",
+        "collectives",
+        "        if shape != (n * like.shape[0], *like.shape[1:]):",
+        "        if tensor is None or len(tensor) != n * len(like):",
+        {"hidden misuse[scatter]"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "scatter asks only whether the rows divide",
+        "collectives",
+        "        if shape != (n * like.shape[0], *like.shape[1:]):",
+        "        if tensor is None or tensor.dim() == 0 or tensor.shape[0] % n or tensor.shape[1:] != like.shape[1:]:",
+        {"hidden misuse[scatter]"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "scatter of None",
+        "collectives",
+        "        shape = None if tensor is None else tuple(tensor.shape)\n",
+        "        shape = tuple(tensor.shape)\n",
+        {"hidden misuse[scatter]"},
+        "raised AttributeError",
+    ),
+    Mutant(
+        "scatter like a tensor without dimensions",
+        "collectives",
+        "    _check_has_rows(like)\n",
+        "",
+        {"hidden misuse[scatter]"},
+        "raised IndexError",
+    ),
+    Mutant(
+        "an operation that cannot be looked up in a table",
+        "collectives",
+        "    if not isinstance(op, str) or op not in OPS:",
+        "    if op not in OPS:",
+        {"hidden misuse[reduce]", "hidden misuse[reduce_scatter]", "hidden misuse[all_reduce]"},
+        "raised TypeError",
+    ),
+    Mutant(
+        "ranks in order by sleeping, and a barrier at the end",
+        "collectives",
+        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n            result = action()\n"
+        "        dist.barrier()\n    return result",
+        "    import time\n\n    time.sleep(0.15 * dist.get_rank())\n    result = action()\n    dist.barrier()\n"
+        "    return result",
+        {"hidden in_rank_order"},
+        "rank 1's action began before rank 0's had ended",
+    ),
+    Mutant(
+        "a barrier after the own action alone",
+        "collectives",
+        "            result = action()\n        dist.barrier()",
+        "            result = action()\n            dist.barrier()",
+        {"public in_rank_order", "hidden in_rank_order"},
+        "each rank calls one barrier, and these meet",
+    ),
+    Mutant(
+        "no dimension comes back as one",
+        "collectives",
+        "    return total[: tensor.numel()].reshape(tensor.shape)\n",
+        "    return torch.atleast_1d(total[: tensor.numel()].reshape(tensor.shape))\n",
+        {"hidden all_reduce_from_parts"},
+        "Likely: the right numbers in another shape",
+    ),
+    Mutant(
+        "the second phase of the ring is one step behind",
+        "collectives",
+        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])",
+        "        chunks[(rank - step - 1) % n] = shift_right(chunks[(rank - step) % n])",
+        {
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "terms are missing in entries of the sum: entry 0 that of rank",
+    ),
+    Mutant(
+        "an irecv that nobody waits for",
+        "collectives",
+        "    dist.recv(received, src=(rank - 1) % n)\n",
+        "    dist.irecv(received, src=(rank - 1) % n)\n",
+        NEIGHBOURS,
+        "and never waits for it. irecv returns at once",
+    ),
+    Mutant(
+        "neither the send nor the receive is waited for",
+        "collectives",
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
+        "    receiving = dist.irecv(received, src=(rank - 1) % n)\n    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])\n",
+        NEIGHBOURS,
+        "and never waits for it. irecv returns at once",
+    ),
+    *(
+        Mutant(
+            f"{function}: autograd goes on behind it",
+            "collectives",
+            old,
+            new,
+            {f"hidden {check}" for check in checks},
+            "differentiate through a communication without saying so",
+        )
+        for function, old, new, *checks in GOES_ON
     ),
 ]

@@ -1,11 +1,20 @@
 """Systematic changes of the solutions that change nothing that the assignment asks for, each with the reason."""
 
+STRIDES = "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+APART = "This torch keeps what this collective receives apart from autograd by itself. Of others it is not known."
+ALONE = "With one rank, what is returned may be the input itself: the file's head says so."
+
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
-        "gather: dist.gather(tensor.contiguous(), blocks, dst=root) → dist.gather(tensor, blocks, dst=root)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "reduce_scatter: dist.reduce_scatter(received, list(tensor.contiguous().chunk(dist.get_world_size())), op=reduction) → dist.reduce_scatter(received, list(tensor.chunk(dist.get_world_size())), op=reduction)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "shift_right: return tensor.clone() → return tensor": "With one rank, what is returned may be the input itself: the file's head says so.",
+        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": STRIDES,
+        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach())": STRIDES,
+        "reduce_scatter: blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size())) → blocks = list(tensor.detach().chunk(dist.get_world_size()))": STRIDES,
+        "scatter: blocks = list(tensor.detach().contiguous().chunk(n)) → blocks = list(tensor.contiguous().chunk(n))": APART,
+        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.contiguous(), blocks, dst=root)": APART,
+        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())": APART,
+        "all_to_all: dist.all_to_all_single(received, tensor.detach().contiguous()) → dist.all_to_all_single(received, tensor.contiguous())": APART,
+        "shift_right: return tensor.detach().clone() → return tensor.detach()": ALONE,
+        "shift_right: return tensor.detach().clone() → return tensor.clone()": ALONE,
         "shift_right: dist.recv(received, src=(rank - 1) % n) → dist.recv(received)": "From anybody: only the left neighbour sends to this rank, and messages of one sender arrive in order.",
     },
     "benchmarking": {

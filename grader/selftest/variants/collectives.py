@@ -10,17 +10,17 @@ VARIANTS = [
         "collectives",
         """
 def all_gather(tensor: Tensor) -> Tensor:
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     collected = _empty_for_all(tensor)
-    dist.all_gather_into_tensor(collected, tensor.contiguous())
+    dist.all_gather_into_tensor(collected, tensor.detach().contiguous())
     return collected
 
 
 def gather(tensor: Tensor, root: int) -> Tensor | None:
     _check_root(root)
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     blocks = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    dist.gather(tensor.contiguous(), gather_list=blocks if dist.get_rank() == root else None, dst=root)
+    dist.gather(tensor.detach().contiguous(), gather_list=blocks if dist.get_rank() == root else None, dst=root)
     return torch.concatenate(blocks) if dist.get_rank() == root else None
 
 
@@ -28,7 +28,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     rows = _rows_per_rank(tensor)
     reduction = _reduction(op, tensor)
     received = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-    dist.reduce_scatter_tensor(received, tensor.clone(memory_format=torch.contiguous_format), op=reduction)
+    dist.reduce_scatter_tensor(received, tensor.detach().clone(memory_format=torch.contiguous_format), op=reduction)
     return _finish(op, received)
 
 
@@ -36,20 +36,23 @@ def all_to_all(tensor: Tensor) -> Tensor:
     _rows_per_rank(tensor)
     received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
     n = dist.get_world_size()
-    dist.all_to_all(list(received.tensor_split(n)), [block.contiguous() for block in tensor.tensor_split(n)])
+    dist.all_to_all(list(received.tensor_split(n)), [block.contiguous() for block in tensor.detach().tensor_split(n)])
     return received
 
 
 def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     _check_root(root)
+    _check_has_rows(like)
     n = dist.get_world_size()
     received = torch.empty(like.shape, dtype=like.dtype, device=like.device)
     if dist.get_rank() != root:
         dist.scatter(received, src=root)
         return received
+    if tensor is None or tensor.dim() != like.dim():
+        raise ValueError(f"no blocks of {list(like.shape)}: {tensor}")
     if tensor.shape[0] != n * like.shape[0] or tensor.shape[1:] != like.shape[1:]:
         raise ValueError(f"{n} blocks of {list(like.shape)} are not {list(tensor.shape)}")
-    dist.scatter(received, [block.contiguous() for block in tensor.split(like.shape[0])], src=root)
+    dist.scatter(received, [block.contiguous() for block in tensor.detach().split(like.shape[0])], src=root)
     return received
 """,
     ),
@@ -66,40 +69,40 @@ def _all() -> dist.ProcessGroup:
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
     _check_root(root)
-    return functional.broadcast(tensor.contiguous(), root, _all()).clone()
+    return functional.broadcast(tensor.detach().contiguous(), root, _all()).clone()
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    _check_gatherable(tensor)
-    return functional.wait_tensor(functional.all_gather_tensor(tensor.contiguous(), gather_dim=0, group=_all()))
+    _check_has_rows(tensor)
+    return functional.wait_tensor(functional.all_gather_tensor(tensor.detach().contiguous(), gather_dim=0, group=_all()))
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     _rows_per_rank(tensor)
     _reduction(op, tensor)
     name = "sum" if op == "average" else op
-    copied = tensor.clone(memory_format=torch.contiguous_format)
+    copied = tensor.detach().clone(memory_format=torch.contiguous_format)
     return _finish(op, functional.wait_tensor(functional.reduce_scatter_tensor(copied, name, 0, _all())))
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     _reduction(op, tensor)
     name = "sum" if op == "average" else op
-    return _finish(op, functional.wait_tensor(functional.all_reduce(tensor.contiguous(), name, _all())))
+    return _finish(op, functional.wait_tensor(functional.all_reduce(tensor.detach().contiguous(), name, _all())))
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
     _rows_per_rank(tensor)
-    return functional.wait_tensor(functional.all_to_all_single(tensor.contiguous(), None, None, _all()))
+    return functional.wait_tensor(functional.all_to_all_single(tensor.detach().contiguous(), None, None, _all()))
 
 
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
-    total = functional.all_reduce(tensor.contiguous(), "sum", _all())  # begins at once, and waits where it is used
+    total = functional.all_reduce(tensor.detach().contiguous(), "sum", _all())  # begins at once, and waits where it is used
     return (compute(), functional.wait_tensor(total))[::-1]
 """,
     ),
     Variant(
-        "the collectives of torch.distributed.nn, which autograd goes through",
+        "the collectives of torch.distributed.nn, without the autograd that they are for",
         "collectives",
         """
 import torch.distributed.nn.functional as nn
@@ -107,50 +110,51 @@ import torch.distributed.nn.functional as nn
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
     _check_root(root)
-    return nn.broadcast(tensor.contiguous(), src=root)
+    return nn.broadcast(tensor.detach().contiguous(), src=root)
 
 
 def gather(tensor: Tensor, root: int) -> Tensor | None:
     _check_root(root)
-    _check_gatherable(tensor)
-    parts = nn.gather(tensor.contiguous(), dst=root)
+    _check_has_rows(tensor)
+    parts = nn.gather(tensor.detach().contiguous(), dst=root)
     return torch.cat(parts) if dist.get_rank() == root else None
 
 
 def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     _check_root(root)
-    n = dist.get_world_size()
-    if tensor is not None and tensor.shape != (n * like.shape[0], *like.shape[1:]):
-        raise ValueError(f"{tuple(tensor.shape)}: not {n} blocks of {tuple(like.shape)}")
-    blocks = [like.new_empty(like.shape)] * n if tensor is None else [b.contiguous() for b in tensor.chunk(n)]
+    _check_has_rows(like)
+    n, is_root = dist.get_world_size(), dist.get_rank() == root
+    if is_root and (tensor is None or tensor.shape != (n * like.shape[0], *like.shape[1:])):
+        raise ValueError(f"{None if tensor is None else tuple(tensor.shape)}: not {n} blocks of {tuple(like.shape)}")
+    blocks = [b.contiguous() for b in tensor.detach().chunk(n)] if is_root else [like.new_empty(like.shape)] * n
     return nn.scatter(blocks, src=root)
 
 
 def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     _check_root(root)
-    total = nn.reduce(tensor.contiguous(), root, _reduction(op, tensor))
+    total = nn.reduce(tensor.detach().contiguous(), root, _reduction(op, tensor))
     return _finish(op, total) if dist.get_rank() == root else None
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    _check_gatherable(tensor)
-    return torch.cat(nn.all_gather(tensor.contiguous()))
+    _check_has_rows(tensor)
+    return torch.cat(nn.all_gather(tensor.detach().contiguous()))
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     _rows_per_rank(tensor)
-    blocks = [block.clone() for block in tensor.contiguous().chunk(dist.get_world_size())]
+    blocks = [block.clone() for block in tensor.detach().contiguous().chunk(dist.get_world_size())]
     return _finish(op, nn.reduce_scatter(torch.empty_like(blocks[0]), blocks, _reduction(op, tensor)))
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
-    return _finish(op, nn.all_reduce(tensor.contiguous(), _reduction(op, tensor)))
+    return _finish(op, nn.all_reduce(tensor.detach().contiguous(), _reduction(op, tensor)))
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
     _rows_per_rank(tensor)
     received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    return nn.all_to_all_single(received, tensor.contiguous())
+    return nn.all_to_all_single(received, tensor.detach().contiguous())
 """,
     ),
     Variant(
@@ -171,29 +175,29 @@ def _under_way(start: Callable, *args, **options):
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
     _check_root(root)
-    received = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    received = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
     with _under_way(dist.broadcast, received, root):
         return received
 
 
 def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     _check_root(root)
-    reduction, total = _reduction(op, tensor), tensor.clone(memory_format=torch.contiguous_format)
+    reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
     with _under_way(dist.reduce, total, root, op=reduction):
         mine = dist.get_rank() == root
     return _finish(op, total) if mine else None
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     parts = [tensor.new_empty(tensor.shape) for _ in range(dist.get_world_size())]
-    with _under_way(dist.all_gather, parts, tensor.contiguous()):
+    with _under_way(dist.all_gather, parts, tensor.detach().contiguous()):
         pass
     return torch.vstack(parts) if tensor.dim() > 1 else torch.hstack(parts)
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
-    reduction, total = _reduction(op, tensor), tensor.clone(memory_format=torch.contiguous_format)
+    reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
     with _under_way(dist.all_reduce, total, op=reduction):
         divisor = dist.get_world_size() if op == "average" else None
     return total if divisor is None else total.div_(divisor)
@@ -212,7 +216,7 @@ def in_rank_order(action: Callable[[], T]) -> T:
 
 
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     with _under_way(dist.all_reduce, total):
         result = compute()
     return total, result
@@ -233,29 +237,29 @@ def _group() -> dist.ProcessGroup:
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
     _check_root(root)
-    received = tensor.clone(memory_format=torch.contiguous_format)
+    received = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.broadcast(received, group_src=root, group=_group())
     return received
 
 
 def gather(tensor: Tensor, root: int) -> Tensor | None:
     _check_root(root)
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     collected = _empty_for_all(tensor) if dist.get_rank() == root else None
     blocks = None if collected is None else list(collected.chunk(dist.get_world_size()))
-    dist.gather(tensor.contiguous(), blocks, dst=root, group=_group())
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root, group=_group())
     return collected
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     collected = _empty_for_all(tensor)
-    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous(), group=_group())
+    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous(), group=_group())
     return collected
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
-    reduction, total = _reduction(op, tensor), tensor.clone(memory_format=torch.contiguous_format)
+    reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=reduction, group=_group())
     return _finish(op, total)
 
@@ -272,9 +276,9 @@ def in_rank_order(action: Callable[[], T]) -> T:
 def shift_right(tensor: Tensor) -> Tensor:
     group, rank, n = _group(), dist.get_rank(), dist.get_world_size()
     if n == 1:
-        return tensor.clone()
+        return tensor.detach().clone()
     received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.contiguous(), group_dst=(rank + 1) % n, group=group)
+    sending = dist.isend(tensor.detach().contiguous(), group_dst=(rank + 1) % n, group=group)
     dist.recv(received, group_src=(rank - 1) % n, group=group)
     sending.wait()
     return received
@@ -286,7 +290,7 @@ def shift_right(tensor: Tensor) -> Tensor:
         """
 def broadcast(tensor: Tensor, root: int) -> Tensor:
     _check_root(root)
-    received, n = tensor.clone(memory_format=torch.contiguous_format), dist.get_world_size()
+    received, n = tensor.detach().clone(memory_format=torch.contiguous_format), dist.get_world_size()
     place, reach = (dist.get_rank() - root) % n, 1
     while reach < n:  # all places below reach have it
         if place < reach and place + reach < n:
@@ -303,7 +307,7 @@ _COMBINE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum, "produ
 def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     _check_root(root)
     _reduction(op, tensor)
-    total, n = tensor.clone(memory_format=torch.contiguous_format), dist.get_world_size()
+    total, n = tensor.detach().clone(memory_format=torch.contiguous_format), dist.get_world_size()
     place, reach = (dist.get_rank() - root) % n, 1
     while reach < n:
         if place % (2 * reach):
@@ -324,7 +328,7 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
 
 def all_to_all(tensor: Tensor) -> Tensor:
     rows, rank, n = _rows_per_rank(tensor), dist.get_rank(), dist.get_world_size()
-    blocks, received = tensor.contiguous().split(rows), tensor.new_empty(tensor.shape)
+    blocks, received = tensor.detach().contiguous().split(rows), tensor.new_empty(tensor.shape)
     mine = received.split(rows)
     mine[rank].copy_(blocks[rank])
     others = [other for other in range(n) if other != rank]
@@ -336,12 +340,12 @@ def all_to_all(tensor: Tensor) -> Tensor:
 
 def gather(tensor: Tensor, root: int) -> Tensor | None:
     _check_root(root)
-    _check_gatherable(tensor)
+    _check_has_rows(tensor)
     if dist.get_rank() != root:
-        dist.send(tensor.contiguous(), root)
+        dist.send(tensor.detach().contiguous(), root)
         return None
     parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    parts[root].copy_(tensor)
+    parts[root].copy_(tensor.detach())
     for rank, part in enumerate(parts):
         if rank != root:
             dist.recv(part, rank)
@@ -351,13 +355,15 @@ def gather(tensor: Tensor, root: int) -> Tensor | None:
 def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
     _check_root(root)
     n = dist.get_world_size()
+    _check_has_rows(like)
     if dist.get_rank() == root:
-        if tensor.shape != (n * like.shape[0], *like.shape[1:]):
-            raise ValueError(f"{tuple(tensor.shape)} is not {n} blocks of shape {tuple(like.shape)}")
-        for rank, block in enumerate(tensor.chunk(n)):
+        if tensor is None or tensor.shape != (n * like.shape[0], *like.shape[1:]):
+            raise ValueError(f"{'nothing' if tensor is None else [*tensor.shape]} is not {n} blocks of {[*like.shape]}")
+        blocks = tensor.detach().chunk(n)
+        for rank, block in enumerate(blocks):
             if rank != root:
                 dist.send(block.contiguous(), rank)
-        return tensor.chunk(n)[root].clone()
+        return blocks[root].clone()
     received = like.new_empty(like.shape)
     dist.recv(received, root)
     return received
@@ -399,14 +405,14 @@ class Collective:
 
 class Broadcast(Collective):
     def run(self, tensor: Tensor, root: int) -> Tensor:
-        received = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor)
+        received = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor.detach())
         dist.broadcast(received, root)
         return received
 
 
 class AllReduce(Collective):
     def run(self, tensor: Tensor, op: str = "sum") -> Tensor:
-        reduction, total = _reduction(op, tensor), tensor.clone(memory_format=torch.contiguous_format)
+        reduction, total = _reduction(op, tensor), tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, op=reduction)
         return _finish(op, total)
 
@@ -415,8 +421,8 @@ def _to_neighbour(step: int) -> Callable[[Tensor], Tensor]:
     def shift(tensor: Tensor) -> Tensor:
         rank, n = dist.get_rank(), dist.get_world_size()
         if n == 1:
-            return tensor.clone()
-        received, outgoing = tensor.new_empty(tensor.shape), tensor.contiguous()
+            return tensor.detach().clone()
+        received, outgoing = tensor.new_empty(tensor.shape), tensor.detach().contiguous()
         from_, to = (rank - step) % n, (rank + step) % n
         for work in [dist.irecv(received, from_), dist.isend(outgoing, to)]:
             work.wait()
@@ -439,7 +445,7 @@ def shift_right(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
     if n == 1:
         return tensor
-    received, mine = tensor.new_empty(tensor.shape), tensor.contiguous()
+    received, mine = tensor.new_empty(tensor.shape), tensor.detach().contiguous()
     turns = [lambda: dist.recv(received, (rank - 1) % n), lambda: dist.send(mine, (rank + 1) % n)]
     for turn in turns if rank else turns[::-1]:
         turn()
@@ -462,7 +468,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
     size = -(-tensor.numel() // n)
     flat = tensor.new_zeros(n * size)
-    flat[: tensor.numel()] = tensor.reshape(-1)
+    flat[: tensor.numel()] = tensor.detach().reshape(-1)
     chunk = lambda i: flat[i % n * size :][:size]  # noqa: E731
 
     def add(i: int, left: int) -> int:
@@ -487,7 +493,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
     k = -(-tensor.numel() // n)
-    padded = torch.nn.functional.pad(tensor.reshape(-1), (0, n * k - tensor.numel())).clone()
+    padded = torch.nn.functional.pad(tensor.detach().reshape(-1), (0, n * k - tensor.numel())).clone()
     total = torch.empty_like(padded)
     mine = total[rank * k : (rank + 1) * k]
     dist.reduce_scatter_tensor(mine, padded)
@@ -527,7 +533,7 @@ def in_rank_order(action: Callable[[], T]) -> T:
 
 def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     chunks = dict(enumerate(total.view(-1).tensor_split(n)))
     right, left = (rank + 1) % n, (rank - 1) % n
     plan = [(rank - s, rank - s - 1, True) for s in range(n - 1)]
@@ -545,7 +551,7 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
         "collectives",
         """
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
-    future = dist.all_reduce(tensor.clone(memory_format=torch.contiguous_format), async_op=True).get_future()
+    future = dist.all_reduce(tensor.detach().clone(memory_format=torch.contiguous_format), async_op=True).get_future()
     then = future.then(lambda done: done.value()[0])
     result = compute()
     return torch.futures.wait_all([then])[0], result
@@ -553,7 +559,7 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 
 def shift_right(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
-    received, works = tensor.clone(memory_format=torch.contiguous_format), []
+    received, works = tensor.detach().clone(memory_format=torch.contiguous_format), []
     if n > 1:
         outgoing = received.clone()
         works.append(dist.isend(outgoing, (rank + 1) % n))

@@ -24,7 +24,7 @@ def check_root(root):
 
 
 def check_op(op, tensor):
-    if op != "average" and op not in OPS:
+    if not isinstance(op, str) or op != "average" and op not in OPS:
         raise ValueError(f"unknown op {op!r}, must be one of sum, max, min, product, average")
     if op == "average" and not tensor.is_floating_point():
         raise ValueError(f"cannot average integers ({tensor.dtype})")

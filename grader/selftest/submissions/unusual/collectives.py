@@ -40,7 +40,7 @@ def _split_op(op: str, dtype: torch.dtype) -> tuple[str, int]:
         if not dtype.is_floating_point:
             raise ValueError(f"the average of {dtype} is not an integer")
         return "sum", dist.get_world_size()
-    if op not in OPS:
+    if op not in [*OPS]:  # a list is in no dict
         raise ValueError(f"op is {op!r}, but must be one of {[*OPS, 'average']}")
     return op, 1
 

@@ -1,0 +1,138 @@
+"""Ranks that come late: until another one has passed a mark, or until all others stand still. And messages that come late."""
+
+import time
+
+import numpy as np
+import pytest
+
+from grader.face import STANDSTILL, CheckFailed, Hold, Leaf, Probe, call, each
+
+X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+HELD = {0: Hold(STANDSTILL, on=1, at="action ended")}
+
+
+def in_turn_on_two_ranks(world, holds=HELD):
+    (run,) = world(2, call("collectives.turns", Probe("action", returns=1), holds=holds))
+    run.values()
+    (ended,), (began,) = run.marks(0, "action ended"), run.marks(1, "action began")
+    return ended.at <= began.at
+
+
+def test_an_action_lasts_until_the_others_stand_still(submit):
+    world = submit("""
+        def turns(action):
+            for turn in range(dist.get_world_size()):
+                if turn == dist.get_rank():
+                    result = action()
+                dist.barrier()
+            return result
+        """)
+    began = time.monotonic()
+    assert in_turn_on_two_ranks(world)
+    assert time.monotonic() - began > 0.5  # it was held
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.8])  # shorter and longer than it takes to be sure of a standstill
+def test_a_rank_that_sleeps_does_not_stand_still(submit, seconds):
+    world = submit(f"""
+        def turns(action):
+            import time
+            time.sleep({seconds} * dist.get_rank())
+            result = action()
+            dist.barrier()
+            return result
+        """)
+    assert not in_turn_on_two_ranks(world)
+
+
+def test_a_rank_that_has_returned_waits_for_nobody(submit):
+    world = submit("""
+        def turns(action):
+            return action()
+        """)
+    began = time.monotonic()
+    in_turn_on_two_ranks(world)
+    assert time.monotonic() - began < 15
+
+
+def test_a_deadlock_is_found_after_a_standstill(submit):
+    world = submit("""
+        def turns(action):
+            result = action()
+            dist.barrier()
+            if dist.get_rank() == 0:
+                dist.barrier()
+            return result
+        """)
+    with pytest.raises(CheckFailed, match="Deadlock: no rank can go on"):
+        in_turn_on_two_ranks(world)
+
+
+# ——— messages
+
+
+def exchanged(world, **options):
+    options = {"driver": "received_at_wait"} | options
+    (run,) = world(2, call("collectives.exchange", each(X, X + 10), **options))
+    run.returns(X + 10, X)
+    run.keeps_inputs()
+
+
+EXCHANGE = """
+    def exchange(x):
+        received, other = torch.zeros(4), 1 - dist.get_rank()
+        sending = dist.isend(x, other)
+        {receive}
+        return received
+    """
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        "dist.recv(received, other), sending.wait()",
+        "dist.recv(received), sending.wait()",
+        "work = dist.irecv(received, other); sending.wait(); work.wait()",
+        "[work.wait() for work in (dist.irecv(received, other), sending)]",
+        "[work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, other)])]; sending.wait()",
+    ],
+)
+def test_who_waits_gets_the_message(submit, receive):
+    exchanged(submit(EXCHANGE.format(receive=receive)))
+
+
+@pytest.mark.parametrize("late", [None, 0, 1])
+@pytest.mark.parametrize(
+    "receive", ["dist.irecv(received, other); sending.wait()", "received.work = sending, dist.irecv(received, other)"]
+)
+def test_who_never_waits_gets_nothing_and_is_told(submit, receive, late):
+    world = submit(EXCHANGE.format(receive=receive))
+    holds = {} if late is None else {late: Hold("call began", on=1 - late, then=0.1)}
+    with pytest.raises(CheckFailed) as failure:
+        exchanged(world, holds=holds)
+    words = "starts the receive from rank 1 of 4 × float32 at collectives.py:10, and never waits for it. irecv returns at once"
+    assert f"Likely: rank 0 {words}" in str(failure.value) and "nan" in str(failure.value)
+
+
+def test_a_receive_into_memory_that_is_not_contiguous_is_refused_as_ever(submit):
+    world = submit(EXCHANGE.format(receive="received = torch.zeros(4, 2)[:, 0]; dist.recv(received, other)"))
+    with pytest.raises(CheckFailed, match="contiguous"):
+        exchanged(world)
+
+
+def test_plain_calls_after_it_receive_as_ever(submit):
+    world = submit(EXCHANGE.format(receive="dist.recv(received, other); sending.wait()"))
+    runs = world(2, *(call("collectives.exchange", each(X, X + 10), driver=d) for d in ("received_at_wait", "plain")))
+    for run in runs:
+        run.returns(X + 10, X)
+
+
+# ——— gradients
+
+
+@pytest.mark.parametrize("body, requires", [("x.clone()", True), ("x.detach().clone()", False), ("(1, [x * 2])", True)])
+def test_a_result_that_requires_a_gradient_is_told(submit, body, requires):
+    world = submit(f"def made(x): return {body}")
+    (run,) = world(1, call("collectives.made", Leaf(X), driver="requires_gradient"))
+    assert run.values()[0]["requires gradient"] is requires
+    assert call("collectives.made", Leaf(X)).spread(1).note == "float32 (4,) that requires a gradient"
