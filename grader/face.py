@@ -89,24 +89,30 @@ class Request:
         return Call(self.function, arguments, note=self._note(), **self.options)
 
     def _note(self) -> str:
-        """The arguments in short, as rank 0 gets them: what tells one call of a check from another."""
+        """The arguments in short, as the first rank that has one gets them: what tells one call of a check from another."""
         parts = []
         of_student = self.options["driver"] in OF_STUDENT
         named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
             of_ranks = value.values if isinstance(value, Each) else [value]
-            value, note = of_ranks[0], _layout_note(of_ranks)
+            value = next((own for own in of_ranks if own is not None), None)
+            note = _layout_note(of_ranks)
             if isinstance(value, Leaf):
                 value, note = value.array, " that requires a gradient"
             if isinstance(value, (np.ndarray, Strided)):
                 array = value.array if isinstance(value, Strided) else value
                 text = f"{array.dtype} {array.shape}{note}"
-            elif isinstance(value, (int, float, str)):
+            elif isinstance(value, (int, float, str)) or _is_short(value):
                 text = repr(value)
             else:
                 continue
             parts.append(f"{name}={text}" if name else text)
         return ", ".join(parts)
+
+
+def _is_short(value: Any) -> bool:
+    """Whether this is a list of a few numbers or words."""
+    return isinstance(value, (list, tuple)) and 0 < len(value) < 9 and all(type(v) in (int, float, str) for v in value)
 
 
 def _layout_note(of_ranks: Sequence[Any]) -> str:
