@@ -35,7 +35,9 @@ def asked(tmp_path_factory):
     """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is played by another program."""
     folder = tmp_path_factory.mktemp("make")
     told, player = folder / "told", folder / "player"
-    player.write_text(f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w', newline='').write('\\0'.join(sys.argv[1:]))\n")
+    player.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w', newline='').write('\\0'.join(sys.argv[1:]))\n"
+    )
     player.chmod(0o755)
 
     def ask(target: str, by_environment: bool = False, **values: str) -> list[str]:

@@ -129,7 +129,9 @@ def test_setuptools_finds_the_pythons_that_are_supported():
 # ——— setup.sh, with a Python that only writes down what it is asked to do
 
 
-def run_setup(folder: Path, fails: str = "", ini: bytes = b"", **settings: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+def run_setup(
+    folder: Path, fails: str = "", ini: bytes = b"", **settings: str
+) -> tuple[subprocess.CompletedProcess, list[str]]:
     """Run the autograder's setup.sh. Returns how it ended, and what its environment's Python was called with."""
     pack.write(pack.autograder(), folder / "autograder.zip")
     with zipfile.ZipFile(folder / "autograder.zip") as archive:

@@ -415,7 +415,9 @@ class World:
             if self._wake():
                 pass
             elif held and not examine(self.report.trails)[1]:
-                self._release(everybody=True)  # the others wait for these, in what is no operation: a new group, perhaps
+                self._release(
+                    everybody=True
+                )  # the others wait for these, in what is no operation: a new group, perhaps
                 self.watch.moved()
             else:
                 self.report.ending = "stuck"
