@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -94,16 +95,19 @@ def encode(*values: Any) -> tuple[list, bytes]:
     def tree(value: Any, depth: int) -> Any:
         if value is None or type(value) in (bool, float):
             return value
-        if type(value) is int:
+        if isinstance(value, Integral):  # of numpy, too
+            value = int(value)
             return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
-        if type(value) is str:
-            return value[:MAX_STRING]
+        if isinstance(value, Real):
+            return float(value)
+        if isinstance(value, str):
+            return str.__str__(value)[:MAX_STRING]
         if depth == MAX_DEPTH:
             return {"other": "too deeply nested"}
         if type(value) is range and len(value) < 1000:
             value = list(value)
-        if type(value) is list or isinstance(value, tuple):  # named tuples, too
-            return {"list" if type(value) is list else "tuple": [tree(item, depth + 1) for item in value]}
+        if isinstance(value, (list, tuple)):  # named tuples, too
+            return {"list" if isinstance(value, list) else "tuple": [tree(item, depth + 1) for item in value]}
         if type(value) is dict:
             if not all(isinstance(key, (str, int)) for key in value):
                 return {"other": "a dict with keys that are neither text nor numbers"}
