@@ -23,6 +23,7 @@ from grader.worlds.report import STANDSTILL, Call, Hold, Runner
 
 __all__ = [
     "EXACT",
+    "LAYOUTS",
     "STANDSTILL",
     "CheckFailed",
     "GraderFault",

@@ -28,6 +28,8 @@ OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 # What works in place: all others keep their arguments as they are.
 IN_PLACE = {"train", "broadcast_parameters"}
 
+SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
+
 # Where a library lies on our machine is no student's business.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
@@ -80,15 +82,15 @@ class Run:
         self,
         *expected: Any,
         within: Tolerance = EXACT,
-        lookalikes: Sequence[Mapping[str, np.ndarray]] | None = None,
+        lookalikes: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
         part: Callable[[Any], Any] | None = None,
         named: str = "",
     ) -> None:
         """Every rank returned what is expected of it, and the ranks agreed about what they communicated.
 
-        One value for each rank; lists of numbers stand for float32 tensors. ``lookalikes`` gives for each rank the arrays that
-        known mistakes produce, by the sentence that explains them. ``part`` picks what is to be compared out of the value,
-        and ``named`` says what that is.
+        One value for each rank; lists of numbers stand for float32 tensors. ``lookalikes`` gives for each rank the values that
+        known mistakes produce, by the sentence that explains them; a function of no argument makes them when they are needed.
+        ``part`` picks what is to be compared out of the value, and ``named`` says what that is.
         """
         expected = [as_argument(value) for value in expected]
         if len(expected) != self.report.size:
@@ -132,8 +134,11 @@ class Run:
                     f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
                 )
 
-    def raises_value_error(self, *mentioning: str) -> None:
-        """Every rank raised a ValueError whose message holds these words, and nothing was sent before."""
+    def raises_value_error(self, *mentioning: str, given: str = "") -> None:
+        """Every rank raised a ValueError whose message holds these words, and nothing was sent before.
+
+        ``given`` is what it is to be raised for, where the call's own line does not show it.
+        """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
             if isinstance(outcome, Raised) and outcome.stub:
@@ -155,7 +160,7 @@ class Run:
                 got = f"went on to the {went_on[-1]}"
             else:
                 got = "did not return"
-            self._fail(f"expected a ValueError on every rank, but rank {rank.rank} {got}")
+            self._fail(f"expected a ValueError on every rank{given and ' for '}{given}, but rank {rank.rank} {got}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
             self._fail(f"the ValueError comes too late: rank {sent[0].rank} had already issued the {sent[0]}")
 
@@ -246,6 +251,7 @@ class Run:
         wrong = "every rank" if len(found) == self.report.size else these(list(found))
         of = f"{named} is wrong" if named else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
+        lookalikes = lookalikes() if callable(lookalikes) else lookalikes
         if unawaited := self._never_awaited():
             lines.append(Line(f"Likely: {unawaited}", LIKELY))
         elif first.got is not None and (reason := self._likely(rank, first, values, expected, lookalikes)):
@@ -293,7 +299,9 @@ class Run:
         inputs = [_arrays([*args, *kwargs.values()]) for args, kwargs in self.report.calls[self.index].arguments]
         earlier = [_at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
         named = lookalikes[rank] if lookalikes else {}
-        named = {name: _at_path(value, found.path) for name, value in named.items()}
+        # First those that are like the whole value, not only like the first tensor of it that is wrong.
+        order = sorted(named, key=lambda name: difference(values[rank], named[name], SIMILAR) is not None)
+        named = {name: _at_path(named[name], found.path) for name in order}
         earlier = [array for array in earlier if array is not None]
         elsewhere = {path: array for path, array in _by_path(expected[rank]) if path != found.path}
         got = [_at_path(value, found.path) for value in values]

@@ -9,12 +9,12 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.face import call, each, rounding
 from grader.judging import parallel_truth, schedules, truth
 
-BATCH = np.arange(18, dtype=np.float64).reshape(9, 2) / 20  # 9 rows of 2 columns: 3 micro-batches of 3 rows
+BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40  # 9 rows of 4 columns: 3 micro-batches of 3 rows
 M = 3
 WEIGHTS = [
-    np.array([[1.0, -0.5], [0.5, 1.0]]),
-    np.array([[0.5, 1.0], [-1.0, 2.0]]),
-    np.array([[1.0, 0.5], [0.25, 1.0]]),
+    np.array([[1.0, -0.5, 0.0, 0.5], [0.5, 1.0, -1.0, 0.0], [0.0, 0.25, 1.0, -0.5], [-0.5, 0.0, 0.5, 1.0]]),
+    np.array([[0.5, 1.0, 0.0, -0.5], [-1.0, 2.0, 0.5, 0.0], [0.0, -0.5, 1.0, 0.25], [0.5, 0.0, -0.25, 1.0]]),
+    np.array([[1.0, 0.5, -0.5, 0.0], [0.25, 1.0, 0.0, 0.5], [0.0, -0.25, 0.5, 1.0], [1.0, 0.0, 0.25, -0.5]]),
 ]
 CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
 STAGES = each(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
@@ -41,12 +41,12 @@ def test_forward(world):
         call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, 2, may_raise=True),
     )
     y, saved = truth.forward(WEIGHTS, BATCH)
-    known = [{}, {parallel_truth.REVERSED: np.concatenate([y[6:], y[3:6], y[:3]])}]
+    known = [{}, parallel_truth.output_mistakes(y, M)]
     run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
     expected = [parallel_truth.micro_batches(saved, layers, M) for layers in CUT]
-    late = [{parallel_truth.LATE_Z: [[(x, truth.gelu(z)) for x, z in own] for own in part]} for part in expected]
+    known = parallel_truth.saved_mistakes(saved, CUT, M)
     named = "saved, [micro-batch][layer][x or z],"
-    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=late)
+    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=known)
     run.keeps_inputs()
     odd.raises_value_error("9", "2")
 
@@ -140,7 +140,7 @@ def test_run_schedule(world):
 @weight(0.5)
 def test_bubble(world):
     """Four stages and four micro-batches wait for 3/7 of the time; two stages that work 2 of 3 seconds, for 1/3"""
-    spans = [[(F, 0, 0.0, 1.0), (B, 0, 1.0, 2.0)], [(F, 0, 1.0, 3.0)]]
+    spans = [[(F, 0, 5.0, 6.0), (B, 0, 7.0, 8.0)], [(F, 0, 6.0, 8.0)]]
     theory, measured = world(
         1,
         call("pipeline_parallel.bubble_fraction", 4, 4),
@@ -148,4 +148,11 @@ def test_bubble(world):
     )
     of_ideal = {"idle time over the ideal time; asked for is the part of the whole time": np.array(3 / 4)}
     theory.returns(np.array(3 / 7), within=CLOSE, part=lambda r: np.array(float(r)), lookalikes=[of_ideal])
-    measured.returns(np.array(1 / 3), within=CLOSE, part=lambda r: np.array(float(r[0])))
+    known = {schedules.OWN_WINDOWS: np.array(0.2), "counted from time 0; the first span starts at 5": np.array(0.75)}
+    measured.returns(
+        np.array(1 / 3),
+        within=CLOSE,
+        part=lambda r: np.array(float(r[0])),
+        named="the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6 to 8,",
+        lookalikes=[known],
+    )

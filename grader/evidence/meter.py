@@ -14,11 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Products of matrices, whichever way they are written; of each the position of the left factor. The right one follows.
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1}
+# What a mean of squares and its gradient are made of, entry by entry.
+BY_ENTRY = {"pow", "mul", "div", "mean", "sum", "norm", "linalg_vector_norm", "mse_loss", "mse_loss_backward"}
 MOST = 20_000  # entries of the ledger
 
 
 class Meter(TorchDispatchMode):
-    """``ledger``: ``[kind, amount, alive, at]`` of every product (floating-point operations) and send (bytes), in order.
+    """``ledger``: ``[kind, amount, alive, at]`` of every product (floating-point operations), send (bytes) and operator that a loss
+    is made of (kind ``entries``; those that it reads), in order.
 
     ``alive`` are the bytes of the tensors that were made since the meter was entered and still exist, just after the product
     or before the send; ``at`` are the seconds of the monotonic clock. Tensors that existed before, and views of them, do not
@@ -42,6 +45,8 @@ class Meter(TorchDispatchMode):
         if name in PRODUCTS:
             left, right = args[PRODUCTS[name] :][:2]
             self._enter("product", 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1))
+        elif name in BY_ENTRY:
+            self._enter("entries", max((arg.numel() for arg in args if isinstance(arg, torch.Tensor)), default=0))
 
     def sends(self, args: tuple) -> None:
         self.before_a_send()

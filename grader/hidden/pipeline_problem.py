@@ -2,17 +2,30 @@
 
 import numpy as np
 
-from grader.face import call, each, rounding
+from grader.face import LAYOUTS, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import pipeline_truth
 from grader.judging import truth
+
+NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
+
+
+def problems(rng, n):
+    """For ``n`` stages one, fewer, as many and more micro-batches, also of one row; one layer in a stage, or two, or more; and
+    for each the layout of the first stage's tensors."""
+    made = [
+        (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
+        (PipelineProblem(rng, n, 1), 2),
+        (PipelineProblem(rng, n, n, rows=1, dtype=np.float32), 0),
+    ]
+    return made + ([(PipelineProblem(rng, n, n - 1), None)] if n > 2 else [])
 
 
 class PipelineProblem:
     """``n`` stages with unequal numbers of layers, ``m`` micro-batches of ``rows`` rows."""
 
     def __init__(self, rng, n, m, rows=3, width=6, layers=None, dtype=np.float64):
-        self.n, self.m, self.rows, self.dtype = n, m, rows, dtype
+        self.n, self.m, self.rows, self.width, self.dtype = n, m, rows, width, dtype
         self.batch_size = rows * m
         self.product = 2 * rows * width * width  # floating-point operations of one micro-batch in one layer
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
@@ -35,40 +48,60 @@ class PipelineProblem:
     def within(self):
         return rounding(self.dtype)
 
-    def weights_of_stages(self, wrap=np.array):
-        return each(*([wrap(self.weights[l]) for l in layers] for layers in self.cut))
+    def lay(self, array, stage, first):
+        """The array as it lies in memory on a stage: contiguous, or from the first stage on in one layout after the other."""
+        return array if first is None else Strided(array, LAYOUTS[(first + stage) % len(LAYOUTS)])
 
-    def inputs(self, wrap=np.array, num_micro_batches=None):
-        """weights, x, batch_size and num_micro_batches, as each stage gets them."""
+    def inputs(self, first=None, num_micro_batches=None):
+        """weights, x, batch_size and num_micro_batches, as each stage gets them. ``first`` is the first stage's layout."""
         m = self.m if num_micro_batches is None else num_micro_batches
-        return self.weights_of_stages(wrap), each(wrap(self.x), *[None] * (self.n - 1)), self.batch_size, m
+        x = each(self.lay(self.x, 0, first), *[None] * (self.n - 1))
+        return self.weights_of_stages(first), x, self.batch_size, m
+
+    def weights_of_stages(self, first=None):
+        return each(*([self.lay(self.weights[l], s, first) for l in layers] for s, layers in enumerate(self.cut)))
 
     def arguments(self, stage):
         """The same, for one stage."""
         own = [self.weights[l] for l in self.cut[stage]]
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
-    def forward(self, wrap=np.array, **options):
-        return call("pipeline_parallel.pipeline_forward", *self.inputs(wrap), **options)
+    def numbers(self, num_micro_batches):
+        """What a message must hold that refuses so many micro-batches."""
+        return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
-    def backward(self, wrap=np.array, **options):
-        saved = each(*([[(wrap(x), wrap(z)) for x, z in part] for part in own] for own in self.saved_by_stage))
-        y = each(*[None] * (self.n - 1), wrap(self.cast(self.y)))
-        return call("pipeline_parallel.pipeline_backward", self.weights_of_stages(wrap), saved, y, **options)
+    def forward(self, first=None, num_micro_batches=None, **options):
+        return call("pipeline_parallel.pipeline_forward", *self.inputs(first, num_micro_batches), **options)
 
-    def run(self, schedules, wrap=np.array, num_micro_batches=None, **options):
+    def backward(self, first=None, **options):
+        saved = each(
+            *(
+                [[tuple(self.lay(a, stage, first) for a in pair) for pair in part] for part in own]
+                for stage, own in enumerate(self.saved_by_stage)
+            )
+        )
+        y = each(*[None] * (self.n - 1), self.lay(self.cast(self.y), self.n - 1, first))
+        return call("pipeline_parallel.pipeline_backward", self.weights_of_stages(first), saved, y, **options)
+
+    def run(self, schedules, first=None, num_micro_batches=None, **options):
         """A call of ``run_schedule`` with these stages' schedules."""
         made = each(*(list(schedule) for schedule in schedules))
-        inputs = self.inputs(wrap, num_micro_batches)
+        inputs = self.inputs(first, num_micro_batches)
         return call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options)
 
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
 
-    def misplaced_rows(self):
-        """Outputs with the right rows in the wrong places."""
-        each_part = np.split(self.cast(self.y), self.m)
-        return {parts.REVERSED: np.concatenate(each_part[::-1])} if self.m > 1 else {}
+    def mistakes_with(self, schedules):
+        taken = parts.activation_mistakes(self.weights, self.saved, self.y, self.cut, schedules)
+        return [a | b for a, b in zip(self.mistakes(), taken)]
+
+    def output_mistakes(self):
+        return [{}] * (self.n - 1) + [parts.output_mistakes(self.cast(self.y), self.m)]
+
+    def saved_mistakes(self):
+        known = parts.saved_mistakes(self.saved, self.cut, self.m)
+        return [{name: self._cast_all(saved) for name, saved in own.items()} for own in known]
 
 
 def demand_messages(run, problem, counts, what):

@@ -3,11 +3,17 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Strided, call, each, rounding
+from grader.face import call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import pipeline_truth
-from grader.judging import truth
-from grader.hidden.pipeline_problem import PipelineProblem, demand_flow, demand_in_step, demand_messages
+from grader.hidden.pipeline_problem import (
+    NO_COUNTS,
+    PipelineProblem,
+    demand_flow,
+    demand_in_step,
+    demand_messages,
+    problems,
+)
 
 SIZES = (1, 2, 3, 4)
 OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
@@ -31,12 +37,21 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.5)
 def test_split_layers_misuse(world, rng):
-    """More stages than layers, and no stage at all, are a ValueError with both numbers"""
-    cases = ((2, 3), (4, 0), (3, -1), (0, 1))
-    for run, (layers, stages) in zip(
-        world(1, *(call("pipeline_parallel.split_layers", *case, may_raise=True) for case in cases)), cases
-    ):
-        run.raises_value_error(str(layers), str(stages))
+    """More stages than layers raises ValueError with both numbers, no stage raises it with the number of stages"""
+    cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
+    calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
+    for run, (_, numbers) in zip(world(1, *calls), cases):
+        run.raises_value_error(*numbers)
+
+
+def forward_runs(world, rng, n):
+    """Runs and their problems; and at last two calls one after the other, judged at the end: what the first one returned must be
+    its own."""
+    made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
+    inputs = (each(*(p.arguments(stage) for stage in range(n))) for p in both)
+    in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
+    *runs, last = world(n, *(p.forward(first) for p, first in made), in_turn)
+    return [(run, p) for run, (p, _) in zip(runs, made)], last, both
 
 
 @number("5.2")
@@ -44,18 +59,15 @@ def test_split_layers_misuse(world, rng):
 def test_forward(world, rng):
     """The last stage has the output of a single device, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
-        made = [PipelineProblem(rng, n, m, dtype=dtype) for m, dtype in micro_batch_counts(n)]
-        both = [PipelineProblem(rng, n, 2) for _ in range(2)]
-        wraps = [Strided] + [np.array] * len(made)
-        *runs, in_turn = world(n, *(p.forward(wrap) for p, wrap in zip(made, wraps)), forward_in_turn(both))
-        for run, p in zip(runs, made):
+        runs, in_turn, both = forward_runs(world, rng, n)
+        for run, p in runs:
             run.returns(
                 *[None] * (n - 1),
                 p.cast(p.y),
                 within=p.within,
                 part=lambda r: r[0],
                 named="the output",
-                lookalikes=[{}] * (n - 1) + [p.misplaced_rows()],
+                lookalikes=p.output_mistakes,
             )
             run.keeps_inputs()
         in_turn.returns(
@@ -68,33 +80,26 @@ def test_forward(world, rng):
         )
 
 
-def forward_in_turn(problems):
-    """A call for each, one after the other, judged at the end: what the first one returned must be its own."""
-    stages = range(problems[0].n)
-    inputs = (each(*(p.arguments(stage) for stage in stages)) for p in problems)
-    return call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
-
-
-def micro_batch_counts(n):
-    """One, fewer than stages, as many, more."""
-    return [(2 * n + 1, np.float64), (1, np.float64), (n, np.float32)] + ([(n - 1, np.float64)] if n > 2 else [])
-
-
 @number("5.2")
 @weight(0.5)
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
-    for n, dtype in ((1, np.float64), (2, np.float32), (3, np.float64)):
-        both = [PipelineProblem(rng, n, 3, dtype=dtype), PipelineProblem(rng, n, 3, dtype=dtype)]
-        (run,) = world(n, forward_in_turn(both))
-        expected = [[p.saved_by_stage[stage] for p in both] for stage in range(n)]
-        late = [{parts.LATE_Z: [[[(x, truth.gelu(z)) for x, z in own] for own in s] for s in e]} for e in expected]
-        run.returns(
-            *expected,
-            within=rounding(dtype),
+    for n in SIZES:
+        runs, in_turn, both = forward_runs(world, rng, n)
+        for run, p in runs:
+            run.returns(
+                *p.saved_by_stage,
+                within=p.within,
+                part=lambda r: r[1],
+                named="saved, [micro-batch][layer][x or z],",
+                lookalikes=p.saved_mistakes,
+            )
+        in_turn.returns(
+            *([p.saved_by_stage[stage] for p in both] for stage in range(n)),
+            within=rounding(np.float64),
             part=lambda r: [saved for _, saved in r],
             named="saved, [call][micro-batch][layer][x or z],",
-            lookalikes=late,
+            lookalikes=[{OVERWRITTEN: [own] * 2} for own in both[1].saved_by_stage],
         )
 
 
@@ -103,7 +108,7 @@ def test_forward_saves(world, rng):
 def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
-        p = PipelineProblem(rng, n, 5)
+        p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.forward(driver="in_step", towards=1))
         run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
         demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
@@ -119,15 +124,11 @@ def test_forward_flows(world, rng):
 @number("5.2")
 @weight(0.5)
 def test_forward_misuse(world, rng):
-    """A batch that does not divide into micro-batches is a ValueError with both numbers, on every stage"""
-    for n in (2, 3):
-        p = PipelineProblem(rng, n, 2)
-        cases = (4, 0, -2, 100)
-        requests = (
-            call("pipeline_parallel.pipeline_forward", *p.inputs(num_micro_batches=m), may_raise=True) for m in cases
-        )
-        for run, m in zip(world(n, *requests), cases):
-            run.raises_value_error(str(p.batch_size), str(m))
+    """A batch that does not divide into micro-batches is a ValueError with the numbers, on every stage"""
+    p = PipelineProblem(rng, 3, 2)
+    requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
+    for run, m in zip(world(3, *requests), NO_COUNTS):
+        run.raises_value_error(*p.numbers(m))
 
 
 @number("5.3")
@@ -135,15 +136,9 @@ def test_forward_misuse(world, rng):
 def test_backward(world, rng):
     """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
-        made = [PipelineProblem(rng, n, m, dtype=dtype) for m, dtype in micro_batch_counts(n)]
-        runs = world(n, *(p.backward(wrap) for p, wrap in zip(made, [Strided] + [np.array] * len(made))))
-        for run, p in zip(runs, made):
-            run.returns(
-                *p.gradients_of_stages,
-                within=p.within,
-                named=GRADIENTS,
-                lookalikes=p.mistakes(),
-            )
+        made = problems(rng, n)
+        for run, (p, _) in zip(world(n, *(p.backward(first) for p, first in made)), made):
+            run.returns(*p.gradients_of_stages, within=p.within, named=GRADIENTS, lookalikes=p.mistakes)
             run.keeps_inputs()
 
 
@@ -152,10 +147,10 @@ def test_backward(world, rng):
 def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
-        p = PipelineProblem(rng, n, 5)
+        p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.backward(driver="in_step", towards=-1))
         run.returns(
-            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes()
+            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes
         )
         demand_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
         demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")

@@ -3,13 +3,19 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Strided, call, each, rounding
-from grader.hidden.pipeline_problem import PipelineProblem, demand_messages
-from grader.judging import schedules
+from grader.face import Hold, call, each, rounding
+from grader.hidden.pipeline_problem import NO_COUNTS, PipelineProblem, demand_messages, problems
+from grader.judging import parallel_truth, pipeline_truth, schedules
 from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
 
-SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)]  # stages, micro-batches
+SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
+    (5, 11),
+    (8, 6),
+    (10, 10),
+    (10, 13),
+]  # stages, micro-batches
 CLOSE = rounding(np.float64)
+GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = "the gradients of a later step stand in their place: their memory was used again"
 
 
@@ -90,11 +96,18 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
 @weight(0.5)
 def test_schedules_misuse(world, rng):
     """A stage that does not exist, and no micro-batch, are a ValueError that names the number"""
-    cases = (((2, 2, 4), "2"), ((-1, 3, 4), "-1"), ((0, 2, 0), "0"), ((1, 2, -3), "-3"))
-    for function in ("gpipe_schedule", "one_forward_one_backward_schedule"):
-        requests = (call(f"pipeline_parallel.{function}", *case, may_raise=True) for case, _ in cases)
-        for run, (_, number_) in zip(world(1, *requests), cases):
-            run.raises_value_error(number_)
+    cases = (
+        ((2, 2, 4), "2"),
+        ((7, 5, 4), "7"),
+        ((-1, 3, 4), "-1"),
+        ((0, 0, 4), "0"),
+        ((1, 2, 0), "0"),
+        ((1, 2, -3), "-3"),
+    )
+    made = [(name, *case) for name in ("gpipe_schedule", "one_forward_one_backward_schedule") for case in cases]
+    calls = (call(f"pipeline_parallel.{name}", *arguments, may_raise=True) for name, arguments, _ in made)
+    for run, (*_, number_) in zip(world(1, *calls), made):
+        run.raises_value_error(number_)
 
 
 # ——— 5.5: run a schedule
@@ -103,12 +116,13 @@ def test_schedules_misuse(world, rng):
 def demand_step(run, problem):
     """Loss and gradients of the single device, nothing sent but one message for each micro-batch each way, in the order of the
     schedule, and the inputs as they were."""
+    given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
         *problem.gradients_of_stages,
         within=problem.within,
         part=lambda r: r["value"][1],
-        named="the list of the weights' gradients",
-        lookalikes=problem.mistakes(),
+        named=GRADIENTS,
+        lookalikes=lambda: problem.mistakes_with(given),
     )
     m = problem.m
     known = {
@@ -130,7 +144,7 @@ def demand_step(run, problem):
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     demand_messages(run, problem, counts, "activations and gradients")
     for rank, left in enumerate(run.read(lambda value: value["schedule"], "the schedule")):
-        schedule = run.report.calls[run.index].arguments[rank][0][0]
+        schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
         run.demand(schedules.as_actions(left) == schedule, text)
         recorded = [span.action for span in run.spans(rank)]  # whoever records nothing loses another check
@@ -147,20 +161,10 @@ def demand_step(run, problem):
 def test_run_schedule(world, rng):
     """GPipe and 1F1B, 1 to 4 stages, one to many micro-batches: loss and gradients are the single device's"""
     for n in (1, 2, 3, 4):
-        made = [
-            (PipelineProblem(rng, n, m, dtype=dtype), schedule)
-            for m, dtype, schedule in (
-                (2 * n + 1, np.float64, one_forward_one_backward),
-                (n, np.float32, one_forward_one_backward),
-                (1, np.float64, one_forward_one_backward),
-                (n + 1, np.float64, gpipe),
-            )
-        ]
-        wraps = [Strided] + [np.array] * len(made)
-        runs = world(
-            n, *(p.run([schedule(s, n, p.m) for s in range(n)], wrap) for (p, schedule), wrap in zip(made, wraps))
-        )
-        for run, (p, _) in zip(runs, made):
+        made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
+        made.append((PipelineProblem(rng, n, n + 1), None, gpipe))
+        runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made))
+        for run, (p, *_) in zip(runs, made):
             demand_step(run, p)
 
 
@@ -173,7 +177,7 @@ def test_run_schedule_twice(world, rng):
     then = each(*([made[s], *other.arguments(s)] for s in range(2)))
     (run,) = world(2, p.run(made, times=2, then=then))
     second, expected = "the second step's gradients were added to the first's", p.gradients_of_stages
-    doubled = [known | {second: [2 * g for g in own]} for known, own in zip(p.mistakes(), expected)]
+    doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
     for i, named, known in (
         (1, "of a second step with the same tensors", [a | b for a, b in zip(doubled, later)]),
@@ -184,7 +188,7 @@ def test_run_schedule_twice(world, rng):
             *(other.gradients_of_stages if i == 2 else expected),
             within=p.within,
             part=lambda r: r["values"][i][1],
-            named=f"the list of the weights' gradients {named}",
+            named=f"{GRADIENTS} {named}",
             lookalikes=known,
         )
 
@@ -195,7 +199,7 @@ def test_run_other_legal_schedules(world, rng):
     """Other legal schedules run as well: backward in reverse, shuffled micro-batches, every stage in its own style"""
     for n in (2, 3):
         m = 4
-        order = [int(i) for i in rng.permutation(m)]
+        order = [2, 0, 3, 1]
         forwards, backwards = [("forward", i) for i in order], [("backward", i) for i in order]
         in_turn = [action for pair in zip(forwards, backwards) for action in pair]
         made = [
@@ -208,41 +212,73 @@ def test_run_other_legal_schedules(world, rng):
             demand_step(run, p)
 
 
-def growth(world, rng, schedule):
-    """For every stage: the bytes by which each further micro-batch adds to what is alive, and a sentence that says so.
+FEW, MANY = 4, 12  # micro-batches
 
-    For 1F1B at most, for GPipe in its last backward pass.
-    """
-    n, layers, few, many = 3, 9, 4, 12
-    made = [PipelineProblem(rng, n, m, rows=32, width=8, layers=layers) for m in (few, many)]
-    runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for p in made))
-    for run, p in zip(runs, made):
+
+def memory(world, rng, *makers):
+    """For each maker of schedules the runs with few and with many micro-batches, and their problems."""
+    made = [(PipelineProblem(rng, 3, m, rows=32, width=8, layers=15), maker) for maker in makers for m in (FEW, MANY)]
+    runs = world(3, *(p.run([maker(s, 3, p.m) for s in range(3)]) for p, maker in made))
+    for run, (p, _) in zip(runs, made):
         run.returns(
             *p.gradients_of_stages,
             within=p.within,
             part=lambda r: r["value"][1],
-            named="the list of the weights' gradients",
-            lookalikes=p.mistakes(),
+            named=GRADIENTS,
+            lookalikes=p.mistakes,
         )
-    for rank in range(n):
-        alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run in runs]
-        first, second = (max(a) if schedule is one_forward_one_backward else a[-1] for a in alive)
-        when = "1F1B: at most" if schedule is one_forward_one_backward else "GPipe: in the last backward pass"
-        text = f"rank {rank}, {when} {first} bytes were alive with {few} micro-batches, {second} with {many}."
-        yield runs[1], (second - first) / (many - few), made[0].message, layers // n, text
+    return [list(zip(runs, (p for p, _ in made)))[i : i + 2] for i in range(0, len(runs), 2)]
+
+
+def growth(runs, rank, maker):
+    """The bytes by which each further micro-batch adds to what is alive on a stage, and a sentence that says so.
+
+    For 1F1B at most, for GPipe in its last backward pass.
+    """
+    alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
+    first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
+    when = "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
+    text = f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, {second} with {MANY}."
+    return (second - first) / (MANY - FEW), text
+
+
+def demand_nothing_kept(run, rank, saved):
+    """Before a forward pass no more is alive than before an earlier one with as many micro-batches alive, by far less than one
+    micro-batch saves: some messages are.
+
+    Whoever records other spans than those of the schedule loses another check.
+    """
+    spans, products = run.values()[rank]["spans"], [e for e in run.ledger(rank) if e.kind == "product"]
+    alive, before = 0, {}
+    for kind, i, start, _ in spans:
+        now = next((e.alive for e in products if e.at >= start), 0)
+        if kind == "forward":
+            first, bytes_ = before.setdefault(alive, (i, now))
+            run.demand(
+                now - bytes_ <= 0.7 * saved,
+                f"rank {rank}, 1F1B: {bytes_} bytes were alive in the forward pass of micro-batch {first}, {now} in that of {i}, with as"
+                f" many micro-batches alive. One saves {saved} bytes on this stage: does a variable still name what the one before"
+                " has saved?",
+            )
+        alive += 1 if kind == "forward" else -1
 
 
 @number("5.5")
 @weight(0.5)
 def test_run_schedule_frees(world, rng):
     """What a micro-batch has saved is gone after its backward pass: 12 micro-batches need no more memory than 4"""
-    for schedule in (one_forward_one_backward, gpipe):
-        for run, grown, message, layers, text in growth(world, rng, schedule):
-            saved = 2 * layers * message  # x and z of each layer
+    makers = (one_forward_one_backward, gpipe)
+    for runs, maker in zip(memory(world, rng, *makers), makers):
+        run, p = runs[1]
+        for rank in range(p.n):
+            saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
+            grown, text = growth(runs, rank, maker)
             text += (
                 f" One micro-batch saves {saved} bytes on this stage: something keeps them after their backward pass."
             )
             run.demand(grown <= saved / 2, text)
+            if maker is one_forward_one_backward:
+                demand_nothing_kept(run, rank, saved)
 
 
 @number("5.5")
@@ -251,10 +287,13 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     """What was sent, or received, is gone as well: with 1F1B nothing at all is kept for every micro-batch"""
     # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone. And stage 0
     # may have copied its batch.
-    for run, grown, message, _, text in list(growth(world, rng, one_forward_one_backward))[1:]:
-        text += f" A message has {message} bytes: is every isend waited for, soon after it has arrived?"
+    (runs,) = memory(world, rng, one_forward_one_backward)
+    run, p = runs[1]
+    for rank in range(1, p.n):
+        grown, text = growth(runs, rank, one_forward_one_backward)
+        text += f" A message has {p.message} bytes: is every isend waited for, soon after it has arrived?"
         text += " And is nothing kept that was received, and no output?"
-        run.demand(grown <= 0.7 * message, text)
+        run.demand(grown <= 0.7 * p.message, text)
 
 
 @number("5.5")
@@ -280,6 +319,13 @@ def test_own_timeline(world, rng):
             idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
             text = f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
             run.demand(not idle, text)
+    # A loss for each micro-batch, or its gradient: on entries of y, as many as a micro-batch has.
+    work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
+    outside = [at for at in work if not any(start <= at <= end for *_, start, end in spans[n - 1])]
+    text = f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were squared, scaled or added up outside of"
+    run.demand(
+        len(outside) < m, f"{text} all spans. The loss and its gradient are work, too: compute them in the span."
+    )
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
             sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]
@@ -293,22 +339,20 @@ def test_own_timeline(world, rng):
 @weight(0.25)
 def test_run_schedule_misuse(world, rng):
     """A batch that does not divide, and a schedule of other micro-batches, are a ValueError on every stage"""
-    for n in (2, 3):
-        p = PipelineProblem(rng, n, 4)
-        schedule = gpipe(0, n, 4)
-        twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
-        beyond = [(kind, 4 if i == 3 else i) for kind, i in schedule]
-        broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, n, 3), twice, beyond]
-        counts = (5, 0, -4)
-        runs = world(
-            n,
-            *(p.run([own] * n, may_raise=True) for own in broken),
-            *(p.run([gpipe(0, n, m)] * n, num_micro_batches=m, may_raise=True) for m in counts),
-        )
-        for run in runs[: len(broken)]:
-            run.raises_value_error("4")
-        for run, m in zip(runs[len(broken) :], counts):
-            run.raises_value_error(str(p.batch_size), str(m))
+    p = PipelineProblem(rng, 3, 2)
+    schedule = gpipe(0, 3, 2)
+    twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
+    beyond = [(kind, 2 if i == 1 else i) for kind, i in schedule]
+    broken = [schedule[:-1], schedule + [("forward", 0)], gpipe(0, 3, 1), twice, beyond, []]
+    runs = world(
+        3,
+        *(p.run([own] * 3, may_raise=True) for own in broken),
+        *(p.run([gpipe(0, 3, m)] * 3, num_micro_batches=m, may_raise=True) for m in NO_COUNTS),
+    )
+    for run, own in zip(runs, broken):
+        run.raises_value_error("2", given=f"the schedule {own} of 2 micro-batches")
+    for run, m in zip(runs[len(broken) :], NO_COUNTS):
+        run.raises_value_error(*p.numbers(m))
 
 
 # ——— 5.6: the bubble
@@ -318,8 +362,8 @@ def test_run_schedule_misuse(world, rng):
 @weight(0.75)
 def test_bubble_in_theory(world, rng):
     """(p − 1) / (m + p − 1) of the whole time, for any number of stages and micro-batches"""
-    cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 64)]
-    bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"))
+    cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
+    bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
     name = "pipeline_parallel.bubble_fraction"
     run, *misused = world(
         1, call(name, *cases, driver="in_turn"), *(call(name, p, m, may_raise=True) for p, m, _ in bad)
@@ -336,32 +380,51 @@ def test_bubble_in_theory(world, rng):
         case.raises_value_error(number_)
 
 
+def recorded(rng, p, m, first):
+    """What ``p`` stages record of 1F1B with pauses, from the ``first`` second on; each stage's spans in any order."""
+    made, now = [], 0.0
+    for stage in range(p):
+        now, spans = float(rng.uniform(0, 2)), []
+        for kind, i in one_forward_one_backward(stage, p, m):
+            start = now + float(rng.uniform(0, 1))
+            now = start + float(rng.uniform(0.1, 1))
+            spans.append((kind, i, start, now))
+        made.append(spans)
+    begin = min(start for spans in made for _, _, start, _ in spans)
+    moved = [[(kind, i, start - begin + first, end - begin + first) for kind, i, start, end in own] for own in made]
+    return [own[-1:] + own[:-1] for own in moved]
+
+
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
     """From recorded spans: all that is not work, from the first start to the last end of any stage"""
-    timelines, expected = [], []
-    for p, m in ((1, 3), (2, 2), (3, 5), (4, 1)):
-        offset, made, now = float(rng.uniform(-5, 500)), [], 0.0
-        for stage in range(p):
-            now, spans = offset + float(rng.uniform(0, 2)), []
-            for kind, i in one_forward_one_backward(stage, p, m):
-                start = now + float(rng.uniform(0, 1))
-                now = start + float(rng.uniform(0.1, 1))
-                spans.append((kind, i, start, now))
-            made.append([spans[i] for i in rng.permutation(len(spans))])
-        flat = [span for spans in made for span in spans]
-        total = max(end for *_, end in flat) - min(start for _, _, start, _ in flat)
-        timelines.append(made)
-        expected.append(np.array(1 - sum(end - start for _, _, start, end in flat) / (p * total)))
-    # A stage that records nothing waited all the time.
-    timelines += [[[("forward", 0, 1.0, 3.0)], []], [[], [("forward", 0, 1.0, 3.0)]]]
-    expected += [np.array(0.5)] * 2
+    one = ("forward", 0, 1.0, 3.0)
+    timelines = [
+        recorded(rng, 1, 3, 7.5),
+        recorded(rng, 2, 2, -5.0),
+        recorded(rng, 3, 5, 0.0),
+        recorded(rng, 4, 1, 400.0),
+        [[one, ("backward", 0, 6.0, 9.0)], [("forward", 0, 3.0, 4.0), ("backward", 0, 4.0, 6.0)]],
+        # A stage that records nothing waited all the time.
+        [[one, ("backward", 0, 4.0, 5.0)], []],
+        [[], [one]],
+        [[one], [one]],  # nobody waits
+    ]
     name = "pipeline_parallel.measured_bubble"
-    run, empty = world(
-        1, call(name, *timelines, driver="of_spans"), call(name, [[], []], driver="of_spans", may_raise=True)
+    run, *empty = world(
+        1,
+        call(name, *timelines, driver="of_spans"),
+        *(call(name, none, driver="of_spans", may_raise=True) for none in ([[], []], [])),
     )
-    run.returns(
-        expected, within=CLOSE, part=lambda r: [np.array(float(value)) for value in r], named="the list of fractions"
-    )
-    empty.raises_value_error()
+    for index, spans in enumerate(timelines):
+        brief = [[(kind, i, round(start, 2), round(end, 2)) for kind, i, start, end in own] for own in spans]
+        run.returns(
+            np.array(pipeline_truth.bubble(spans)),
+            within=CLOSE,
+            part=lambda r: np.array(float(r[index])),
+            named=f"the bubble of the spans {str(brief)[:300]}",
+            lookalikes=[pipeline_truth.bubble_mistakes(spans)],
+        )
+    for case in empty:
+        case.raises_value_error()

@@ -33,7 +33,14 @@ DIVIDED_TWICE = "divided by the number of micro-batches once too often: the mean
 LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should add up"
 FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
 CROSSED = "the gradient of one micro-batch met the activations of another: the stages have them in different orders"
+TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
+TAKEN = (
+    "a backward pass took the activations of the {} micro-batch alive, not of its own: right only where backward passes come"
+    " in the {} order of the forward passes"
+)
 REVERSED = "the micro-batches are in reverse order"
+INTERLEAVED = "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for"
+ONE_BUFFER = "every micro-batch holds what was received for the last one: one buffer for all of them?"
 FORWARD_ORDER = (
     "the layers of a stage were gone through from its first to its last: on the way back the last one comes first"
 )
@@ -164,6 +171,32 @@ def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
 
+def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
+    """Outputs with the right rows in the wrong places, by the sentence that names the mistake."""
+    known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
+    return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
+
+
+def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: what a mistaken forward pass saves."""
+    known = []
+    for stage, layers in enumerate(cut):
+        own = micro_batches(saved, layers, m)
+        mistakes = {LATE_Z: [[(x, gelu(z)) for x, z in part] for part in own]}
+        if m > 1:
+            mistakes[REVERSED] = own[::-1]
+        if 1 < m < len(saved[0][0]):
+            mistakes[INTERLEAVED] = micro_batches([[_interleaved(a, m) for a in pair] for pair in saved], layers, m)
+        if stage > 0 and m > 1:
+            mistakes[ONE_BUFFER] = [[(own[-1][0][0], part[0][1]), *part[1:]] for part in own]
+        known.append(mistakes)
+    return known
+
+
+def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
+    return np.concatenate([rows[i::m] for i in range(m)])
+
+
 def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range], m: int) -> list[dict[str, list]]:
     """For each stage, by the sentence that names it: the gradients that a mistaken backward pass leaves."""
     grad_y = 2 * y / y.size
@@ -174,6 +207,7 @@ def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range
     known = {
         OWN_MEANS: [m * g for g in whole],
         DIVIDED_TWICE: [g / m for g in whole],
+        TWICE: [2 * g for g in whole],
         LAST_ONLY: each[-1],
         LAST_ONLY + ", and of a mean over its own rows": [m * g for g in each[-1]],
         FIRST_ONLY: each[0],
@@ -222,3 +256,26 @@ def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> li
                 gradients[l] = gradient if gradients[l] is None else gradients[l] + gradient
         incoming = outgoing
     return gradients
+
+
+def activation_mistakes(
+    weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
+) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: the gradients where a stage does not look for a micro-batch's activations,
+    but takes the oldest or the newest that are alive."""
+    known: list[dict] = [{} for _ in cut]
+    m = len(schedules[0]) // 2
+    parts = micro_batches(saved, range(len(weights)), m)
+    for index, sentence in ((0, TAKEN.format("oldest", "same")), (-1, TAKEN.format("newest", "reverse"))):
+        incoming = dict(enumerate(np.split(2 * y / y.size, m)))
+        for stage in reversed(range(len(cut))):
+            alive, layers, gradients = [], cut[stage], []
+            for kind, i in schedules[stage]:
+                if kind == "forward":
+                    alive.append(parts[i])
+                    continue
+                taken = [alive.pop(index)[l] for l in layers]
+                incoming[i], own = backward([weights[l] for l in layers], taken, incoming[i])
+                gradients.append(own)
+            known[stage][sentence] = [sum(of_layer) for of_layer in zip(*gradients)]
+    return known

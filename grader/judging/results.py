@@ -9,7 +9,7 @@ from typing import Any
 
 from grader.judging.rows import as_float
 
-PRODUCT, SEND, NOT_SENT_ON = "product", "send", "not sent on"  # kinds of entries
+KINDS = PRODUCT, SEND, ENTRIES, NOT_SENT_ON = "product", "send", "entries", "not sent on"  # of entries of the ledger
 
 
 class Unreadable(ValueError):
@@ -18,7 +18,8 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A product of matrices (``amount`` floating-point operations) or a send (bytes), and the bytes alive in its midst."""
+    """A product of matrices (``amount`` floating-point operations), a send (bytes) or another operator (entries; see ``meter``), and
+    the bytes alive in its midst."""
 
     kind: str
     amount: int
@@ -56,8 +57,8 @@ def ledger(value: Any) -> list[Entry]:
 
 def _entry(value: Any) -> Entry:
     kind, amount, alive, at = _list(value, "an entry of the ledger", 4)
-    if kind not in (PRODUCT, SEND, NOT_SENT_ON) or not _is_whole(amount) or amount < 0 or not _is_whole(alive):
-        raise Unreadable("an entry of the ledger is no product and no message")
+    if kind not in KINDS or not _is_whole(amount) or amount < 0 or not _is_whole(alive):
+        raise Unreadable("an entry of the ledger is of no known kind")
     return Entry(kind, amount, alive, _seconds(at))
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 Action = tuple[str, int]
 
+OWN_WINDOWS = "each stage's own window was taken: the window is from the first start to the last end of any stage"
+
 
 def as_actions(value: Any) -> list[Action] | None:
     """The schedule, if it is a list of pairs of a kind and a micro-batch."""
