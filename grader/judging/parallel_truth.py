@@ -36,7 +36,7 @@ CROSSED = "the gradient of one micro-batch met the activations of another: the s
 TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
 TAKEN = (
     "a backward pass took the activations of the {} micro-batch alive, not of its own: right only where backward passes come"
-    " in the {} order of the forward passes"
+    " in the {} of the forward passes"
 )
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for"
@@ -266,7 +266,7 @@ def activation_mistakes(
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2
     parts = micro_batches(saved, range(len(weights)), m)
-    for index, sentence in ((0, TAKEN.format("oldest", "same")), (-1, TAKEN.format("newest", "reverse"))):
+    for index, sentence in ((0, TAKEN.format("oldest", "order")), (-1, TAKEN.format("newest", "reverse order"))):
         incoming = dict(enumerate(np.split(2 * y / y.size, m)))
         for stage in reversed(range(len(cut))):
             alive, layers, gradients = [], cut[stage], []
@@ -274,8 +274,8 @@ def activation_mistakes(
                 if kind == "forward":
                     alive.append(parts[i])
                     continue
-                taken = [alive.pop(index)[l] for l in layers]
-                incoming[i], own = backward([weights[l] for l in layers], taken, incoming[i])
+                taken = alive.pop(index)
+                incoming[i], own = backward([weights[l] for l in layers], [taken[l] for l in layers], incoming[i])
                 gradients.append(own)
             known[stage][sentence] = [sum(of_layer) for of_layer in zip(*gradients)]
     return known

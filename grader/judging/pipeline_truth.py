@@ -46,10 +46,9 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {
+        ONLY_BUSY: (last - first) * len(busy),
         FROM_ZERO.format(first): last * len(timelines),
         IN_ORDER: (spans[-1][3] - spans[0][2]) * len(timelines),
-        IN_ORDER + ", for each stage": sum(own[-1][3] - own[0][2] for own in busy),
-        ONLY_BUSY: (last - first) * len(busy),
         OWN_WINDOWS: sum(max(end for *_, end in own) - min(start for _, _, start, _ in own) for own in busy),
     }
     return {name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window}

@@ -58,7 +58,7 @@ BATCH = (
     *micro_batches(M, f"batch_size / {M}"),
     *NO_SPLIT,
 )
-KEPT = ("weights", "x is None or x.add_(1)")  # inputs that do not keep their values
+INPUT = "(weights[0] if x is None else x).add_(1)"  # that does not keep its values
 
 # What a schedule has of each micro-batch: its kinds in order, and the orders of both kinds.
 KINDS = "[kind for kind, _ in schedule]"
@@ -126,7 +126,7 @@ TABLE = {
     ),
     "pipeline_forward": Inputs(
         (*worlds(), *weights(), *BATCH),
-        ("result 0", "result 1", "result[1][0][0] = result[1][0][0][0] + 1, result[1][0][0][1]", *KEPT),
+        ("result 0", "result 1", "result[1][0][0] = result[1][0][0][0] + 1, result[1][0][0][1]", INPUT),
     ),
     "pipeline_backward": Inputs(
         (
@@ -137,13 +137,13 @@ TABLE = {
             InputClass("y: None", "y is None"),
             *micro_batches("len(saved)", "len(saved[0][0][0])"),
         ),
-        ("result", "result[0].add_(1)", "weights", "saved[-1][0][1].add_(1)", "y is None or y.add_(1)"),
+        ("result", "result[0].add_(1)", "(saved[-1][0][1] if y is None else y).add_(1)"),
     ),
     "gpipe_schedule": Inputs(OF_A_STAGE),
     "one_forward_one_backward_schedule": Inputs(OF_A_STAGE),
     "run_schedule": Inputs(
         (*worlds(), InputClass("the third call", "calls == 3"), *weights(), *BATCH, *SCHEDULE),
-        ("result 0", "result 1", *KEPT, "schedule.reverse()", "timeline.spans.reverse()"),
+        ("result 0", "result 1", INPUT, "schedule.reverse()", "timeline.spans.reverse()"),
     ),
     "bubble_fraction": Inputs(
         (

@@ -11,6 +11,7 @@ RUN = {
     "hidden run_schedule_frees_what_was_sent",
     "hidden run_schedule_twice",
 }
+FREES = {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"}
 FORWARD = {"public forward", "hidden forward", "hidden forward_flows"}
 
 MUTANTS = [
@@ -65,7 +66,7 @@ MUTANTS = [
         "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
         "        x_i = x[i::num_micro_batches] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
         FORWARD | {"hidden forward_saves"},
-        "the right numbers in the wrong order",
+        "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for",
     ),
     Mutant(
         "a batch that does not divide loses its last rows",
@@ -279,7 +280,7 @@ MUTANTS = [
         "    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)\n"
         "    return 1 - sum(span.end - span.start for span in spans) / total",
         {"public bubble", "hidden bubble_measured"},
-        "the list of fractions is wrong",
+        "the window is from the first start to the last end of any stage",
     ),
     # ——— 5.1
     Mutant(
@@ -356,7 +357,7 @@ MUTANTS = [
         "    return torch.cat(outputs) if",
         "    return torch.stack(outputs) if",
         FORWARD,
-        "expected shape (9, 2), got (3, 3, 2)",
+        "expected shape (9, 4), got (3, 3, 4)",
     ),
     Mutant(
         "every message is received as float32",
@@ -364,7 +365,7 @@ MUTANTS = [
         "    received = like.new_empty(rows, like.shape[1])\n",
         "    received = torch.empty(rows, like.shape[1])\n",
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
-        "receive from rank 0 of 6 × float32",
+        "receive from rank 0 of 12 × float32",
     ),
     Mutant(
         "every message is received as float64",
@@ -372,7 +373,7 @@ MUTANTS = [
         "    received = like.new_empty(rows, like.shape[1])\n",
         "    received = torch.empty(rows, like.shape[1], dtype=torch.float64)\n",
         {"hidden forward", "hidden forward_saves", "hidden backward", "hidden run_schedule"},
-        "receive from rank 0 of 18 × float64",
+        "receive from rank 0 of 6 × float64",
     ),
     Mutant(
         "one buffer for all messages",
@@ -382,7 +383,7 @@ MUTANTS = [
         '    if globals().get("_buffer") is None or _buffer.shape != (rows, like.shape[1]) or _buffer.dtype != like.dtype:\n'
         "        _buffer = like.new_empty(rows, like.shape[1])\n    received = _buffer\n",
         {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
-        "saved, [micro-batch][layer][x or z], is wrong on rank 1",
+        "every micro-batch holds what was received for the last one: one buffer for all of them?",
     ),
     Mutant(
         "a message is used before it is there",
@@ -413,7 +414,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
         "    if stage == 0:\n        x = x.view(-1).view(batch_size, -1)\n    outputs, saved, sends = [], [], []\n",
-        {"hidden forward"},
+        {"hidden forward", "hidden forward_saves"},
         "view size is not compatible with input tensor's size and stride",
     ),
     Mutant(
@@ -422,7 +423,7 @@ MUTANTS = [
         "    outputs, saved, sends = [], [], []\n",
         '    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []\n',
         {"hidden forward_saves"},
-        "[0]: expected a list of 3, got a list of 6",
+        "expected a list of 1, got a list of 4",
     ),
     Mutant(
         "an output is kept, and overwritten by the next call's",
@@ -721,7 +722,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.pop(next(iter(alive))), grad_y, totals)",
         {"hidden run_other_legal_schedules"},
-        "the list of the weights' gradients",
+        "right only where backward passes come in the order of the forward passes",
     ),
     Mutant(
         "the micro-batch that came last goes back first",
@@ -729,7 +730,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.popitem()[1], grad_y, totals)",
         RUN,
-        "the list of the weights' gradients",
+        "right only where backward passes come in the reverse order of the forward passes",
     ),
     Mutant(
         "the loss of the last micro-batch alone",
@@ -855,7 +856,7 @@ MUTANTS = [
         '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
         "    if len(schedule) != 2 * num_micro_batches:",
         {"hidden run_schedule_misuse"},
-        "expected a ValueError on every rank, but rank 0 went on to the receive",
+        "for the schedule [('forward', 0), ('forward', 1), ('backward', 1), ('backward', 1)] of 2 micro-batches, but rank 0",
     ),
     Mutant(
         "a pass that is there twice goes unnoticed",
@@ -863,7 +864,7 @@ MUTANTS = [
         '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
         '    if set(schedule) != {(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)}:',
         {"hidden run_schedule_misuse"},
-        "expected a ValueError on every rank",
+        "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
     ),
     # ——— 5.6
     Mutant(
@@ -887,8 +888,8 @@ MUTANTS = [
         "pipeline_parallel",
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = max(span.end for span in spans)\n",
-        {"hidden bubble_measured"},
-        "the list of fractions is wrong",
+        {"public bubble", "hidden bubble_measured"},
+        "counted from time 0; the first span starts at",
     ),
     Mutant(
         "spans are thought to be in order",
@@ -896,7 +897,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = spans[-1].end - spans[0].start\n",
         {"hidden bubble_measured"},
-        "the list of fractions is wrong",
+        "right only if spans come in order",
     ),
     Mutant(
         "a stage that records nothing is not counted",
@@ -904,7 +905,7 @@ MUTANTS = [
         "/ (len(timelines) * total)",
         "/ (sum(1 for timeline in timelines if timeline) * total)",
         {"hidden bubble_measured"},
-        "the list of fractions is wrong",
+        "a stage without spans waits all the time: it counts",
     ),
     Mutant(
         "where nobody recorded anything nobody waited",
@@ -979,5 +980,128 @@ MUTANTS = [
         "    for total in totals:\n        total.zero_()\n    losses = []",
         {"hidden run_schedule_twice"},
         "the gradients of a later step stand in their place",
+    ),
+    # ——— at the edges: one row, three layers, layouts, many stages, one micro-batch too many
+    Mutant(
+        "a micro-batch of one row loses its dimension",
+        "pipeline_parallel",
+        "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
+        "        x_i = x[i * rows :][:rows].squeeze(0) if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
+        {"hidden forward", "hidden forward_saves"},
+        "expected shape (1, 6), got (6,)",
+    ),
+    Mutant(
+        "the columns and rows of a product of one row are lost",
+        "pipeline_parallel",
+        "        total.addmm_(x.T, grad_z)",
+        "        total += x.squeeze().T @ grad_z.squeeze()",
+        {"hidden backward", "hidden run_schedule"},
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "a stage has two layers at most",
+        "pipeline_parallel",
+        "    for weight in weights:\n        y, z = mlp",
+        "    for weight in weights[:2]:\n        y, z = mlp",
+        {"hidden forward", "hidden forward_saves", "hidden forward_flows", "hidden run_schedule"} | FREES,
+        "expected a list of 4, got a list of 2",
+    ),
+    Mutant(
+        "from the third layer on, the input of the second is saved",
+        "pipeline_parallel",
+        "        saved.append((x, z))\n",
+        "        saved.append((x if len(saved) < 2 else saved[1][0], z))\n",
+        {"hidden forward_saves", "hidden run_schedule"} | FREES,
+        "this belongs at [0][1][0]: is the order right?",
+    ),
+    Mutant(
+        "the input of the third layer is sent on",
+        "pipeline_parallel",
+        "            sends.append(dist.isend(y_i, dst=stage + 1))",
+        "            sends.append(dist.isend(saved_i[2][0] if len(saved_i) > 2 else y_i, dst=stage + 1))",
+        {"hidden forward", "hidden forward_saves", "hidden forward_flows"},
+        "the output is wrong on rank 1",
+    ),
+    Mutant(
+        "back through the last layer of a stage, then through the others from the first on",
+        "pipeline_parallel",
+        "zip(reversed(weights), reversed(saved), reversed(totals))",
+        "zip(*([of[-1], *of[:-1]] for of in (weights, saved, totals)))",
+        {"hidden backward", "hidden backward_flows", "hidden run_schedule"} | FREES,
+        "the list of the weights' gradients",
+    ),
+    Mutant(
+        "1F1B warms up for seven stages at most",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches, 6)",
+        {"hidden 1f1b_is_as_fast_as_gpipe"},
+        "10 stages, 10 micro-batches, forward 1 and backward 1 long: ends at",
+    ),
+    Mutant(
+        "1F1B cools down in the order of the alphabet",
+        "pipeline_parallel",
+        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
+        '    return actions + [("backward", i) for i in sorted(range(num_micro_batches - warm_up, num_micro_batches), key=str)]\n',
+        {"hidden 1f1b", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "5 stages, 11 micro-batches: the stages do not have the backward passes in the same order",
+    ),
+    Mutant(
+        "a variable names what the micro-batch before has saved",
+        "pipeline_parallel",
+        "                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)",
+        "                saved = alive.pop(i)\n                grad_x = _stage_backward(weights, saved, grad_y, totals)",
+        {"hidden run_schedule_frees"},
+        "does a variable still name what the one before has saved?",
+    ),
+    Mutant(
+        "a variable names what the newest micro-batch has saved",
+        "pipeline_parallel",
+        "                y_i, alive[i] = _stage_forward(weights, x_i)",
+        "                y_i, saved = _stage_forward(weights, x_i)\n                alive[i] = saved",
+        {"hidden run_schedule_frees"},
+        "rank 2, 1F1B: ",
+    ),
+    Mutant(
+        "the loss is computed after the span",
+        "pipeline_parallel",
+        """                if stage == last_stage:
+                    losses.append(mlp.loss(y_i))
+                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
+            if stage < last_stage:
+""",
+        """            if stage == last_stage:
+                losses.append(mlp.loss(y_i))
+                grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
+            if stage < last_stage:
+""",
+        {"hidden own_timeline"},
+        "The loss and its gradient are work, too: compute them in the span.",
+    ),
+    Mutant(
+        "the gradient of the loss is computed before the span",
+        "pipeline_parallel",
+        """                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
+            if stage < last_stage:
+                # Never wait here: the next stage may itself be sending, and this one not yet receiving.
+                sending[i] = dist.isend(y_i, dst=stage + 1)
+        else:
+            grad_y = grad_outputs.pop(i) if""",
+        """                    grad_outputs[i] = y_i
+            if stage < last_stage:
+                # Never wait here: the next stage may itself be sending, and this one not yet receiving.
+                sending[i] = dist.isend(y_i, dst=stage + 1)
+        else:
+            grad_y = mlp.loss_backward(grad_outputs.pop(i)) / num_micro_batches if""",
+        {"hidden own_timeline"},
+        "The loss and its gradient are work, too: compute them in the span.",
+    ),
+    Mutant(
+        "every gradient is added twice",
+        "pipeline_parallel",
+        "        total.addmm_(x.T, grad_z)",
+        "        total.addmm_(x.T, grad_z, alpha=2)",
+        BACKWARD | RUN,
+        "twice the right gradients",
     ),
 ]

@@ -612,4 +612,84 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         {"hidden run_schedule_frees_what_was_sent"},
         "a place for all gradients from the beginning is memory that grows with the number of micro-batches",
     ),
+    Variant(
+        "numpy's numbers, lists and words of an own type",
+        "pipeline_parallel",
+        """
+import enum
+
+import numpy as np
+
+
+class Kind(str, enum.Enum):
+    FORWARD, BACKWARD = "forward", "backward"
+
+
+class Schedule(list):
+    pass
+
+
+def split_layers(num_layers, num_stages):
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")
+    return Schedule(map(list, np.array_split(np.arange(num_layers), num_stages)))
+
+
+def gpipe_schedule(stage, num_stages, num_micro_batches):
+    _check_stage(stage, num_stages, num_micro_batches)
+    return Schedule((kind, i) for kind in Kind for i in np.arange(num_micro_batches))
+
+
+def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):
+    _check_stage(stage, num_stages, num_micro_batches)
+    i = np.arange(num_micro_batches)
+    turn = np.argsort(np.concatenate([i, i + num_stages - stage - 0.5]))
+    kinds = [Kind.FORWARD] * num_micro_batches + [Kind.BACKWARD] * num_micro_batches
+    return Schedule((kinds[t], t % num_micro_batches) for t in turn)
+
+
+def bubble_fraction(num_stages, num_micro_batches):
+    _check_stage(0, num_stages, num_micro_batches)
+    return np.float64(num_stages - 1) / (num_micro_batches + num_stages - 1)
+
+
+def measured_bubble(timelines):
+    times = np.array([[span.start, span.end] for timeline in timelines for span in timeline])
+    if not len(times):
+        raise ValueError(f"{len(timelines)} stages recorded nothing")
+    return 1 - np.diff(times).sum() / (len(timelines) * np.ptp(times))
+""",
+    ),
+    Variant(
+        "errors that name the number that is wrong, and no other",
+        "pipeline_parallel",
+        """
+def split_layers(num_layers, num_stages):
+    if num_stages < 1:
+        raise ValueError(f"there must be a stage, not {num_stages}")
+    if num_stages > num_layers:
+        raise ValueError(f"{num_layers} layers are too few for {num_stages} stages")
+    ends = [0]
+    for left in range(num_stages, 0, -1):
+        ends.append(ends[-1] - (ends[-1] - num_layers) // left)
+    return [range(first, end) for first, end in zip(ends, ends[1:])]
+
+
+def _micro_batch_rows(batch_size, num_micro_batches):
+    if num_micro_batches < 1:
+        raise ValueError(f"there must be a micro-batch, not {num_micro_batches}")
+    if batch_size % num_micro_batches:
+        raise ValueError(f"{num_micro_batches} does not divide {batch_size}")
+    return batch_size // num_micro_batches
+
+
+def _check_stage(stage, num_stages, num_micro_batches):
+    if num_stages < 1:
+        raise ValueError(f"there must be a stage, not {num_stages}")
+    if stage not in range(num_stages):
+        raise ValueError(f"stage {stage}: there is none")
+    if num_micro_batches < 1:
+        raise ValueError(f"there must be a micro-batch, not {num_micro_batches}")
+""",
+    ),
 ]
