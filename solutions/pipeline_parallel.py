@@ -17,8 +17,8 @@ The loss is the mean over *all* entries of the output: of a micro-batch's y it s
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
 - it works for 1, 2, 3, 4, … stages of one layer or more, in unequal numbers, for any m ≥ 1, and when it is called twice
   with the same arguments: it does not use them up;
-- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
-  sent.
+- misuse, which is the same on every rank, raises ``ValueError`` before anything is sent, with a message that holds the number
+  that is wrong, or the two that do not fit each other.
 """
 
 import torch
@@ -42,7 +42,8 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
         For each stage the range of its layers: consecutive, none left out, none empty; the first L mod ``num_stages`` stages
         have one layer more than the others.
     Raises:
-        ValueError: there is no stage, or there are more stages than layers ("2 layers cannot be cut into 3 stages").
+        ValueError: there is no stage ("there must be a stage, not 0"), or there are more stages than layers ("2 layers cannot
+            be cut into 3 stages").
 
     ``split_layers(5, 3)``  →  [range(0, 2), range(2, 4), range(4, 5)].
     About 6 lines.
@@ -110,7 +111,8 @@ def pipeline_forward(
         ``(y, saved)``: y, (B, D), the output of the last stage, there; None on all others. And on every stage what its backward
         pass needs: for each micro-batch, for each layer of the stage, ``(x, z)``: its input and x @ W, both (B/m, D).
     Raises:
-        ValueError: B does not divide by m, or m is not positive ("a batch of 10 does not divide into 4 micro-batches").
+        ValueError: m is not positive (m is the wrong number), or B does not divide by m ("a batch of 10 does not divide into 4
+            micro-batches").
 
     With 2 stages of one layer [[1]] each, x [[1], [2]] and m = 2:  stage 0 sends [[0.8413]], then [[1.9545]]; stage 1 returns
     y = [[0.6730], [1.9050]].
@@ -192,7 +194,7 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
         and the same order, and the backward passes in one and the same order, which may be another. And the stages'
         schedules fit each other: every action can be carried out when its turn comes.
     Raises:
-        ValueError: ``stage`` is not one of the stages; there is no micro-batch.
+        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no micro-batch (name m).
 
     ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)].
     About 5 lines.
@@ -263,7 +265,7 @@ def run_schedule(
         others. And the gradients of this stage's weights for it, (D, D) each.
     Raises:
         ValueError: as ``pipeline_forward``; or the schedule does not hold each micro-batch once forward and once backward
-            ("a schedule of 6 actions for 4 micro-batches").
+            (m is in the message: "a schedule of 6 actions for 4 micro-batches").
 
     About 25 lines.
     """
@@ -316,7 +318,7 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     Returns:
         A number from 0 to 1: idle time / total time (some write idle time / ideal time, which is larger).
     Raises:
-        ValueError: there is no stage, or no micro-batch.
+        ValueError: there is no stage, or no micro-batch (name the number that is not positive).
 
     ``bubble_fraction(4, 4)``  →  3/7.
     About 3 lines.

@@ -604,6 +604,28 @@ def test_who_did_not_object_is_named_and_not_who_did(submit):
         run.raises_value_error()
 
 
+def test_a_check_may_say_what_a_value_error_is_expected_for(submit):
+    (run,) = submit("def broken(x): return x")(1, call("collectives.broken", X, may_raise=True))
+    with pytest.raises(CheckFailed, match=r"on every rank for the schedule \[\], but rank 0 returned a tensor"):
+        run.raises_value_error(given="the schedule []")
+
+
+def test_a_mistake_that_explains_the_whole_value_comes_before_one_that_explains_its_first_part(submit):
+    (run,) = submit("def broken(x): return [2 * x, 3 * x]")(1, call("collectives.broken", X))
+    known = {"the first part alone": [2 * X, X], "both parts": [2 * X, 3 * X]}
+    with pytest.raises(CheckFailed, match="Likely: both parts"):
+        run.returns([X, X], lookalikes=[known])
+    with pytest.raises(CheckFailed, match="Likely: the first part alone"):
+        run.returns([X, X], lookalikes=[{"the first part alone": [2 * X, X]}])
+
+
+def test_mistakes_are_made_only_where_a_value_is_wrong(submit):
+    (run,) = submit("def sound(x): return 2 * x")(1, call("collectives.sound", X))
+    run.returns(2 * X, lookalikes=lambda: pytest.fail("nothing is wrong"))
+    with pytest.raises(CheckFailed, match="Likely: doubled"):
+        run.returns(X, lookalikes=lambda: [{"doubled": 2 * X}])
+
+
 def test_operations_of_different_calls_are_not_held_against_each_other(submit):
     world = submit("""
         def broken(x):

@@ -13,6 +13,7 @@ from grader.evidence import meter as meters
 from grader.evidence.meter import Meter
 from grader.face import call
 from grader.worlds import frames, tensors
+from handout import mlp
 
 # (5, 4) times (4, 3), and stacks of 2 of them
 A, B, STACK_A, STACK_B = torch.ones(5, 4), torch.ones(4, 3), torch.ones(2, 5, 4), torch.ones(2, 4, 3)
@@ -61,8 +62,8 @@ WHOLE_IN_INFERENCE += ["@ of a stack and a matrix", "einsum of stacks", "@ of a 
 def products(function) -> list[int]:
     with Meter(EXISTING) as meter:
         function()
-    assert {kind for kind, *_ in meter.ledger} <= {"product"}
-    return [amount for _, amount, *_ in meter.ledger]
+    assert {kind for kind, *_ in meter.ledger} <= {"product", "entries"}
+    return [amount for kind, amount, *_ in meter.ledger if kind == "product"]
 
 
 # ——— products
@@ -124,6 +125,36 @@ def test_a_ledger_has_an_end(monkeypatch):
 def test_a_full_ledger_fits_into_a_frame():
     (tree,), _ = tensors.encode([["product", 10**10, 10**9]] * meters.MOST)
     assert len(json.dumps(tree)) < 0.99 * frames.MAX_META
+
+
+# ——— what a loss is made of
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        mlp.loss,
+        lambda y: (y * y).mean(),
+        lambda y: y.pow(2).sum() / y.numel(),
+        lambda y: torch.linalg.vector_norm(y) ** 2 / y.numel(),
+        lambda y: y.norm() ** 2,
+        lambda y: F.mse_loss(y, torch.zeros_like(y)),
+        mlp.loss_backward,
+        lambda y: y * (2 / y.numel()),
+        lambda y: torch.autograd.grad(mlp.loss(y.requires_grad_()), y),
+    ],
+)
+def test_a_loss_and_its_gradient_are_work_on_the_entries_of_y(loss):
+    with Meter(EXISTING) as meter:
+        loss(torch.rand(3, 7))
+    assert ["entries", 21] in [entry[:2] for entry in meter.ledger]
+
+
+def test_making_copying_and_joining_tensors_is_no_work_on_entries():
+    y = torch.rand(3, 7)
+    with Meter(EXISTING) as meter:
+        torch.zeros_like(y), y.clone(), y.contiguous(), y[1:], torch.cat([y, y]), y.new_empty(3).copy_(y[:, 0])
+    assert meter.ledger == []
 
 
 # ——— what is alive

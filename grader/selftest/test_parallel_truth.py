@@ -290,6 +290,7 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
     made = {
         parts.OWN_MEANS: of(sum(mlp.loss(y) for y in outputs)),
         parts.DIVIDED_TWICE: of(mlp.loss(torch.cat(outputs)) / m),
+        parts.TWICE: of(2 * mlp.loss(torch.cat(outputs))),
         parts.LAST_ONLY: of(outputs[-1].square().sum() / entries),
         parts.LAST_ONLY + ", and of a mean over its own rows": of(mlp.loss(outputs[-1])),
         parts.FIRST_ONLY: of(outputs[0].square().sum() / entries),
@@ -326,3 +327,68 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         if layers == count and name in (parts.FORWARD_ORDER, parts.REVERSED_LAYERS):
             continue
         assert any(apart(o, g.numpy()) for own, stage in zip(mistakes, right) for o, g in zip(own[name], stage)), name
+
+
+@pytest.mark.parametrize("layers, count, m", CUTS)
+def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, count, m):
+    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
+
+    def saved(x: list, stage: int) -> list:
+        """What a stage saves of these micro-batches of the whole pipeline's input."""
+        return [[truth.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x]
+
+    in_order, by_rows = np.split(model.x, m), [model.x[i::m] for i in range(m)]
+    outputs = parts.output_mistakes(model.y, m)
+    close(outputs[parts.REVERSED], np.concatenate([truth.forward(model.weights, x)[0] for x in in_order[::-1]]))
+    assert (parts.INTERLEAVED in outputs) == (m < 12)  # else it is right
+    if m < 12:
+        close(outputs[parts.INTERLEAVED], np.concatenate([truth.forward(model.weights, x)[0] for x in by_rows]))
+    for stage, known in enumerate(parts.saved_mistakes(model.saved, cut, m)):
+        right = saved(in_order, stage)
+        assert (parts.ONE_BUFFER in known) == (stage > 0)
+        close(known[parts.REVERSED], saved(in_order[::-1], stage))
+        close(known[parts.LATE_Z], [[(x, truth.gelu(z)) for x, z in part] for part in right])
+        if m < 12:
+            close(known[parts.INTERLEAVED], saved(by_rows, stage))
+        if stage > 0:
+            buffer, kept = np.empty_like(right[0][0][0]), []
+            for part in right:
+                buffer[:] = part[0][0]
+                kept.append([(buffer, part[0][1]), *part[1:]])
+            close(known[parts.ONE_BUFFER], kept)
+
+
+@pytest.mark.parametrize("layers, count, m", CUTS)
+def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newest(layers, count, m):
+    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
+    weights, saved, y = model.weights, model.saved, model.y
+    oldest, newest = parts.TAKEN.format("oldest", "order"), parts.TAKEN.format("newest", "reverse order")
+    right, reverse = on_stages(model, cut, m), on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
+    # GPipe that goes back in order: the oldest are the right ones; in reverse: the newest are.
+    forwards, backwards = ([(kind, i) for i in range(m)] for kind in ("forward", "backward"))
+    for schedule, fits, differs in (
+        (forwards + backwards, oldest, newest),
+        (forwards + backwards[::-1], newest, oldest),
+    ):
+        for known, own, other in zip(
+            parts.activation_mistakes(weights, saved, y, cut, [schedule] * count), right, reverse
+        ):
+            close(known[fits], own)
+            close(known[differs], other)
+
+
+def test_a_bubble_is_all_that_is_not_work():
+    spans = [[("forward", 0, 5.0, 6.0), ("backward", 0, 7.0, 8.0)], [("forward", 0, 6.0, 8.0)]]
+    assert pipeline_truth.bubble(spans) == pytest.approx(1 / 3)
+    assert pipeline_truth.bubble([[("forward", 0, 1.0, 3.0)], []]) == 0.5
+
+
+def test_mistaken_windows_of_a_bubble():
+    spans = [[("backward", 0, 7.0, 8.0), ("forward", 0, 5.0, 6.0)], [("forward", 0, 6.0, 8.0)], []]
+    known = pipeline_truth.bubble_mistakes(spans)
+    assert {name: round(float(value), 6) for name, value in known.items()} == {
+        pipeline_truth.ONLY_BUSY: round(1 - 4 / 6, 6),
+        pipeline_truth.FROM_ZERO.format(5): round(1 - 4 / 24, 6),
+        pipeline_truth.IN_ORDER: round(1 - 4 / 3, 6),
+        pipeline_truth.OWN_WINDOWS: round(1 - 4 / 5, 6),
+    }
