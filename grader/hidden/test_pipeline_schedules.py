@@ -303,16 +303,11 @@ def test_own_timeline(world, rng):
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-<<<<<<< HEAD
-    (run,) = world(n, p.run(made, holds={0: Hold(until="call began", on=1, then=0.1)}))
-    spans = [run.spans(stage) for stage in range(n)]
-=======
     # First the middle stage waits for an activation, then both stages before the last one for a gradient: whoever counts that as work
     # has spans that begin before the message is sent, however busy the machine is.
     late = {0: Hold(until="call began", on=1, then=0.1), 2: Hold(until="call began", on=0, then=0.1)}
     (run,) = world(n, p.run(made, holds=late))
-    spans = [value["spans"] for value in run.values()]
->>>>>>> 05b29e8 (Compare memory between neighbouring steps, and make waiting for a gradient certain)
+    spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
         recorded = [span.action for span in spans[stage]]
         text = f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}."
@@ -329,7 +324,7 @@ def test_own_timeline(world, rng):
             run.demand(not idle, text)
     # A loss for each micro-batch, or its gradient: on entries of y, as many as a micro-batch has.
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
-    outside = [at for at in work if not any(start <= at <= end for *_, start, end in spans[n - 1])]
+    outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
     text = f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were squared, scaled or added up outside of"
     run.demand(
         len(outside) < m, f"{text} all spans. The loss and its gradient are work, too: compute them in the span."
