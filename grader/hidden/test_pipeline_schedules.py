@@ -248,13 +248,13 @@ def demand_nothing_kept(run, rank, saved):
 
     Whoever records other spans than those of the schedule loses another check.
     """
-    spans, products = run.values()[rank]["spans"], [e for e in run.ledger(rank) if e.kind == "product"]
+    products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
     alive, last = 0, {}
-    for kind, i, start, _ in spans:
-        if kind == "backward":
+    for span in run.spans(rank):
+        if span.kind == "backward":
             alive -= 1
             continue
-        now = next((entry.alive for entry in products if entry.at >= start), 0)
+        i, now = span.micro_batch, next((entry.alive for entry in products if entry.at >= span.start), 0)
         j, before = last.get(alive, (i, now))
         text = f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j}, {now} in that of {i}, with as"
         text += f" many micro-batches alive. One saves {saved} bytes on this stage: does a variable still name what the one before"
