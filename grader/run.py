@@ -85,17 +85,19 @@ class Run:
         lookalikes: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
         part: Callable[[Any], Any] | None = None,
         named: str = "",
+        otherwise: str = "",
     ) -> None:
         """Every rank returned what is expected of it, and the ranks agreed about what they communicated.
 
         One value for each rank; lists of numbers stand for float32 tensors. ``lookalikes`` gives for each rank the values that
         known mistakes produce, by the sentence that explains them; a function of no argument makes them when they are needed.
-        ``part`` picks what is to be compared out of the value, and ``named`` says what that is.
+        ``part`` picks what is to be compared out of the value, and ``named`` says what that is. ``otherwise`` is what a
+        difference most likely means where nothing else is recognised.
         """
         expected = [as_argument(value) for value in expected]
         if len(expected) != self.report.size:
             raise GraderFault(f"{len(expected)} expected values for {self.report.size} ranks")
-        self._compare(self.values(), expected, within, lookalikes, part, named)
+        self._compare(self.values(), expected, within, lookalikes, part, named, otherwise)
         self._agreed()
         self._took_part()
         self.expected = expected
@@ -118,10 +120,13 @@ class Run:
 
     def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT, lookalikes=None) -> None:
         """The first argument, as it is after the call on each rank: for functions that work in place."""
+        self._compare(self.first_arguments(), list(expected), within, lookalikes, None, named)
+
+    def first_arguments(self) -> list:
+        """The first argument on each rank, as it is after the call."""
         self.values()
         arguments = [rank.outcomes[self.index].args for rank in self.report.ranks]
-        after = [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
-        self._compare(after, list(expected), within, lookalikes, None, named)
+        return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
         """No rank's tensors were changed, nor a list of them."""
@@ -241,7 +246,9 @@ class Run:
                     "What it needs of other ranks it gets from them, through torch.distributed."
                 )
 
-    def _compare(self, values: list, expected: list, within: Tolerance, lookalikes, part, named: str) -> None:
+    def _compare(
+        self, values: list, expected: list, within: Tolerance, lookalikes, part, named: str, otherwise: str = ""
+    ) -> None:
         if part:
             values = self._parts(values, part, named)
         found = {r: d for r, (v, e) in enumerate(zip(values, expected)) if (d := difference(v, e, within))}
@@ -252,9 +259,9 @@ class Run:
         of = f"{named} is wrong" if named else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
         lookalikes = lookalikes() if callable(lookalikes) else lookalikes
-        if unawaited := self._never_awaited():
-            lines.append(Line(f"Likely: {unawaited}", LIKELY))
-        elif first.got is not None and (reason := self._likely(rank, first, values, expected, lookalikes)):
+        if (reason := self._never_awaited()) is None and first.got is not None:
+            reason = self._likely(rank, first, values, expected, lookalikes)
+        if reason := reason or otherwise:
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not part:
             lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))

@@ -6,12 +6,25 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Tolerance, call, each, rounding, tensor
+from grader.face import Hold, Leaf, Tolerance, call, each, rounding, tensor
 from grader.judging import truth
-from grader.judging.training_mistakes import step_mistakes, training_mistakes
+from grader.judging.training_mistakes import (
+    ALONE_ON_RANK,
+    PASSED_BY,
+    left_out,
+    loss_mistakes,
+    optimizer_difference,
+    step_mistakes,
+    training_mistakes,
+)
 
-BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
-WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
+# 8 rows of 3 columns, and 2 layers: no factor looks like the number of ranks, which is 2.
+BATCH = np.arange(24, dtype=np.float64).reshape(8, 3) / 20
+WEIGHTS = [
+    np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
+    np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
+]
+HALVES = np.split(BATCH, 2)
 CLOSE = rounding(np.float64)
 
 
@@ -34,8 +47,11 @@ def test_shard_batch(world):
 def test_broadcast_parameters(world):
     """Rank 0's parameters overwrite rank 1's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
-    (run,) = world(2, call("data_parallel.broadcast_parameters", each(mine, yours), root=0))
-    run.leaves_arguments(mine, mine, named="the list of parameters after the call")
+    given = each(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
+    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0))
+    mean = {"the mean over the ranks: asked for are the root's own values": [(m + y) / 2 for m, y in zip(mine, yours)]}
+    known = [left_out(found, own, mine, {1}, set()) | mean for found, own in zip(run.first_arguments(), (mine, yours))]
+    run.leaves_arguments(mine, mine, named="the list of parameters after the call", lookalikes=known)
     run.returns(None, None)
 
 
@@ -43,32 +59,47 @@ def test_broadcast_parameters(world):
 @weight(1.5)
 def test_data_parallel_step(world):
     """Two ranks' gradients are those of the whole batch, and each returns its own loss"""
-    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(BATCH[:2], BATCH[2:])))
+    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(*HALVES)))
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
-    local = [truth.loss_and_gradients(WEIGHTS, half) for half in (BATCH[:2], BATCH[2:])]
-    known = step_mistakes([own for _, own in local])
+    local = [truth.loss_and_gradients(WEIGHTS, half) for half in HALVES]
+    means = loss_mistakes(gradients, *HALVES[0].shape)
+    known = [own | means for own in step_mistakes([own for _, own in local])]
     run.returns(
         gradients, gradients, within=CLOSE, part=lambda r: r[1], named="the list of gradients", lookalikes=known
     )
     losses = [np.array(loss) for loss, _ in local]
-    mean = [{"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)}] * 2
-    run.returns(*losses, within=CLOSE, part=lambda r: r[0], named="the local loss", lookalikes=mean)
+    known = [{"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)} for _ in losses]
+    for own, loss in zip(known, losses):
+        own |= {sentence: value for sentence, (value,) in loss_mistakes([loss], *HALVES[0].shape).items()}
+    run.returns(*losses, within=CLOSE, part=lambda r: r[0], named="the local loss", lookalikes=known)
     run.keeps_inputs()
 
 
 @number("3.4")
 @weight(1.0)
 def test_train(world):
-    """Two steps on two ranks end with the weights of a single device"""
-    batches = [BATCH, BATCH[::-1] + 0.3]
-    shards = [[batch[:2] for batch in batches], [batch[2:] for batch in batches]]
+    """Three steps on two ranks end with the weights of a single device"""
+    batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
+    shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01))
+    for value in run.values():
+        difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
+        run.demand(difference is None, difference)
     weights, losses, _ = truth.adamw(WEIGHTS, batches, lr=0.01)
-    within = Tolerance(5e-10, "two AdamW steps in float64: a tiny gradient's rounding moves a whole step")
-    of_weights, of_losses = training_mistakes(WEIGHTS, shards, lr=0.01)
-    run.leaves_arguments(weights, weights, named="the list of weights", within=within, lookalikes=of_weights)
-    losses, named = np.array(losses), "the tensor of losses"
-    run.returns(losses, losses, within=CLOSE, part=lambda r: r[0], named=named, lookalikes=of_losses)
+    within = Tolerance(5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step")
+    run.leaves_arguments(
+        *[weights] * 2,
+        named="the list of weights",
+        within=within,
+        lookalikes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[0],
+    )
+    run.returns(
+        *[np.array(losses)] * 2,
+        within=within,
+        part=lambda r: r[0],
+        named="the tensor of losses",
+        lookalikes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
+    )
 
 
 @number("3.5")
@@ -84,12 +115,17 @@ def test_gradient_buckets(world):
             registered=[0, 1],
             frozen=[],
             squared=[],
-            bucket_bytes=32,  # one gradient of 2 × 2 float64
-            passes=each([(BATCH[:2], [0, 1])], [(BATCH[2:], [0, 1])]),
+            bucket_bytes=72,  # one gradient of 3 × 3 float64
+            passes=each(*([(half, [0, 1])] for half in HALVES)),
+            # Rank 1 begins when rank 0 has its gradients, or waits for them.
+            holds={1: Hold(until="pass ended", on=0, at="backward began", patience=0.5)},
         ),
     )
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
-    local = [truth.loss_and_gradients(WEIGHTS, half)[1] for half in (BATCH[:2], BATCH[2:])]
+    local = [truth.loss_and_gradients(WEIGHTS, half)[1] for half in HALVES]
     known = [{sentence: [left] for sentence, left in own.items()} for own in step_mistakes(local)]
+    for rank, own in enumerate(known):
+        if run.marks(rank, "gone through again"):
+            own[PASSED_BY] = own.pop(ALONE_ON_RANK)
     named = "the gradients, [pass][weight],"
     run.returns([gradients], [gradients], within=CLOSE, named=named, lookalikes=known)

@@ -17,6 +17,7 @@ IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # where the system does not show what threads do
 DOUBTS = 3  # idle spells in a row, where it cannot be shown that a wait is without end
 IDLE_LOAD = 0.05  # cores; polling a file for the rendezvous stays below
+SLEEPS = 0.02  # seconds that a main thread does nothing: it waits
 SHORT_SLICE = 200_000  # nanoseconds; what polls takes a tenth of it
 
 
@@ -78,6 +79,24 @@ class Watch:
         while _load(*self.looks[0], now, seen) > IDLE_LOAD:
             self.looks.popleft()
         return (now - self.looks[0][0]) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
+
+
+@dataclass
+class Sleepers:
+    """Follows the main threads of processes that are asked about again and again."""
+
+    still: dict[int, tuple[float, Thread]] = field(default_factory=dict)  # process → since when it is as it is
+
+    def sleeps(self, pid: int | None, now: float) -> bool:
+        """Whether the main thread has slept for a while. One that the system keeps from running is runnable, and does not."""
+        thread = pulse(pid).get(pid) if pid else None
+        if thread is None:
+            return False
+        since, before = self.still.get(pid, (now, NEW))
+        if thread.runnable or thread != before:
+            since = now
+        self.still[pid] = since, thread
+        return now - since >= SLEEPS
 
 
 def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pulse]) -> float:

@@ -5,7 +5,7 @@ trail, and returns what is to be judged. It is not secret.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,40 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return [function(*args, **kwargs) for _ in range(2)]
 
 
+class Once:
+    """Passes by once, as the generator ``model.parameters()`` does. Who goes through it again gets nothing, and leaves a mark."""
+
+    def __init__(self, items: Iterable, mark: Mark) -> None:
+        self.items, self.mark, self.has_ended = iter(items), mark, False
+
+    def __iter__(self) -> Iterator:
+        if self.has_ended:
+            self.mark("gone through again")
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.items)
+        except StopIteration:
+            self.has_ended = True
+            raise
+
+
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The first argument, a list, comes as a generator, as ``model.parameters()`` does."""
+    """The first argument, a list, comes as ``model.parameters()`` does."""
     first, *rest = args
-    return function((item for item in first), *rest, **kwargs)
+    return function(Once(first, mark), *rest, **kwargs)
+
+
+def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The tensors of the first argument, a list, come as views: the result, and what the views hold at the end.
+
+    Whoever gives a tensor other memory, by ``parameter.data = …``, leaves what it was a view of as it was.
+    """
+    first, *rest = args
+    seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
+    value = function(list(seen), *rest, **kwargs)
+    return {"value": value, "views": [view.detach() for view in seen]}
 
 
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -71,12 +101,14 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     appears twice is a tied parameter); ``frozen``, the indices that require no gradient; ``bucket_bytes``; ``passes``, for
     each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses; ``squared``, the
     indices of parameters of any shape whose squares are added to the loss.
-    Returns for each pass the list of all parameters' gradients.
+    Returns for each pass the list of all parameters' gradients. Each pass leaves the marks ``backward began``, ``backward ended``
+    and, when its gradients have been read, ``pass ended``.
     """
     from handout import mlp  # the stage's own copy
 
     weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
-    buckets = buckets_class((weights[i] for i in kwargs["registered"]), kwargs["bucket_bytes"])
+    parameters = Once([weights[i] for i in kwargs["registered"]], mark)
+    buckets = buckets_class(list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"])
     results = []
     for x, layers in kwargs["passes"]:
         for weight in weights:
@@ -88,6 +120,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         mark("backward ended")
         buckets.wait()
         results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
+        mark("pass ended")
     return results
 
 
@@ -283,6 +316,7 @@ DRIVERS = {
     "requires_gradient": requires_gradient,
     "twice": twice,
     "generator": generator,
+    "views": views,
     "backward_passes": backward_passes,
     "timed": timed,
     "swept": swept,

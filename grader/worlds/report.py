@@ -16,12 +16,15 @@ class Hold:
     """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer.
 
     Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes half a second.
+    With ``patience`` it is also let go when that rank waits itself after its own ``at``, or so many seconds have gone by: then
+    whoever has to wait goes on, and whoever should and does not is certain to be too early.
     """
 
     until: str
     on: int
     then: float = 0.0
     at: str = "call began"
+    patience: float | None = None
 
 
 @dataclass(frozen=True)

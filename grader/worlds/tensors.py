@@ -116,7 +116,9 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return _tensor(value, parcel)
         if isinstance(value, torch.optim.Optimizer):
             state = {str(i): value.state.get(p, {}) for i, p in enumerate(_parameters_of(value))}
-            return {"dict": [["optimizer", type(value).__name__], ["state", tree(state, depth + 1)]]}
+            groups = [{key: group[key] for key in group if key != "params"} for group in value.param_groups]
+            parts = {"optimizer": type(value).__name__, "state": state, "groups": groups}
+            return {"dict": [[name, tree(part, depth + 1)] for name, part in parts.items()]}
         return {"other": f"an object of type {type(value).__name__}"[:200]}
 
     trees = [tree(value, 0) for value in values]

@@ -18,7 +18,7 @@ from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
-from grader.worlds.report import STANDSTILL, Call, Raised, RankReport, Returned, WorldReport
+from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
@@ -76,9 +76,12 @@ class World:
         self.cpu_allowed = limits.cpu_seconds
         self.starved_before: dict[int, float] = {}
         # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
-        self.awaited = {(hold.on, i, hold.until) for i, call in enumerate(calls) for hold in call.holds.values()}
+        holds = [(i, hold) for i, call in enumerate(calls) for hold in call.holds.values()]
+        self.awaited = {(hold.on, i, name) for i, hold in holds for name in (hold.until, hold.at)}
         self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()
+        self.held_since: dict[int, float] = {}  # rank → when
+        self.sleepers = hangs.Sleepers()
         self.printed = 0
         self.imported: set[str] = set()  # by ranks, of what takes long
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
@@ -165,9 +168,12 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
-        ready = self.selector.select(timeout)
+        impatient = [r.rank for r in self.report.ranks if r.held is not None and self._hold_of(r).patience]
+        ready = self.selector.select(min(timeout, hangs.SLEEPS / 2) if impatient else timeout)
         for key, _ in ready:
             key.data(key.fileobj)
+        if impatient:
+            self._release()
         if watch:
             self._judge_progress(time.monotonic(), silent=not ready)
 
@@ -230,7 +236,7 @@ class World:
         elif frame.kind == frames.HELD:
             if rank.rank not in self.calls[call].holds or (rank.rank, call) in self.released:
                 raise frames.FrameError("a rank that says it is held, and is not")
-            rank.held = call
+            rank.held, self.held_since[rank.rank] = call, time.monotonic()
             self._release()
         elif frame.kind == frames.DONE:
             if len(rank.outcomes) < len(self.calls):
@@ -279,9 +285,10 @@ class World:
             call = rank.held
             if call is None or (rank.rank, call) in self.released:
                 continue
-            hold = self.calls[call].holds[rank.rank]
+            hold = self._hold_of(rank)
             awaited = self.report.ranks[hold.on]
-            if everybody or (hold.on, call, hold.until) in self.passed or call in awaited.outcomes:
+            passed = everybody or (hold.on, call, hold.until) in self.passed or call in awaited.outcomes
+            if passed or hold.patience and self._has_had_patience(rank, hold):
                 self.released.add((rank.rank, call))
                 rank.held = None
                 try:
@@ -298,6 +305,15 @@ class World:
             self._release()
             self.watch.moved()
         return bool(waking)
+
+    def _hold_of(self, rank: RankReport) -> Hold:
+        return self.calls[rank.held].holds[rank.rank]
+
+    def _has_had_patience(self, rank: RankReport, hold: Hold) -> bool:
+        """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
+        now = time.monotonic()
+        waits = (hold.on, rank.held, hold.at) in self.passed and self.sleepers.sleeps(self.pids.get(hold.on), now)
+        return waits or now - self.held_since[rank.rank] > hold.patience
 
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
