@@ -25,6 +25,7 @@ WEIGHTS = [
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
 HALVES = np.split(BATCH, 2)
+LATE = {1: Hold(until="", on=0, patience=0.5)}  # rank 1 begins when rank 0 has returned, or waits for it
 CLOSE = rounding(np.float64)
 
 
@@ -48,7 +49,8 @@ def test_broadcast_parameters(world):
     """Rank 0's parameters overwrite rank 1's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = each(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0))
+    late = {0: Hold(until="", on=1, patience=0.5)}  # the root begins when rank 1 has returned, or waits for it
+    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, holds=late))
     mean = {"the mean over the ranks: asked for are the root's own values": [(m + y) / 2 for m, y in zip(mine, yours)]}
     known = [left_out(found, own, mine, {1}, set()) | mean for found, own in zip(run.first_arguments(), (mine, yours))]
     run.leaves_arguments(mine, mine, named="the list of parameters after the call", lookalikes=known)
@@ -59,7 +61,7 @@ def test_broadcast_parameters(world):
 @weight(1.5)
 def test_data_parallel_step(world):
     """Two ranks' gradients are those of the whole batch, and each returns its own loss"""
-    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(*HALVES)))
+    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(*HALVES), holds=LATE))
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     local = [truth.loss_and_gradients(WEIGHTS, half) for half in HALVES]
     means = loss_mistakes(gradients, *HALVES[0].shape)
@@ -81,7 +83,7 @@ def test_train(world):
     """Three steps on two ranks end with the weights of a single device"""
     batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
-    (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01))
+    (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01, holds=LATE))
     for value in run.values():
         difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
         run.demand(difference is None, difference)

@@ -10,6 +10,7 @@ from grader.face import LAYOUTS, Hold, Request, Strided, call, each, rounding
 from grader.judging import truth
 from grader.judging.bucket_truth import (
     FROZEN_TAKES_ROOM,
+    MEMORY_ORDER,
     TIED_LAST,
     TIED_TWICE,
     buckets_of,
@@ -35,6 +36,7 @@ class Passes:
     registered: list
     frozen: list
     bucket_bytes: int
+    layouts: list  # [rank]
     request: Request
 
     @property
@@ -79,18 +81,30 @@ class Passes:
 
     def lookalikes(self, run):
         """For each rank, by the sentence that names the mistake: all gradients of all passes."""
-        n, known = len(self.ranks), [{} for _ in self.ranks]
+        n, known = len(self.ranks), [self._in_memory_order() for _ in self.ranks]
         if n == 1:
             return known
         mistaken = [self._mistaken_pass(p) for p in self.passes]
         for rank in self.ranks:
             alone = PASSED_BY if run.marks(rank, "gone through again") else ALONE_ON_RANK
             own = self.local[rank]
-            known[rank] = {alone: own, UNREAD: [[None if g is None else g / n for g in gs] for gs in own]}
+            known[rank] |= {alone: own, UNREAD: [[None if g is None else g / n for g in gs] for gs in own]}
             known[rank] |= {name: [of_pass[rank][name] for of_pass in mistaken] for name in mistaken[0][rank]}
             if len(self.passes) > 1:
                 known[rank][EARLIER] = [self.expected[0]] * len(self.passes)
         return known
+
+    def _in_memory_order(self):
+        """Where a parameter is a transpose without gaps, so is its gradient."""
+        if "transpose" not in self.layouts:
+            return {}
+        left = []
+        for p in self.passes:
+            terms = zip(*(own[p] for own in self.local))
+            orders = ["F" if how == "transpose" else "C" for how in self.layouts]
+            flat = [[g.ravel(order).reshape(g.shape) for g, order in zip(of_ranks, orders)] for of_ranks in terms]
+            left.append([sum(of_ranks) / len(self.ranks) for of_ranks in flat])
+        return {MEMORY_ORDER: left}
 
     def _mistaken_pass(self, p):
         ready = []
@@ -104,7 +118,8 @@ class Passes:
 
 def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **options):
     """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` from the second one on; ``more`` are
-    the shapes of further parameters, which are squared; ``lie`` says for a rank how its parameters lie in memory."""
+    the shapes of further parameters, which are squared; ``layouts`` says for each rank how its parameters lie in memory.
+    """
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
     shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]
@@ -112,16 +127,16 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **
     squared, count = list(range(len(weights) - len(more), len(weights))), len(weights)
     asked = {name: options.pop(name, default) for name, default in (("registered", list(range(count))), ("frozen", []))}
     asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
-    lie = options.pop("lie", lambda rank: "contiguous")
+    asked_layouts = options.pop("layouts", ["contiguous"] * n)
     request = call(
         "data_parallel.GradientBuckets",
         driver="backward_passes",
-        weights=each(*([Strided(w, lie(rank)) for w in weights] for rank in range(n))),
+        weights=each(*([Strided(w, how) for w in weights] for how in asked_layouts)),
         passes=each(*(list(zip(shards[rank], uses[rank])) for rank in range(n))),
         **asked,
         **options,
     )
-    return Passes(weights, shards, uses, request=request, **asked)
+    return Passes(weights, shards, uses, layouts=asked_layouts, request=request, **asked)
 
 
 def late(n):
@@ -201,8 +216,8 @@ def test_buckets_values(world, rng):
             passes_of(rng, n, backwards, bucket_bytes=1 << 20, as_list=True),
             passes_of(rng, n, backwards, bucket_bytes=128),
             passes_of(rng, n, [[0]] * n, dtype=np.float32),
-            passes_of(rng, n, [[0, 1]] * n, more=more, lie=lambda rank: LAYOUTS[(1 + rank) % len(LAYOUTS)]),
-            passes_of(rng, n, [[0, 1]] * n, more=more, lie=lambda rank: "transpose"),
+            passes_of(rng, n, [[0, 1]] * n, more=more, layouts=["transpose"] * n),
+            passes_of(rng, n, [[0, 1]] * n, more=more, layouts=[LAYOUTS[(1 + r) % len(LAYOUTS)] for r in range(n)]),
         ]
         for run, own in zip(world(n, *(one.request for one in made)), made):
             averages(run, own)
@@ -216,7 +231,7 @@ def test_buckets_tied(world, rng):
     for n in (1, 2, 3):
         # From the last: [128], [8, 128], [128]. Where the tied one counts last: [128], [128], [8, 128].
         options = {"more": [(1,)], "registered": [0, 3, 1, 0, 2], "bucket_bytes": 136, "holds": late(n)}
-        made = passes_of(rng, n, [[0, 1, 0, 2]] * n, passes=2, **options)
+        made = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options)
         (run,) = world(n, made.request)
         averages(run, made)
         sends_buckets(run, made, mistakes=(TIED_LAST, TIED_TWICE))
@@ -282,7 +297,7 @@ def test_buckets_collectives(world, rng):
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
         made = [
-            passes_of(rng, n, eight, bucket_bytes=256, passes=2, holds=late(n)),
+            passes_of(rng, n, eight, bucket_bytes=256, holds=late(n)),
             passes_of(rng, n, eight, bucket_bytes=100),
             passes_of(rng, n, eight, bucket_bytes=1 << 20),
             # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but it is not at hand any more.
@@ -314,8 +329,10 @@ def test_buckets_overlap(world, rng):
         holds = {rank: Hold(until="backward ended", on=0, at="backward began") for rank in range(1, n)}
         made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, holds=holds)
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n)
-        run, of_unused = world(n, made.request, unused.request)
+        waits = passes_of(rng, n, [[0]] * n, holds=late(n))
+        run, of_unused, of_waits = world(n, made.request, unused.request, waits.request)
         averages(run, made)
+        averages(of_waits, waits)
         for p, which in zip(made.passes, ("the first", "the second")):
             for rank in made.ranks:
                 early = started_early(run, rank, p)

@@ -24,6 +24,10 @@ BY_USERS = "divided by the number of ranks that used the parameter: the average 
 AS_THEY_FILL = (
     "one bucket's sum met another's: the buckets began as they became full, {}. Start bucket i+1 only after bucket i"
 )
+MEMORY_ORDER = (
+    "the entries of a gradient were taken in the order in which they lie in memory: that of a transposed parameter is"
+    " transposed, too, and needs contiguous() or flatten()"
+)
 BY_ARRIVAL = (
     "the right gradients, exchanged within a bucket: were they packed in the order in which they became ready? That may"
     " differ from rank to rank"

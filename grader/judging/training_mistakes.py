@@ -46,6 +46,10 @@ STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out: contiguous() makes a copy of them, and what arrives in it has to"
     " be copied back"
 )
+STRIDED_KEPT = (
+    "the weights that are not contiguous kept their values, where contiguous ones are trained: contiguous() makes a copy of"
+    " them. The optimizer has to hold the caller's own tensors"
+)
 OTHER_MEMORY = (
     "the parameter was given other memory (parameter.data = …). Copy the values into the memory that it has: an optimizer"
     " or another view may share it"

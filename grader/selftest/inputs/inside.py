@@ -81,7 +81,9 @@ def _around(name, function, classes):
         scope |= {"n": _dist.get_world_size(), "rank": _dist.get_rank()}
         if "self" in given:  # what the object was made from
             made = given["self"].__dict__.setdefault("_made", {key: scope[key] for key in given if key != "self"})
-            scope = {**made, **scope}
+            times = given["self"].__dict__.setdefault("_times", {})
+            times[name] = times.get(name, 0) + 1
+            scope = {**made, **scope, "times": times[name]}
         met = [row for row in classes if _holds(row["condition"], scope)]
         for key in once:
             given[key] = iter(given[key])

@@ -1,7 +1,8 @@
 """What a row of the tables of inputs is, and rows that many functions share.
 
 A class of inputs is a condition in the words of the function's own arguments, read in the rank, before the call. Beside the arguments
-there are ``rank`` and ``n``, the world's size; ``calls``, how often this function has been called in this process; ``once``, the names
+there are ``rank`` and ``n``, the world's size; ``calls``, how often this function has been called in this process, and of
+a method ``times``, how often on this object; ``once``, the names
 of the arguments that came as iterators; ``torch``; and what ``inside.py`` offers, such as ``layout(tensor)``.
 """
 

@@ -18,6 +18,16 @@ BUCKETS = {
     "hidden buckets_overlap",
 }
 
+PACKING = """\
+            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+            self.bucket_of[parameter] = len(self.buckets) - 1
+"""
+END = "                parameter.grad = average.view_as(parameter)\n        self._reset()"
+
 MUTANTS = [
     Mutant(
         "every n-th row",
@@ -33,7 +43,7 @@ MUTANTS = [
         "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd\n",
         "",
         {"hidden broadcast_parameters"},
-        "parameters after the call is wrong",
+        "the parameters that are not contiguous were left out",
     ),
     Mutant(
         "summed, not averaged",
@@ -94,8 +104,8 @@ MUTANTS = [
         "data_parallel",
         "                parameter.grad = average.view_as(parameter)\n        self._reset()",
         "                parameter.grad = average.view_as(parameter)",
-        {"hidden buckets_values", "hidden buckets_without_gradient"},
-        "the list of gradients, [pass][parameter], is wrong on every rank. On rank 0: [1][0]:",
+        {"hidden buckets_values", "hidden buckets_without_gradient", "hidden buckets_overlap"},
+        "right in the first pass, not in a later one: what has to be reset for the next pass?",
     ),
     Mutant(
         "the batch is scattered",
@@ -150,7 +160,7 @@ MUTANTS = [
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.AdamW(weights, lr=lr, weight_decay=0.0)",
         {"public train", "hidden train_weights", "hidden train_state"},
-        "trained without weight decay",
+        "the optimizer's weight_decay is 0.0, AdamW's default is 0.01",
     ),
     Mutant(
         "buckets of no bytes",
@@ -166,7 +176,7 @@ MUTANTS = [
         "            room -= parameter.nbytes",
         "            room -= parameter.numel() * 8",
         {"hidden buckets_collectives"},
-        "five are enough",
+        "every entry was counted as 8 bytes",
     ),
     Mutant(
         "incomplete buckets are remembered",
@@ -329,7 +339,7 @@ MUTANTS = [
         "        gradient /= dist.get_world_size()\n",
         "        gradient /= 2\n",
         {"hidden step_gradients", "hidden train_weights", "hidden train_state"},
-        "the list of gradients is wrong on every rank",
+        "divided by 2: the average over one rank divides by 1",
     ),
     Mutant(
         "the gradients are averaged twice",
@@ -353,7 +363,7 @@ MUTANTS = [
         "    return mlp.loss(x), gradients",
         "    return x.square().sum(), gradients",
         {"public data_parallel_step", "hidden step_loss_is_local", "public train", "hidden train_losses"},
-        "the local loss is wrong on every rank",
+        "of the sum over all entries: the loss is their mean",
     ),
     Mutant(
         "the losses are those of rank 0's shards",
@@ -384,7 +394,7 @@ MUTANTS = [
         "data_parallel",
         "    return losses / dist.get_world_size(), optimizer",
         "    return losses / len(shards), optimizer",
-        {"hidden train_losses"},
+        {"public train", "hidden train_losses"},
         "the tensor of losses is wrong on every rank",
     ),
     Mutant(
@@ -515,7 +525,7 @@ MUTANTS = [
         "parameter.nbytes > room:",
         "room <= 0:",
         {"hidden buckets_collectives"},
-        "some hold more than they may",
+        "a bucket took one parameter more than fits into it",
     ),
     Mutant(
         "a bucket for every parameter",
@@ -523,7 +533,7 @@ MUTANTS = [
         "            if not self.buckets or parameter.nbytes > room:",
         "            if True:",
         {"hidden buckets_collectives"},
-        "where 4 are enough",
+        "every parameter had a bucket of its own",
     ),
     Mutant(
         "one bucket for all",
@@ -539,7 +549,7 @@ MUTANTS = [
         "parameter.nbytes > room:",
         "parameter.nbytes >= room:",
         {"hidden buckets_collectives"},
-        "where 4 are enough",
+        "a parameter that would have filled its bucket to the last byte began a new one",
     ),
     Mutant(
         "bucket_bytes counts entries",
@@ -549,7 +559,7 @@ MUTANTS = [
         "            if not self.buckets or parameter.numel() > room:\n                self.buckets.append([])\n"
         "                room = bucket_bytes\n            self.buckets[-1].append(parameter)\n            room -= parameter.numel()\n",
         {"hidden buckets_collectives", "hidden buckets_overlap"},
-        "one of 1024 bytes",
+        "bucket_bytes was taken for a number of entries",
     ),
     Mutant(
         "what is broadcast has the strides of each rank's own parameter",
@@ -558,5 +568,255 @@ MUTANTS = [
         "values = parameter.detach().clone()",
         {"hidden broadcast_parameters"},
         "the right numbers in the wrong order",
+    ),
+    # ——— inputs of further kinds, and messages that name the mistake
+    Mutant(
+        "the parameter is given other memory",
+        "data_parallel",
+        "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd\n",
+        "        parameter.data = values\n",
+        {"hidden broadcast_parameters"},
+        "Copy the values into the memory that it has",
+    ),
+    Mutant(
+        "only the parameters that require gradients are broadcast",
+        "data_parallel",
+        "    for parameter in parameters:\n        values",
+        "    for parameter in parameters:\n        if not parameter.requires_grad:\n            continue\n        values",
+        {"public broadcast_parameters", "hidden broadcast_parameters"},
+        "the parameters that do not require a gradient were left out",
+    ),
+    Mutant(
+        "nobody waits for the broadcasts",
+        "data_parallel",
+        "dist.broadcast(values, src=root)",
+        "dist.broadcast(values, src=root, async_op=True)",
+        {"public broadcast_parameters", "hidden broadcast_parameters"},
+        "returned before wait()",
+    ),
+    Mutant(
+        "nobody waits for the all-reduces of a step",
+        "data_parallel",
+        "        work.wait()\n        gradient /=",
+        "        gradient /=",
+        STEP | {"hidden train_losses"},
+        "read before wait()",
+    ),
+    Mutant(
+        "the loss is the mean over the rows of the sum of each",
+        "data_parallel",
+        "    gradient = mlp.loss_backward(x)\n",
+        "    gradient = mlp.loss_backward(x) * x.shape[1]\n",
+        STEP,
+        "of the sum over each row, averaged over the rows",
+    ),
+    Mutant(
+        "a shard of one row loses its dimension",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        "    loss, gradients = _loss_and_gradients(weights, shard.squeeze(0))\n",
+        {"hidden step_gradients", "hidden train_weights", "hidden train_state"},
+        "expected shape (1, 1), got ()",
+    ),
+    Mutant(
+        "a shard is read in the order of its memory",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        "    rows, columns = shard.shape\n    shard = shard.as_strided((rows, columns), (columns, 1))\n"
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        {
+            "hidden step_gradients",
+            "hidden step_loss_is_local",
+            "hidden train_weights",
+            "hidden train_state",
+            "hidden train_losses",
+        },
+        "is wrong on",
+    ),
+    Mutant(
+        "another ε",
+        "data_parallel",
+        "torch.optim.AdamW(weights, lr=lr)",
+        "torch.optim.AdamW(weights, lr=lr, eps=1e-6)",
+        {"public train", "hidden train_weights", "hidden train_state"},
+        "the optimizer's eps is 1e-06, AdamW's default is 1e-08",
+    ),
+    Mutant(
+        "another β",
+        "data_parallel",
+        "torch.optim.AdamW(weights, lr=lr)",
+        "torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.95))",
+        {"public train", "hidden train_weights", "hidden train_state"},
+        "the optimizer's betas are (0.9, 0.95), AdamW's default is (0.9, 0.999)",
+    ),
+    Mutant(
+        "Adam makes the steps",
+        "data_parallel",
+        "torch.optim.AdamW(weights, lr=lr)",
+        "torch.optim.Adam(weights, lr=lr)",
+        {"public train", "hidden train_weights", "hidden train_state"},
+        "the optimizer is of the type Adam: asked for is torch.optim.AdamW",
+    ),
+    Mutant(
+        "no step from the fourth on",
+        "data_parallel",
+        "        optimizer.step()\n",
+        "        if len(losses) < 4:\n            optimizer.step()\n",
+        {"hidden train_weights", "hidden train_state", "hidden train_losses"},
+        "right up to step 3 of 5, and then no step was made",
+    ),
+    Mutant(
+        "no step from the fifth on",
+        "data_parallel",
+        "        optimizer.step()\n",
+        "        if len(losses) < 5:\n            optimizer.step()\n",
+        {"hidden train_weights", "hidden train_state"},
+        "right up to step 4 of 5, and then no step was made",
+    ),
+    Mutant(
+        "training works on contiguous copies of the weights",
+        "data_parallel",
+        "    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        "    weights = [weight.contiguous() for weight in weights]\n    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        {"hidden train_weights"},
+        "weights that are not contiguous kept their values",
+    ),
+    Mutant(
+        "nobody waits for the buckets",
+        "data_parallel",
+        "            work.wait()\n            flat /=",
+        "            flat /=",
+        {"public gradient_buckets"} | BUCKETS,
+        "read before wait()",
+    ),
+    Mutant(
+        "a gradient is read in the order of its memory",
+        "data_parallel",
+        "gradient.flatten() for gradient in gradients",
+        "gradient.as_strided((gradient.numel(),), (1,)) for gradient in gradients",
+        {"hidden buckets_values"},
+        "in the order in which they lie in memory",
+    ),
+    Mutant(
+        "each gradient goes into the first bucket that has room",
+        "data_parallel",
+        PACKING,
+        "            fits = [b for b in self.buckets if sum(p.nbytes for p in b) + parameter.nbytes <= bucket_bytes]\n"
+        "            if not fits:\n                self.buckets.append([])\n"
+        "            where = self.buckets.index(fits[0]) if fits else len(self.buckets) - 1\n"
+        "            self.buckets[where].append(parameter)\n            self.bucket_of[parameter] = where\n",
+        {"hidden buckets_collectives"},
+        "each went into the first bucket that had room for it",
+    ),
+    Mutant(
+        "a tied parameter counts where it appears last",
+        "data_parallel",
+        "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
+        "dict.fromkeys(reversed([p for p in parameters if p.requires_grad]))",
+        {"hidden buckets_tied"},
+        "counted where it appears last",
+    ),
+    Mutant(
+        "a frozen parameter takes room",
+        "data_parallel",
+        "reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):\n",
+        "reversed(dict.fromkeys(parameters)):\n            if not parameter.requires_grad:\n"
+        "                room -= parameter.nbytes\n                continue\n",
+        {"hidden buckets_frozen"},
+        "took room in a bucket",
+    ),
+    Mutant(
+        "only the first pass overlaps",
+        "data_parallel",
+        "                parameter.grad = average.view_as(parameter)\n        self._reset()",
+        "                parameter.grad = average.view_as(parameter)\n        self._reset()\n"
+        "        self.pending = [1000] * len(self.buckets)",
+        {"hidden buckets_overlap"},
+        "started no all-reduce before the second backward pass had ended",
+    ),
+    Mutant(
+        "equal buckets start as they fill",
+        "data_parallel",
+        END,
+        f"""{END}
+
+
+class GradientBuckets(GradientBuckets):
+    def _reset(self):
+        super()._reset()
+        self.started = {{}}
+
+    def _ready(self, parameter):
+        index = self.bucket_of[parameter]
+        self.pending[index] -= 1
+        if self.pending[index] == 0:
+            self._start(index)
+
+    def _start(self, index):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.buckets[index]]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
+
+    def wait(self):
+        for index in range(len(self.buckets)):
+            if index not in self.started:
+                self._start(index)
+        self.in_flight = [self.started[index] for index in range(len(self.buckets))]
+        super().wait()
+""",
+        {"hidden buckets_values", "hidden buckets_without_gradient"},
+        "the buckets began as they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
+    ),
+    Mutant(
+        "gradients are packed in the order in which they become ready",
+        "data_parallel",
+        END,
+        f"""{END}
+
+
+class GradientBuckets(GradientBuckets):
+    def _reset(self):
+        super()._reset()
+        self.arrived = []
+
+    def _ready(self, parameter):
+        self.arrived.append(parameter)
+        super()._ready(parameter)
+
+    def _start_next(self):
+        arrived = {{parameter: i for i, parameter in enumerate(self.arrived)}}
+        self.buckets[len(self.in_flight)].sort(key=lambda p: arrived.get(p, 1000))
+        super()._start_next()
+""",
+        {"hidden buckets_values", "hidden buckets_without_gradient"},
+        "the right gradients, exchanged within a bucket",
+    ),
+    Mutant(
+        "the average is over the ranks that used a parameter",
+        "data_parallel",
+        END,
+        f"""{END}
+
+
+class GradientBuckets(GradientBuckets):
+    def wait(self):
+        flags = [torch.tensor([p.grad is not None for p in b], dtype=b[0].dtype) for b in self.buckets]
+        super().wait()
+        for bucket, used in zip(self.buckets, flags):
+            dist.all_reduce(used)
+            for parameter, count in zip(bucket, used):
+                if count > 0:
+                    parameter.grad *= dist.get_world_size() / count
+""",
+        {"hidden buckets_without_gradient", "hidden buckets_collectives"},
+        "divided by the number of ranks that used the parameter",
+    ),
+    Mutant(
+        "the generator of the parameters is used up before the hooks are set",
+        "data_parallel",
+        "        self.buckets: list[list[Tensor]] = []\n",
+        "        self.count = len(list(parameters))\n        self.buckets: list[list[Tensor]] = []\n",
+        {"public gradient_buckets"} | BUCKETS,
+        "it was gone through again",
     ),
 ]

@@ -203,7 +203,7 @@ class GradientBuckets:
 
     def take(self, p):
         where, bucket = self.slots[p]
-        self.memory[where].copy_(p.grad.view(-1))
+        self.memory[where].copy_(p.grad.reshape(-1))
         bucket[3] += 1
         while len(self.works) < len(self.ends) and self.ends[len(self.works)][2] == self.ends[len(self.works)][3]:
             self.start()
@@ -333,8 +333,8 @@ class GradientBuckets:
         if bucket_bytes <= 0:
             raise ValueError(f"bucket_bytes must be more than {bucket_bytes}")
         self.buckets, seen, free = [], set(), -1
-        for p in list(parameters)[::-1]:
-            if p.requires_grad and p not in seen:
+        for p in list(dict.fromkeys(parameters))[::-1]:
+            if p.requires_grad:
                 seen.add(p)
                 if p.nbytes > free:
                     self.buckets.append([])
@@ -362,7 +362,7 @@ class GradientBuckets:
             for bucket in self.buckets[len(works) :]:
                 if None not in came and not came.issuperset(bucket):
                     break
-                flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).view(-1) for p in bucket])
+                flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
                 works.append((flat, dist.all_reduce(flat, async_op=True)))
             self.works = works
             mail.task_done()
@@ -390,6 +390,25 @@ class GradientBuckets(GradientBuckets):
         self.in_flight.append((flat, dist.all_reduce(flat, group=self.group, async_op=True)))
 """
 
+A_LIST_OF_ITS_OWN = """
+import time
+
+
+class Gradients(list):
+    def __truediv__(self, n):
+        return Gradients(g / n for g in self)
+
+
+def data_parallel_step(weights, shard):
+    loss, gradients = _loss_and_gradients(weights, shard)
+    gradients = Gradients(gradients)
+    for work in [dist.all_reduce(g, async_op=True) for g in gradients]:
+        while not work.is_completed():
+            time.sleep(0.001)
+        work.wait()
+    return loss, gradients / dist.get_world_size()
+"""
+
 VARIANTS: list[Variant] = [
     Variant("a tree, and a ring of point-to-point messages", "data_parallel", POINT_TO_POINT),
     Variant("scatter and all-gather, reduce-scatter and all-gather", "data_parallel", SCATTERED),
@@ -399,4 +418,5 @@ VARIANTS: list[Variant] = [
     Variant("groups of two, one stacked gradient, losses gathered at the end", "data_parallel", OBJECTS),
     Variant("a thread communicates", "data_parallel", THREAD),
     Variant("buckets with a process group of their own", "data_parallel", GROUP_OF_ITS_OWN),
+    Variant("a list of its own type, and polling for what is under way", "data_parallel", A_LIST_OF_ITS_OWN),
 ]

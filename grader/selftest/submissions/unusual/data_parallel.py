@@ -88,7 +88,7 @@ class GradientBuckets:
         self._place: dict[Tensor, tuple[int, slice]] = {}
         self._sizes: list[int] = []
         room = -1
-        for parameter in dict.fromkeys(reversed([p for p in parameters if p.requires_grad])):
+        for parameter in reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):
             if not self._buckets or parameter.nbytes > room:
                 self._buckets.append([])
                 self._sizes.append(0)
