@@ -28,6 +28,33 @@ def leaf(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32, requires_grad=True)
 
 
+# ——— parameters
+
+A_TENSOR = torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize("times, marks", [(1, []), (2, ["gone through again"])])
+def test_parameters_pass_by_once_and_a_second_time_is_marked(times, marks):
+    seen = Marks()
+    found = drive("generator", lambda parameters: [len(list(parameters)) for _ in range(times)], [A_TENSOR], marks=seen)
+    assert found == [1, 0][:times] and seen == marks
+
+
+def zeroed(parameters):
+    parameters[0].data.zero_()
+
+
+def other_memory(parameters):
+    parameters[0].data = torch.zeros(2)
+
+
+@pytest.mark.parametrize("function, memory", [(zeroed, [0, 0]), (other_memory, [1, 2])])
+def test_views_show_what_became_of_the_memory(function, memory):
+    given = torch.tensor([1.0, 2.0], requires_grad=True)
+    found = drive("views", lambda parameters: (function(parameters), parameters.clear())[0], [given])
+    assert found["value"] is None and found["views"][0].tolist() == [0, 0] and given.tolist() == memory
+
+
 # ——— stored
 
 

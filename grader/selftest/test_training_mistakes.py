@@ -2,7 +2,22 @@
 
 import numpy as np
 
-from grader.judging.training_mistakes import DIVIDED_OWN_LOSS, OWN_LOSS, step_mistakes, training_mistakes
+import pytest
+
+from grader.judging.training_mistakes import (
+    DIVIDED_OWN_LOSS,
+    FROZEN_LEFT_OUT,
+    OF_ENTRIES,
+    OF_ROWS,
+    OWN_LOSS,
+    STOPPED,
+    STRIDED_LEFT_OUT,
+    left_out,
+    loss_mistakes,
+    optimizer_difference,
+    step_mistakes,
+    training_mistakes,
+)
 
 A, B = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[7.0, 11.0], [13.0, 17.0]])
 C, D = np.array([[19.0, 23.0], [29.0, 31.0]]), np.array([[37.0, 41.0], [43.0, 47.0]])
@@ -25,8 +40,74 @@ def test_layers_of_different_shapes_cannot_meet():
     assert not any("orders" in name for own in step_mistakes([[A, B[:1]], [C, D[:1]]]) for name in own)
 
 
-def test_a_single_rank_averages_with_nobody():
-    assert step_mistakes([[A, B]]) == [{}]
+def test_a_single_rank_averages_with_nobody_and_may_divide_by_two():
+    ((sentence, halves),) = step_mistakes([[A, B]])[0].items()
+    assert sentence == "divided by 2: the average over one rank divides by 1"
+    np.testing.assert_equal(halves, [A / 2, B / 2])
+
+
+@pytest.mark.parametrize("n, is_told", [(2, False), (3, True), (4, False)])
+def test_half_is_told_where_it_is_neither_right_nor_summed_over_two(n, is_told):
+    known = step_mistakes([[A]] * n)
+    assert any("divided by 2" in sentence for sentence in known[0]) is is_told
+
+
+def test_losses_that_are_sums():
+    known = loss_mistakes([A, B], rows=5, width=3)
+    np.testing.assert_equal(known[OF_ROWS], [3 * A, 3 * B])
+    np.testing.assert_equal(known[OF_ENTRIES], [15 * A, 15 * B])
+    assert loss_mistakes([A], rows=1, width=1) == {}
+
+
+def test_training_that_stops():
+    weights, _ = training_mistakes([A / 10], [[A, B, C]], lr=0.1)
+    after_two, _ = training_mistakes([A / 10], [[A, B]], lr=0.1)
+    stopped = weights[0][STOPPED.format(1, 3)][0]
+    np.testing.assert_allclose(stopped, after_two[0][STOPPED.format(1, 2)][0])
+    assert STOPPED.format(3, 3) not in weights[0]
+
+
+OWN, ROOTS = [A, B, C], [D, C, A]
+
+
+@pytest.mark.parametrize(
+    "after, expected",
+    [
+        ([D, C, C], {FROZEN_LEFT_OUT}),
+        ([D, B, C], {STRIDED_LEFT_OUT}),
+        ([A, B, C], set()),  # nothing was overwritten
+        ([D, C, A], set()),
+        ([A, C, A], set()),
+        ([D, C, B], set()),  # something else
+        (None, set()),
+    ],
+)
+def test_parameters_that_were_left_out(after, expected):
+    assert set(left_out(after, OWN, ROOTS, frozen={2}, strided={1, 2})) == expected
+
+
+GROUP = {"lr": 3.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "amsgrad": False, "maximize": False}
+
+
+@pytest.mark.parametrize(
+    "optimizer, words",
+    [
+        ({"optimizer": "AdamW", "groups": [GROUP]}, None),
+        ({"optimizer": "AdamW", "groups": [GROUP | {"eps": np.array(1e-8), "betas": [0.9, 0.999]}]}, None),
+        ({"optimizer": "Adam", "groups": [GROUP]}, "of the type Adam: asked for is torch.optim.AdamW"),
+        ({"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]}, "eps is 1e-06, AdamW's default is 1e-08"),
+        ({"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9, 0.95)}]}, "betas are (0.9, 0.95)"),
+        ({"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9,)}]}, "betas are (0.9,)"),
+        ({"optimizer": "AdamW", "groups": [GROUP | {"amsgrad": True}]}, "amsgrad is True"),
+        ({"optimizer": "AdamW", "groups": ["none"]}, "betas are None"),
+        ({"groups": []}, "of the type None"),
+        ({"optimizer": "AdamW"}, None),
+        ("no optimizer", None),
+    ],
+)
+def test_the_defaults_of_an_optimizer(optimizer, words):
+    difference = optimizer_difference(optimizer)
+    assert difference is None if words is None else words in difference
 
 
 def test_a_rank_that_divides_its_own_losses():

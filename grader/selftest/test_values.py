@@ -281,6 +281,8 @@ def test_an_optimizer_arrives_with_its_state():
     assert found["optimizer"] == "AdamW" and list(found["state"]) == ["0", "1"]
     assert found["state"]["0"]["step"] == 1 and found["state"]["0"]["exp_avg"].tolist() == pytest.approx([0.1, 0.1])
     assert found["state"]["1"] == {}
+    (group,) = found["groups"]
+    assert group["lr"] == 0.1 and group["betas"] == (0.9, 0.999) and "params" not in group
 
 
 def test_what_is_sent_is_a_copy():

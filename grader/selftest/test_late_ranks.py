@@ -1,0 +1,61 @@
+"""Ranks that come late: until when, and what that makes certain."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from grader.evidence import hangs
+from grader.evidence.hangs import Sleepers, Thread
+from grader.face import Hold, call
+
+X = np.ones(4, np.float32)
+LATE = {1: Hold(until="", on=0, patience=60)}  # longer than any call may last
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+@LINUX
+def test_a_held_rank_is_let_go_when_the_other_one_waits_for_it(submit):
+    world = submit("def broken(x):\n    dist.all_reduce(x)\n    return x\n")
+    (run,) = world(2, call("collectives.broken", X, holds=LATE))
+    run.returns(2 * X, 2 * X)
+
+
+@LINUX
+def test_whoever_does_not_wait_is_too_early_every_time(submit):
+    world = submit("def broken(x):\n    dist.all_reduce(x, async_op=True)\n    return x.clone()\n")
+    for run in world(2, *[call("collectives.broken", X, holds=LATE)] * 8):
+        assert run.values()[0].tolist() == X.tolist()
+
+
+def test_a_rank_that_polls_is_waited_for_as_long_as_patience_lasts(submit):
+    world = submit("""
+        def broken(x):
+            work = dist.all_reduce(x, async_op=True)
+            while not work.is_completed():
+                time.sleep(0.001)
+            return x
+        """)
+    (run,) = world(2, call("collectives.broken", X, holds={1: Hold(until="", on=0, patience=0.3)}))
+    run.returns(2 * X, 2 * X)
+
+
+THREAD = Thread(7, 1, 900)
+
+
+@pytest.mark.parametrize(
+    "looks, expected",
+    [
+        ([THREAD] * 3, [False, False, True]),
+        ([THREAD, THREAD, Thread(8, 1, 901)], [False, False, False]),
+        ([THREAD, Thread(7, 1, 900, runnable=True), THREAD], [False, False, False]),
+        ([THREAD, None, THREAD], [False, False, True]),
+    ],
+)
+def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(monkeypatch, looks, expected):
+    sleepers, found = Sleepers(), []
+    for i, thread in enumerate(looks):
+        monkeypatch.setattr(hangs, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: Thread(i, i, i)})
+        found.append(sleepers.sleeps(5, 100 + i * hangs.SLEEPS * 0.6))
+    assert found == expected
+    assert not sleepers.sleeps(None, 200.0)
