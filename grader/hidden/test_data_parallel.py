@@ -118,12 +118,7 @@ def _laid_out(parameters, how):
 
 def _overwrites(run, own, root, way):
     n, count = len(own), len(own[0])
-    if way == "views":
-        views = [value["views"] for value in run.values()]
-        run.returns(*[None] * n, part=lambda value: value["value"])
-    else:
-        views = run.first_arguments()
-        run.returns(*[None] * n)
+    views = [value["views"] for value in run.values()] if way == "views" else run.first_arguments()
     known = []
     for rank, mine in enumerate(own):
         strided = {1, 2} if layout(rank) != "contiguous" and count > 1 else set()
@@ -137,6 +132,7 @@ def _overwrites(run, own, root, way):
         run.returns(*[own[root]] * n, part=lambda value: value["views"], named=named, lookalikes=known)
         named, known = "the memory of the caller's parameters", [{OTHER_MEMORY: mine} for mine in own]
     run.leaves_arguments(*[own[root]] * n, named=named, lookalikes=known)
+    run.returns(*[None] * n, part=(lambda value: value["value"]) if way == "views" else None)
 
 
 @number("3.2")

@@ -131,7 +131,9 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
     """The gradients, or the loss, of another mean than asked for: of shards of so many rows, and columns."""
     factors = {OF_ROWS: width, OF_ENTRIES: rows * width}
-    return {sentence: [factor * value for value in right] for sentence, factor in factors.items() if factor != 1}
+    return {
+        sentence: [np.asarray(factor * value) for value in right] for sentence, factor in factors.items() if factor != 1
+    }
 
 
 def left_out(after: object, own: list, roots: list, frozen: set[int], strided: set[int]) -> dict[str, list]:

@@ -173,8 +173,8 @@ MUTANTS = [
     Mutant(
         "every element has eight bytes",
         "data_parallel",
-        "            room -= parameter.nbytes",
-        "            room -= parameter.numel() * 8",
+        PACKING,
+        PACKING.replace("parameter.nbytes", "8 * parameter.numel()"),
         {"hidden buckets_collectives"},
         "every entry was counted as 8 bytes",
     ),
@@ -185,7 +185,7 @@ MUTANTS = [
         "        before = getattr(self, 'pending', [0] * len(self.buckets))\n"
         "        self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]",
         {"hidden buckets_without_gradient"},
-        "the list of gradients after each pass is wrong",
+        "what has to be reset for the next pass?",
     ),
     Mutant(
         "the buckets' gradients are summed, not averaged",
@@ -208,7 +208,7 @@ MUTANTS = [
         "            self.bucket_of[parameter] = len(self.buckets) - 1\n            if parameter.requires_grad:\n"
         "                parameter.register",
         {"hidden buckets_frozen"},
-        "the result is wrong on every rank",
+        "[0][3]: expected None, got a tensor of shape (4, 4), float64",
     ),
     Mutant(
         "a frozen parameter is waited for",
@@ -517,7 +517,7 @@ MUTANTS = [
         "                parameter.grad = average.view_as(parameter)\n",
         "                parameter.grad = None if parameter.grad is None else average.view_as(parameter)\n",
         {"hidden buckets_without_gradient"},
-        "the list of gradients after each pass is wrong on rank 1",
+        "the list of gradients, [pass][parameter], is wrong on rank 1",
     ),
     Mutant(
         "a bucket takes one parameter too many",
@@ -541,7 +541,7 @@ MUTANTS = [
         "            if not self.buckets or parameter.nbytes > room:",
         "            if not self.buckets:",
         {"hidden buckets_collectives", "hidden buckets_overlap"},
-        "of 3 all-reduces during the backward pass",
+        "of 3 all-reduces during the first backward pass",
     ),
     Mutant(
         "a parameter that still fits opens a new bucket",
@@ -660,16 +660,16 @@ MUTANTS = [
     Mutant(
         "no step from the fourth on",
         "data_parallel",
-        "        optimizer.step()\n",
-        "        if len(losses) < 4:\n            optimizer.step()\n",
+        "            weight.grad = gradient\n        optimizer.step()\n",
+        "            weight.grad = gradient\n        if len(losses) < 4:\n            optimizer.step()\n",
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
         "right up to step 3 of 5, and then no step was made",
     ),
     Mutant(
         "no step from the fifth on",
         "data_parallel",
-        "        optimizer.step()\n",
-        "        if len(losses) < 5:\n            optimizer.step()\n",
+        "            weight.grad = gradient\n        optimizer.step()\n",
+        "            weight.grad = gradient\n        if len(losses) < 5:\n            optimizer.step()\n",
         {"hidden train_weights", "hidden train_state"},
         "right up to step 4 of 5, and then no step was made",
     ),
