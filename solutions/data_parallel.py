@@ -51,7 +51,7 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
 
     Args:
         parameters: tensors of any shapes and float dtypes, in the same order on every rank; they may require
-            gradients and may be non-contiguous. All ranks' but the root's are overwritten.
+            gradients and may be non-contiguous. All ranks' but the root's are overwritten, in the memory that they have.
         root: the rank whose values everybody gets.
     Raises:
         ValueError: ``root`` is not a rank.

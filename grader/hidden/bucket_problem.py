@@ -1,0 +1,187 @@
+"""Problem 3.5 · Backward passes of all sizes, and what buckets should make of them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from grader.face import Hold, Request, Strided, call, each, rounding
+from grader.judging import truth
+from grader.judging.bucket_truth import (
+    MEMORY_ORDER,
+    buckets_of,
+    bytes_of,
+    packing_mistakes,
+    pass_mistakes,
+)
+from grader.judging.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
+
+EARLIER = "the average of an earlier backward pass: what is kept from one to the next?"
+NOT_RESET = "right in the first pass, not in a later one: what has to be reset for the next pass?"
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Backward passes through the layers ``uses[rank][pass]``; ``squared`` parameters are added to the loss as sums of squares."""
+
+    weights: list
+    shards: list  # [rank][pass]
+    uses: list
+    squared: list
+    registered: list
+    frozen: list
+    bucket_bytes: int
+    layouts: list  # [rank]
+    request: Request
+
+    @property
+    def ranks(self):
+        return range(len(self.shards))
+
+    @property
+    def passes(self):
+        return range(len(self.shards[0]))
+
+    @property
+    def dtype(self):
+        return self.weights[0].dtype
+
+    @property
+    def sizes(self):
+        return {i: w.nbytes for i, w in enumerate(self.weights)}
+
+    @property
+    def buckets(self):
+        return buckets_of(self.registered, self.frozen, self.sizes, self.bucket_bytes)
+
+    @cached_property
+    def local(self):
+        """[rank][pass][parameter]: its own gradients, None where there is none."""
+        return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
+
+    def _of_pass(self, rank, p):
+        gradients = truth.loss_and_gradients(self.weights, self.shards[rank][p], self.uses[rank][p])[1]
+        for i in self.squared:
+            gradients[i] = 2 * self.weights[i] + (0 if gradients[i] is None else gradients[i])
+        return [None if g is None or i in self.frozen else np.asarray(g, self.dtype) for i, g in enumerate(gradients)]
+
+    @cached_property
+    def expected(self):
+        """[pass][parameter]: the averages; None where no rank has a gradient."""
+        found = []
+        for p in self.passes:
+            terms = [[g for g in gradients if g is not None] for gradients in zip(*(own[p] for own in self.local))]
+            found.append([np.asarray(sum(used) / len(self.ranks)) if used else None for used in terms])
+        return found
+
+    def mistakes_in_the_first_pass(self, run):
+        """For each rank, by the sentence that names the mistake: all gradients."""
+        local, n = [own[0] for own in self.local], len(self.ranks)
+        shapes = {i: w.shape for i, w in enumerate(self.weights)}
+        ready = [self._ready(rank) for rank in self.ranks]
+        known = [self._in_memory_order(local) | own for own in pass_mistakes(ready, self.buckets, shapes)]
+        for rank, own in enumerate(local if n > 1 else ()):
+            alone = PASSED_BY if run.marks(rank, "gone through again") else ALONE_ON_RANK
+            known[rank] |= {alone: own, UNREAD: [None if g is None else g / n for g in own]}
+        return known
+
+    def _ready(self, rank):
+        """The gradients by parameter, in the order in which they become ready."""
+        order = dict.fromkeys([*self.squared, *reversed(self.uses[rank][0])])
+        return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
+
+    def _in_memory_order(self, local):
+        """Where a parameter is a transpose without gaps, so is its gradient."""
+        if "transpose" not in self.layouts:
+            return {}
+        orders = ["F" if how == "transpose" else "C" for how in self.layouts]
+        flat = [[g.ravel(order).reshape(g.shape) for g, order in zip(terms, orders)] for terms in zip(*local)]
+        return {MEMORY_ORDER: [np.asarray(sum(terms) / len(terms)) for terms in flat]}
+
+
+def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **options):
+    """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` from the second one on; ``more`` are
+    the shapes of further parameters, which are squared; ``layouts`` says for each rank how its parameters lie in memory.
+    """
+    shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
+    weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
+    shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]
+    uses = [[own if p == 0 or then is None else then[rank] for p in range(passes)] for rank, own in enumerate(layers)]
+    squared, count = list(range(len(weights) - len(more), len(weights))), len(weights)
+    asked = {name: options.pop(name, default) for name, default in (("registered", list(range(count))), ("frozen", []))}
+    asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
+    asked_layouts = options.pop("layouts", ["contiguous"] * n)
+    request = call(
+        "data_parallel.GradientBuckets",
+        driver="backward_passes",
+        weights=each(*([Strided(w, how) for w in weights] for how in asked_layouts)),
+        passes=each(*(list(zip(shards[rank], uses[rank])) for rank in range(n))),
+        **asked,
+        **options,
+    )
+    return Passes(weights, shards, uses, layouts=asked_layouts, request=request, **asked)
+
+
+def late(n):
+    """All ranks but the first begin when that has read its gradients, or waits for them: whoever does not wait has nothing yet."""
+    hold = Hold(until="pass ended", on=0, at="backward began", patience=0.5)
+    return {rank: hold for rank in range(1, n)}
+
+
+def averages(run, made):
+    """Every gradient is the average, after each pass. Where no rank has one, zeros and None are as good, unless it is frozen."""
+
+    def is_nothing(i, got, expected):
+        return expected is None and i not in made.frozen and isinstance(got, np.ndarray) and not got.any()
+
+    def normalise(passes):
+        return [
+            [None if is_nothing(i, g, e) else g for i, (g, e) in enumerate(zip(got, of_pass, strict=True))]
+            for got, of_pass in zip(passes, made.expected, strict=True)
+        ]
+
+    def compare(passes, lookalikes, otherwise=""):
+        run.returns(
+            *[made.expected[:passes]] * len(made.ranks),
+            within=rounding(made.dtype),
+            part=lambda value: normalise(value)[:passes],
+            named="the list of gradients, [pass][parameter],",
+            lookalikes=lookalikes,
+            otherwise=otherwise,
+        )
+
+    compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)])
+    if len(made.passes) > 1:
+        earlier = {EARLIER: [made.expected[0]] * len(made.passes)}
+        compare(len(made.passes), [earlier] * len(made.ranks), NOT_RESET)
+
+
+def _of_pass(known):
+    return {sentence: [gradients] for sentence, gradients in known.items()}
+
+
+def sent(run, rank, p=0):
+    """What a rank communicated in a backward pass and in its wait."""
+    begins = [mark.at for mark in run.marks(rank, "backward began")] + [float("inf")]
+    return [o for o in run.operations(rank) if begins[p] <= o.at < begins[p + 1]]
+
+
+def sends_buckets(run, made, mistakes=None):
+    """The all-reduces of every pass are those of the buckets, in their order; or at least not those of certain mistakes."""
+    due, passes = bytes_of(made.buckets, made.sizes), [(rank, p) for rank in made.ranks for p in made.passes]
+    known = packing_mistakes(made.registered, made.frozen, made.sizes, made.bucket_bytes, made.dtype.itemsize)
+    asked = (
+        f"for gradients of {_listed(made.sizes[i] for i in made.registered)} bytes in buckets of {made.bucket_bytes}"
+    )
+    if made.frozen:
+        asked += f", of which those of {_listed(made.sizes[i] for i in made.frozen)} are frozen"
+    for rank, p in passes:
+        found = [o.bytes for o in sent(run, rank, p)]
+        guess = next((sentence for sentence, left in known.items() if left == found), "")
+        text = f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes, where {_listed(due)} are due"
+        if mistakes is None or guess in mistakes:
+            run.demand(found == due, f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first.")
+
+
+def _listed(numbers):
+    return ", ".join(map(str, numbers)) or "no"
