@@ -570,6 +570,8 @@ def _sends_chunks(run, rank, n, length):
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
     run.demand(not strangers, f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.")
+    sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
+    run.demand(bool(sends) or length < n, sentence)
     largest, chunk = max((o.elements for o in sends), default=0), -(-length // n)
     sentence = f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
     run.demand(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")

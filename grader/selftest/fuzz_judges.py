@@ -4,7 +4,7 @@ The right answers are the solutions', recorded once; no ranks are started for wh
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,12 +69,11 @@ class Recorded:
         self.item.function(**{name: value for name, value in fixtures.items() if name in self.item.fixturenames})
 
 
-@dataclass(repr=False)
 class Change:
     """Reports that take the place of recorded ones, by their position."""
 
-    check: str
-    reports: dict[int, WorldReport]
+    def __init__(self, check: str, reports: dict[int, WorldReport]) -> None:
+        self.check, self.reports = check, reports
 
     def __repr__(self) -> str:
         return f"{self.check}: {[[rank.outcomes for rank in report.ranks] for report in self.reports.values()]!r:.2000}"
