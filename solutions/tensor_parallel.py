@@ -120,7 +120,8 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
         x: (B, D), the whole batch, the same on every rank.
     Returns:
         ``(y, saved)``: y, (B, D), the whole output, on every rank; and for each layer what its backward pass needs,
-        ``(x, z)``: its whole input, (B, D), and this rank's columns of x @ W, (B, D/n).
+        ``(x, z)``: its whole input, (B, D), and this rank's columns of x @ W, (B, D/n), in memory of that size: a view of the
+        whole x @ W would keep n times as much alive.
     Raises:
         ValueError: a shard does not have as many rows as ``x`` has columns, D; or its columns, times n, are not D ("4 shards
             of 2 columns do not make a weight of 4").
@@ -256,8 +257,8 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
 
     A is cut by columns. Its outputs stay where they are: gelu works on each entry alone, and B is cut by rows, so that a
     rank has just the columns of the hidden layer that its rows of B need. What comes out are the terms of a sum, and gelu of
-    a sum is not the sum of gelus. Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, also
-    where several pairs follow each other.
+    a sum is not the sum of gelus. Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, those of
+    them that require one (shards may be frozen), also where several pairs follow each other.
 
     Args:
         column: (D, H/n), this rank's columns of A, (D, H).

@@ -26,7 +26,8 @@ def test_shards(world):
         call("tensor_parallel.shard_rows", whole),
         call("tensor_parallel.shard_columns", whole[:, :3], may_raise=True),
     )
-    by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]])
+    known = parallel_truth.every_nth(whole, 2, axis=1)
+    by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], lookalikes=known)
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
 
@@ -37,10 +38,10 @@ def test_forward(world):
     """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", each(*SHARDS), BATCH))
     y, saved = truth.forward(WEIGHTS, BATCH)
-    crossed = {parallel_truth.REVERSED_COLUMNS: parallel_truth.gathered_in_reverse(WEIGHTS, BATCH, 2)}
-    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=[crossed] * 2)
+    mistakes = parallel_truth.forward_mistakes(WEIGHTS, BATCH, 2)
+    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=[mistakes] * 2)
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    known = [{parallel_truth.LATE_Z: [(x, truth.gelu(z)) for x, z in own]} for own in parts]
+    known = [parallel_truth.forward_saved_mistakes(own, y) for own in parts]
     run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
     run.keeps_inputs()
 

@@ -6,9 +6,20 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.face import Leaf, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import results, truth
+from grader.worlds.arrays import LAYOUTS
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
+MIXED = "another on each rank"
+
+
+def laid_out(array, layout, rank=0):
+    """The array in one of the LAYOUTS, or in another one on each rank."""
+    return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
+
+
+def on_ranks(n, of_rank):
+    return each(*(of_rank(rank) for rank in range(n)))
 
 
 class Problem:
@@ -34,14 +45,31 @@ class Problem:
     def saved_by(self, rank):
         return [(self._cast(x), self._cast(parts.columns(z, self.n)[rank])) for x, z in self.saved]
 
-    def forward(self, wrap=np.array):
-        shards = each(*([wrap(shard) for shard in own] for own in self.shards))
-        return call("tensor_parallel.tensor_parallel_forward", shards, wrap(self.x))
+    def _laid_shards(self, layout):
+        return on_ranks(self.n, lambda rank: [laid_out(shard, layout, rank) for shard in self.shards[rank]])
 
-    def backward(self, wrap=np.array, **options):
-        shards = each(*([wrap(shard) for shard in own] for own in self.shards))
-        saved = each(*([(wrap(x), wrap(z)) for x, z in self.saved_by(rank)] for rank in range(self.n)))
-        return call("tensor_parallel.tensor_parallel_backward", shards, saved, wrap(self.grad_y), **options)
+    def forward(self, layout="contiguous"):
+        x = on_ranks(self.n, lambda rank: laid_out(self.x, layout, rank))
+        return call("tensor_parallel.tensor_parallel_forward", self._laid_shards(layout), x)
+
+    def backward(self, layout="contiguous", **options):
+        saved, grad_y = (
+            on_ranks(self.n, lambda r: [tuple(laid_out(a, layout, r) for a in pair) for pair in self.saved_by(r)]),
+            on_ranks(self.n, lambda rank: laid_out(self.grad_y, layout, rank)),
+        )
+        name = "tensor_parallel.tensor_parallel_backward"
+        return call(name, self._laid_shards(layout), saved, grad_y, **options)
+
+    def misfits(self):
+        """Shards that do not fit: for each of the calls, those of every rank, and the numbers that its message should hold."""
+        own_columns = len(self.x[0]) // self.n
+        for l in range(len(self.weights)):
+            yield self._with_shard(l, lambda shard: shard[:, :-1]), (str(self.n), str(own_columns - 1), "12")
+        yield self._with_shard(1, lambda shard: np.hstack([shard, shard[:, :1]])), (str(own_columns + 1), "12")
+        yield self._with_shard(1, lambda shard: shard[:-1]), ("11", "12")
+
+    def _with_shard(self, layer, change):
+        return [[change(s) if l == layer else s for l, s in enumerate(own)] for own in self.shards]
 
     def on_all(self, value):
         return [self._cast(value)] * self.n
@@ -50,9 +78,17 @@ class Problem:
     def within(self):
         return rounding(self.dtype)
 
+    @property
+    def sizes(self):
+        """The bytes of what stays where it is."""
+        shard, weight_ = self.shards[0][0], self.weights[0]
+        return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a whole weight"}
 
-def demand_traffic(run, most, sentence, when="", phase=lambda operation: True):
-    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each takes part."""
+
+def demand_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
+    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each takes part.
+
+    ``weights`` says what has so many bytes that is to stay where it is."""
     run.values()
     size = run.report.size
     for rank in range(size):
@@ -60,6 +96,11 @@ def demand_traffic(run, most, sentence, when="", phase=lambda operation: True):
         sent = sum(o.traffic for o in done)
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (", …" if len(done) > 6 else "")
         run.demand(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
+        if found := next((o for o in done if o.bytes in (weights or {})), None):
+            sentence += (
+                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a weight stays where it is,"
+                " and so does its gradient."
+            )
         text = f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence} ({listed})"
         run.demand(sent <= most + 0.5, text)
 
@@ -69,16 +110,23 @@ def demand_traffic(run, most, sentence, when="", phase=lambda operation: True):
 def test_shards(world, rng):
     """Each rank of 1 to 4 has its own columns, and rows, of weights that need not be square"""
     for n in SIZES:
-        whole = [rng.standard_normal((2 * n, 3 * n)), rng.standard_normal((n, 4 * n)).astype(np.float32)]
+        whole = [
+            (rng.standard_normal((2 * n, 3 * n)), "transpose"),
+            (rng.standard_normal((n, 4 * n)).astype(np.float32), "slice"),
+            (rng.standard_normal((3 * n, n)), MIXED),
+        ]
+        given = [(w, on_ranks(n, lambda rank: laid_out(w, layout, rank))) for w, layout in whole]
+        # A weight of one row, or of one column, cannot be cut that way: only the other way.
+        row = rng.standard_normal((1, 2 * n))
+        columns = [*given, (row, row)]
+        rows = [*given, (row.T, row.T)]
         runs = world(
             n,
-            *(call("tensor_parallel.shard_columns", wrap(w)) for w, wrap in zip(whole, (Strided, np.array))),
-            *(call("tensor_parallel.shard_rows", wrap(w)) for w, wrap in zip(whole, (Strided, np.array))),
+            *(call("tensor_parallel.shard_columns", own) for _, own in columns),
+            *(call("tensor_parallel.shard_rows", own) for _, own in rows),
         )
-        for run, w, axis in zip(runs, whole * 2, (1, 1, 0, 0)):
-            index = [slice(None)] * axis
-            every = [{"every n-th: consecutive ones were asked for": w[(*index, slice(r, None, n))]} for r in range(n)]
-            run.returns(*np.split(w, n, axis), lookalikes=every if n > 1 else None)
+        for run, (w, _), axis in zip(runs, columns + rows, [1] * len(columns) + [0] * len(rows)):
+            run.returns(*np.split(w, n, axis), lookalikes=parts.every_nth(w, n, axis))
             run.keeps_inputs()
             for rank in range(n):
                 done = run.operations(rank)
@@ -109,12 +157,19 @@ def test_shards_own_their_memory(world, rng):
 def test_shards_misuse(world, rng):
     """Columns or rows that do not divide are a ValueError with both numbers"""
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
-        weight_ = rng.standard_normal((rows, columns))
-        by_columns, by_rows = world(
-            n, *(call(f"tensor_parallel.shard_{axis}", weight_, may_raise=True) for axis in ("columns", "rows"))
+        weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))
+        by_columns, by_rows, *too_few = world(
+            n,
+            *(
+                call(f"tensor_parallel.shard_{a}", w, may_raise=True)
+                for w in (weight_, one)
+                for a in ("columns", "rows")
+            ),
         )
         by_columns.raises_value_error(str(columns), str(n))
         by_rows.raises_value_error(str(rows), str(n))
+        for run in too_few:
+            run.raises_value_error("1", str(n))
 
 
 @number("4.2")
@@ -122,17 +177,23 @@ def test_shards_misuse(world, rng):
 def test_forward(world, rng):
     """The output is that of a single device on every rank of 1 to 4, in float32 and float64, for any number of layers"""
     for n in SIZES:
-        made = [Problem(rng, n), Problem(rng, n, layers=1, dtype=np.float32), Problem(rng, n, rows=1, layers=2)]
-        wraps = (Strided, np.array, np.array)
-        for run, p in zip(world(n, *(p.forward(wrap) for p, wrap in zip(made, wraps))), made):
-            crossed = {parts.REVERSED_COLUMNS: parts.gathered_in_reverse(p.weights, p.x, n)} if n > 1 else {}
+        made = [
+            (Problem(rng, n), "transpose"),
+            (Problem(rng, n, layers=1, dtype=np.float32), "slice"),
+            (Problem(rng, n, rows=1, layers=2), "contiguous"),
+            (Problem(rng, n, layers=4), MIXED),
+            (Problem(rng, n, width=n), "contiguous"),
+        ]
+        for run, (p, _) in zip(world(n, *(p.forward(layout) for p, layout in made)), made):
             run.returns(
                 *p.on_all(p.y),
                 within=p.within,
                 part=lambda r: r[0],
                 named="the output",
-                lookalikes=[crossed] * n,
+                lookalikes=lambda: [parts.forward_mistakes(p.weights, p.x, n)] * n,
             )
+            saved = [p.saved_by(rank) for rank in range(n)]
+            run.returns(*saved, within=p.within, part=lambda r: r[1], named="the list of (x, z)")
             run.keeps_inputs()
 
 
@@ -144,18 +205,26 @@ def test_forward_saves(world, rng):
         # Two batches, one after the other, judged at the end: what the first call returned must be its own.
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
-        (run,) = world(n, call("tensor_parallel.tensor_parallel_forward", *(each(*b) for b in both), driver="in_turn"))
+        name = "tensor_parallel.tensor_parallel_forward"
+        (run,) = world(n, call(name, *(each(*b) for b in both), driver="remembered"))
         expected = [[p.saved_by(rank) for p in (first, second)] for rank in range(n)]
-        late = [{parts.LATE_Z: [[(x, truth.gelu(z)) for x, z in saved] for saved in own]} for own in expected]
+        known = []
+        for own in expected:
+            of_calls = [parts.forward_saved_mistakes(saved, p.y) for saved, p in zip(own, (first, second))]
+            known.append({name: [of_call[name] for of_call in of_calls] for name in of_calls[0]})
         run.returns(
             *expected,
             within=CLOSE,
-            part=lambda r: [saved for _, saved in r],
+            part=lambda r: [saved for _, saved in r["results"]],
             named="saved, [call][layer][x or z],",
-            lookalikes=late,
+            lookalikes=known,
         )
         ys = [[p.y for p in (first, second)]] * n
-        run.returns(*ys, within=CLOSE, part=lambda r: [y for y, _ in r], named="the output, [call],")
+        run.returns(*ys, within=CLOSE, part=lambda r: [y for y, _ in r["results"]], named="the output, [call],")
+        for rank, value in enumerate(run.values()):
+            most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
+            text = f"rank {rank}'s saved z keep {value['kept']} bytes alive, of which {most} are needed: a view of the whole x @ W?"
+            run.demand(isinstance(value["kept"], int) and value["kept"] <= most, text)
 
 
 @number("4.2")
@@ -167,7 +236,12 @@ def test_forward_traffic(world, rng):
         (run,) = world(n, p.forward())
         run.returns(*p.on_all(p.y), within=p.within, part=lambda r: r[0], named="the output")
         most = 4 * p.bytes * (n - 1) / n
-        demand_traffic(run, most, "That is one all-gather of its own columns a layer, for 4 layers.")
+        sentence = "That is one all-gather of its own columns a layer, for 4 layers."
+        demand_traffic(run, most, sentence, weights=p.sizes)
+
+
+def of_shapes(shards):
+    return "shards of shapes " + ", ".join(str(shard.shape) for shard in shards[0])
 
 
 @number("4.2")
@@ -176,14 +250,24 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        narrow = each(*([*own[:-1], own[-1][:, :-1]] for own in p.shards))  # the last one: none may have been used
-        cases = world(
-            n,
-            call("tensor_parallel.tensor_parallel_forward", each(*p.shards), p.x[:, :7], may_raise=True),
-            call("tensor_parallel.tensor_parallel_forward", narrow, p.x, may_raise=True),
-        )
-        for run, numbers in zip(cases, (("7", "12"), (str(n), str(12 // n - 1), "12"))):
-            run.raises_value_error(*numbers)
+        cases = [(p.shards, p.x[:, :7], ("7", "12"))] + [(shards, p.x, words) for shards, words in p.misfits()]
+        name = "tensor_parallel.tensor_parallel_forward"
+        runs = world(n, *(call(name, each(*shards), x, may_raise=True) for shards, x, _ in cases))
+        for run, (shards, x, numbers) in zip(runs, cases):
+            run.raises_value_error(*numbers, given=f"a batch of {x.shape[1]} columns and {of_shapes(shards)}")
+
+
+def backward_runs(world, rng, n):
+    """A backward pass of each kind, and its problem."""
+    made = [
+        (Problem(rng, n, layers=4), "transpose"),
+        (Problem(rng, n, layers=1), "contiguous"),
+        (Problem(rng, n, dtype=np.float32), "slice"),
+        (Problem(rng, n, layers=2), MIXED),
+        (Problem(rng, n, rows=1), "contiguous"),
+        (Problem(rng, n, width=n), "contiguous"),
+    ]
+    return list(zip(world(n, *(p.backward(layout) for p, layout in made)), (p for p, _ in made)))
 
 
 @number("4.3")
@@ -191,16 +275,13 @@ def test_forward_misuse(world, rng):
 def test_backward_shards(world, rng):
     """The gradients of a rank's shards are its columns of the single device's, on every rank of 1 to 4"""
     for n in SIZES:
-        made = [Problem(rng, n, layers=4), Problem(rng, n, layers=1), Problem(rng, n, dtype=np.float32)]
-        wraps = (Strided, np.array, np.array)
-        for run, p in zip(world(n, *(p.backward(wrap) for p, wrap in zip(made, wraps))), made):
-            _, known = parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)
+        for run, p in backward_runs(world, rng, n):
             run.returns(
                 *p.of_ranks(p.gradients),
                 within=p.within,
                 part=lambda r: r[1],
                 named="the list of the shards' gradients",
-                lookalikes=known,
+                lookalikes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[1],
             )
             run.keeps_inputs()
 
@@ -210,12 +291,15 @@ def test_backward_shards(world, rng):
 def test_backward_input(world, rng):
     """The gradient of the input is the whole sum, on every rank of 1 to 4"""
     for n in SIZES:
-        made = [Problem(rng, n), Problem(rng, n, layers=1), Problem(rng, n, layers=2, dtype=np.float32)]
-        for run, p in zip(world(n, *(p.backward() for p in made)), made):
-            known, _ = parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)
+        for run, p in backward_runs(world, rng, n):
             run.returns(
-                *p.on_all(p.grad_x), within=p.within, part=lambda r: r[0], named="the gradient of x", lookalikes=known
+                *p.on_all(p.grad_x),
+                within=p.within,
+                part=lambda r: r[0],
+                named="the gradient of x",
+                lookalikes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[0],
             )
+            run.keeps_inputs()
 
 
 @number("4.3")
@@ -244,7 +328,7 @@ def backward_traffic(world, rng, budget, sentence):
         (run,) = world(n, p.backward())
         named = "the list of the shards' gradients"
         run.returns(*p.of_ranks(p.gradients), within=p.within, part=lambda r: r[1], named=named)
-        demand_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence)
+        demand_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence, weights=p.sizes)
 
 
 @number("4.3")
@@ -270,14 +354,10 @@ def test_backward_misuse(world, rng):
         p = Problem(rng, n)
         own = each(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
-        narrow = each(*([shards[0][:, :-1], *shards[1:]] for shards in p.shards))  # the first one, which is used last
-        cases = world(
-            n,
-            call(name, each(*p.shards), own, p.grad_y[:, :7], may_raise=True),
-            call(name, narrow, own, p.grad_y, may_raise=True),
-        )
-        for run, numbers in zip(cases, (("7", "12"), (str(n), str(12 // n - 1), "12"))):
-            run.raises_value_error(*numbers)
+        cases = [(p.shards, p.grad_y[:, :7], ("7", "12"))] + [(shards, p.grad_y, w) for shards, w in p.misfits()]
+        runs = world(n, *(call(name, each(*shards), own, grad_y, may_raise=True) for shards, grad_y, _ in cases))
+        for run, (shards, grad_y, numbers) in zip(runs, cases):
+            run.raises_value_error(*numbers, given=f"a gradient of {grad_y.shape[1]} columns and {of_shapes(shards)}")
 
 
 def added_as_it_lies(terms):
@@ -296,14 +376,22 @@ def test_copy_to_ranks(world, rng):
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
         mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]  # not laid out alike
+        row, one = rng.standard_normal((1, 4)), np.array(1.5)
+        of_ranks = on_ranks(n, lambda rank: Leaf(laid_out(x, MIXED, rank)))
+        name = "tensor_parallel.CopyToRanks"
         runs = world(
             n,
-            call("tensor_parallel.CopyToRanks", Leaf(x), each(*upstream), driver="differentiate"),
-            call("tensor_parallel.CopyToRanks", Leaf(x), each(*mixed), driver="differentiate"),
-            call("tensor_parallel.CopyToRanks", Leaf(wide), None, driver="differentiate"),
+            call(name, Leaf(x), each(*upstream), driver="differentiate"),
+            call(name, of_ranks, each(*mixed), driver="differentiate"),
+            call(name, Leaf(wide), None, driver="differentiate"),
+            call(name, Leaf(Strided(row, "slice")), Strided(row, "slice"), driver="differentiate"),
+            call(name, Leaf(one), one, driver="differentiate"),
+            call(name, Leaf(Strided(x, "transpose")), Strided(x, "transpose"), driver="differentiate"),
+            call(name, Leaf(Strided(wide, "slice")), wide, driver="differentiate"),
         )
-        ones = np.full_like(wide, n)
-        for run, value, gradient in zip(runs, (x, x, wide), (total, total, ones)):
+        values = x, x, wide, row, one, x, wide
+        gradients = total, total, np.full_like(wide, n), n * row, np.asarray(n * one), n * x, n * wide
+        for run, value, gradient in zip(runs, values, gradients):
             known = [{parts.OWN_TERM: [own]} for own in upstream] if gradient is total else [{}] * n
             if run is runs[1]:
                 lie = [{sentence: [wrong] for sentence, wrong in own.items()} for own in added_as_it_lies(upstream)]
@@ -326,11 +414,28 @@ def test_sum_over_ranks(world, rng):
     for n in SIZES:
         terms, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
         leaves = [each(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(terms))) for s in (False, True)]
-        run, strided, flat = world(
+        name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
+        layouts = "contiguous", "slice", "transpose", MIXED
+        others = [[rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes]
+        run, strided, flat, *of_shapes = world(
             n,
-            *(call("tensor_parallel.SumOverRanks", own, upstream, driver="differentiate") for own in leaves),
-            call("tensor_parallel.SumOverRanks", each(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
+            *(call(name, own, upstream, driver="differentiate") for own in leaves),
+            call(name, each(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
+            *(
+                call(
+                    name,
+                    on_ranks(n, lambda rank: Leaf(laid_out(own[rank], layout, rank))),
+                    on_ranks(n, lambda rank: laid_out(own[0], layout, rank)),
+                    driver="differentiate",
+                )
+                for own, layout in zip(others, layouts)
+            ),
         )
+        for other, own in zip(of_shapes, others):
+            within = rounding(np.float32)
+            other.returns(*[np.asarray(sum(own))] * n, within=within, part=lambda r: r["value"], named="g(x)")
+            other.returns(*[[own[0]]] * n, part=lambda r: r["gradients"], named="x's gradient")
+            other.keeps_inputs()
         run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
         again = {"added up again on its way back: every rank already holds the whole gradient": [n * upstream]}
         run.returns(
@@ -366,38 +471,62 @@ class Pair:
         return [[parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)]
 
 
-def pair_call(pair, x, upstream, strided=False):
-    columns, rows = (each(*(Leaf(s, strided) for s in shards)) for shards in (pair.columns, pair.rows))
-    return call("tensor_parallel.megatron_pair", columns, rows, Leaf(x, strided), upstream, driver="differentiate")
+ALL = (True, True, True)  # column, row and x require a gradient
+FROZEN = ((False, False, True), (True, False, True), (False, True, True), (True, True, False), (False, False, False))
+
+
+def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
+    def given(array, is_trained, rank):
+        laid = laid_out(array, layout, rank)
+        return Leaf(laid) if is_trained else laid
+
+    arguments = zip((pair.columns, pair.rows, [x] * pair.n), trained)
+    own = [on_ranks(pair.n, lambda r: given(of_ranks[r], is_trained, r)) for of_ranks, is_trained in arguments]
+    return call("tensor_parallel.megatron_pair", *own, upstream, driver="differentiate")
 
 
 @number("4.4")
 @weight(1.25)
 def test_megatron_pair(world, rng):
-    """A pair gives the output and all gradients of a single device on every rank of 1 to 4, with any hidden width"""
+    """A pair gives the output and all gradients of a single device on every rank of 1 to 4, also where shards are frozen"""
     for n in SIZES:
-        made = [(Pair(rng, n), np.float64), (Pair(rng, n, hidden=3, dtype=np.float32), np.float32)]
-        inputs = [tuple(rng.standard_normal((5, 6)).astype(dtype) for _ in range(2)) for _, dtype in made]
-        runs = world(n, *(pair_call(pair, *values, dtype == np.float32) for (pair, dtype), values in zip(made, inputs)))
-        for run, (pair, dtype), (x, upstream) in zip(runs, made, inputs):
-            y, saved = truth.forward([pair.a, pair.b], x)
-            run.returns(
-                *[y.astype(dtype)] * n,
-                within=rounding(dtype),
-                part=lambda r: r["value"],
-                named="the output",
-                lookalikes=parts.pair_outputs(pair.a, pair.b, x, n),
-            )
-            grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
-            expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
-            run.returns(
-                *([g.astype(dtype) for g in own] for own in expected),
-                within=rounding(dtype),
-                part=lambda r: r["gradients"],
-                named="the list of the gradients, [0] of column, [1] of row, [2] of x,",
-                lookalikes=parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
-            )
-            run.keeps_inputs()
+        narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)
+        made = [
+            (Pair(rng, n), 5, "contiguous", ALL),
+            (narrow, 5, "transpose", ALL),
+            (one_row, 1, "contiguous", ALL),
+            (Pair(rng, n, width=2 * n), 5, MIXED, ALL),
+            (Pair(rng, n), 5, "slice", ALL),
+            *((Pair(rng, n), 5, "contiguous", trained) for trained in FROZEN),
+        ]
+        inputs = [[rng.standard_normal((rows, len(p.a))).astype(p.a.dtype) for _ in range(2)] for p, rows, *_ in made]
+        runs = world(n, *(pair_call(p, *own, *how) for (p, _, *how), own in zip(made, inputs)))
+        for run, (pair, _, _, trained), (x, upstream) in zip(runs, made, inputs):
+            judge_pair(run, pair, x, upstream, trained)
+
+
+def judge_pair(run, pair, x, upstream, trained):
+    n, dtype, within = pair.n, x.dtype, rounding(x.dtype)
+    y, saved = truth.forward([pair.a, pair.b], x)
+    run.returns(
+        *[y.astype(dtype)] * n,
+        within=within,
+        part=lambda r: r["value"],
+        named="the output",
+        lookalikes=lambda: parts.pair_outputs(pair.a, pair.b, x, n),
+    )
+    grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
+    expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
+    frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
+    note = f" ({' and '.join(frozen)} without: no gradient is required there)" if frozen else ""
+    run.returns(
+        *([g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)] for own in expected),
+        within=within,
+        part=lambda r: r["gradients"],
+        named=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
+        lookalikes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
+    )
+    run.keeps_inputs()
 
 
 @number("4.4")
@@ -407,7 +536,7 @@ def test_megatron_pairs_in_a_row(world, rng):
     for n in (2, 3):
         pairs = [Pair(rng, n) for _ in range(3)]
         x, upstream = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
-        own = each(*([(Leaf(p.columns[rank]), Leaf(p.rows[rank])) for p in pairs] for rank in range(n)))
+        own = on_ranks(n, lambda rank: [(Leaf(p.columns[rank]), Leaf(p.rows[rank])) for p in pairs])
         (run,) = world(n, call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"))
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
         y, saved = truth.forward(weights, x)
@@ -432,7 +561,7 @@ def test_megatron_pair_traffic(world, rng):
         (run,) = world(n, pair_call(pair, x, upstream))
         run.values()
         turns = [run.passed(rank, "backward began") for rank in range(n)]
-        one = 2 * x.nbytes * (n - 1) / n
+        one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # as in 1.7, a ring may pad the tensor
         sentence = "The hidden activations and the weights stay where they are; one sum of the size of x is all."
         demand_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
         demand_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])

@@ -3,6 +3,9 @@
 In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
 """
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from grader.judging.truth import backward, gelu, gelu_derivative
@@ -23,6 +26,18 @@ SWAPPED = "f and g have changed places: f goes before the column shard, g after 
 NO_SUM = "gelu of this rank's own term: the terms of all ranks were never added"
 LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
 REVERSED_COLUMNS = "the ranks' columns were put together in the wrong order"
+STACKED = "the ranks' columns were stacked along rows and then reshaped: they belong side by side (dim=1)"
+CUT_ROWS = (
+    "a term of the gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that takes one tensor for all"
+    " ranks cuts along rows)"
+)
+TANH = "gelu's approximation by tanh: the exact gelu was asked for, F.gelu as it is"
+GELU_TWICE = "gelu was applied twice in each layer"
+NO_GELU = "gelu was left out from layer {} on (counted from 0)"
+OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
+EVERY_NTH = "every n-th: consecutive ones were asked for"
+NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
+NO_OUTER_GELU = "gelu is missing after the sum"
 EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
 
 OWN_MEANS = (
@@ -69,12 +84,18 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     grad_x, whole = backward(weights, saved, grad_y)
     layers = len(weights)
     right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
-    split = [_split_backward(weights, saved, grad_y, n, rank) for rank in range(n)]
+    between = {
+        SPLIT: lambda terms: [columns(term, n)[rank] for rank, term in enumerate(terms)],
+        CUT_ROWS: lambda terms: sum(terms).reshape(n, len(grad_y), -1),
+    }
+    made = {name: _backward_on_ranks(weights, saved, grad_y, n, exchange) for name, exchange in between.items()}
+    for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
+        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda terms: columns(sum(terms), n), derivative)
     of_input = [
         {
             OWN_TERM: own_term(weights, saved, grad_y, n, rank),
-            SPLIT: sum(term for term, _ in split),
-            SPLIT + "; and so for x": split[rank][0],
+            **{name: sum(terms) for name, (terms, _) in made.items()},
+            SPLIT + "; and so for x": made[SPLIT][0][rank],
             ADDED_WHOLE: n * grad_x,
             AVERAGED_TERMS: grad_x / n**layers,
         }
@@ -82,7 +103,7 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     ]
     of_shards = [
         {
-            SPLIT: split[rank][1],
+            **{name: gradients[rank] for name, (_, gradients) in made.items()},
             OF_ALL_SHARDS: [sum(gradients) for gradients in zip(*right)],
             ADDED_WHOLE: [n * g for g in right[rank]],
             AVERAGED_TERMS: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
@@ -100,13 +121,64 @@ def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) 
     return grad_z @ columns(weights[0], n)[rank].T
 
 
-def _split_backward(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> tuple[np.ndarray, list]:
-    own, partial = [], grad_y
+def _backward_on_ranks(
+    weights: list, saved: list, grad_y: np.ndarray, n: int, exchange: Callable, derivative: Callable = gelu_derivative
+) -> tuple[list, list]:
+    """For each rank its last term of grad_x, and its shards' gradients; ``exchange`` makes of all terms what each goes on with."""
+    own, gradients, terms = columns(grad_y, n), [[] for _ in range(n)], []
     for weight, (x, z) in zip(reversed(weights), reversed(saved)):
-        grad_z = columns(partial, n)[rank] * gelu_derivative(columns(z, n)[rank])
-        own.insert(0, x.T @ grad_z)
-        partial = grad_z @ columns(weight, n)[rank].T
-    return partial, own
+        grad_z = [part * derivative(own_z) for part, own_z in zip(own, columns(z, n))]
+        for rank in range(n):
+            gradients[rank].insert(0, x.T @ grad_z[rank])
+        terms = [of_rank @ shard.T for of_rank, shard in zip(grad_z, columns(weight, n))]
+        own = exchange(terms)
+    return terms, gradients
+
+
+def gelu_by_tanh(z: np.ndarray) -> np.ndarray:
+    """The approximation [Hendrycks and Gimpel, 2016, section 2]."""
+    return 0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+
+
+def tanh_derivative(z: np.ndarray) -> np.ndarray:
+    c = math.sqrt(2 / math.pi)
+    t = np.tanh(c * (z + 0.044715 * z**3))
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t**2) * c * (1 + 3 * 0.044715 * z**2)
+
+
+def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarray]:
+    """y of a mistaken forward pass, by the sentence that names the mistake."""
+    known = {
+        TANH: _forward(weights, x, lambda l, z: gelu_by_tanh(z)),
+        GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
+    }
+    for first in range(len(weights)):
+        known[NO_GELU.format(first)] = _forward(weights, x, lambda l, z, k=first: gelu(z) if l < k else z)
+    if n > 1:
+        known[REVERSED_COLUMNS] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)[::-1], axis=1))
+        known[STACKED] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)).reshape(z.shape))
+    return known
+
+
+def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
+    for l, weight in enumerate(weights):
+        x = output(l, x @ weight)
+    return x
+
+
+def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
+    """What a mistaken forward pass saves on a rank that should save ``own``, by the sentence that names the mistake."""
+    known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
+    outputs = [*(x for x, _ in own[1:]), y]
+    for last in range(1, len(own)):
+        known[OVERWRITTEN.format(last)] = [(outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)]
+    return known
+
+
+def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
+    """For each rank every n-th column, or row, in the place of consecutive ones."""
+    index = [slice(None)] * axis
+    return [{EVERY_NTH: whole[(*index, slice(rank, None, n))]} if n > 1 else {} for rank in range(n)]
 
 
 def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:
@@ -115,21 +187,19 @@ def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[di
         return [{}]
     late = sum(gelus_before_the_sum(a, b, x, n))
     swapped = gelus_before_the_sum(a, b, n * x, n)
-    return [
-        {EARLY_GELU: late, SWAPPED: swapped[rank], NO_SUM: gelus_before_the_sum(a, b, x, n)[rank]} for rank in range(n)
-    ]
+    of_all = {
+        EARLY_GELU: late,
+        NO_INNER_GELU: gelu(x @ a @ b),
+        NO_OUTER_GELU: gelu(x @ a) @ b,
+        TANH: gelu_by_tanh(gelu_by_tanh(x @ a) @ b),
+    }
+    own = gelus_before_the_sum(a, b, x, n)
+    return [of_all | {SWAPPED: swapped[rank], NO_SUM: own[rank]} for rank in range(n)]
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
     """For each rank gelu of its own term."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
-
-
-def gathered_in_reverse(weights: list, x: np.ndarray, n: int) -> np.ndarray:
-    """y where each layer's columns are put together from the last rank's to the first's."""
-    for weight in weights:
-        x = np.concatenate(columns(gelu(x @ weight), n)[::-1], axis=1)
-    return x
 
 
 def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int) -> list[dict[str, list]]:

@@ -53,6 +53,16 @@ def requires_gradient(function: Callable, args: list, kwargs: dict, mark: Mark) 
     return {"value": result, "requires gradient": any(tensor.requires_grad for tensor in _tensors([result]))}
 
 
+def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """As ``in_turn``, of functions that return (y, saved); and how many bytes of memory their saved z keep alive."""
+    results = in_turn(function, args, kwargs, mark)
+    try:
+        memory = [z.untyped_storage() for _, saved in results for _, z in saved]
+    except (TypeError, ValueError, AttributeError):  # something else came back: whoever looks at the values says so
+        return {"results": results, "kept": None}
+    return {"results": results, "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values())}
+
+
 def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Two calls with the very same arguments, as a training loop makes them, and both results."""
     return [function(*args, **kwargs) for _ in range(2)]
@@ -314,6 +324,7 @@ DRIVERS = {
     "received_at_wait": received_at_wait,
     "in_turn": in_turn,
     "requires_gradient": requires_gradient,
+    "remembered": remembered,
     "twice": twice,
     "generator": generator,
     "views": views,

@@ -53,7 +53,7 @@ MUTANTS = [
         "        y, z = mlp.layer_forward(x, _all_gather_columns(shard))\n"
         "        saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()]))\n        x = y",
         {"hidden forward_traffic"},
-        "one all-gather of its own columns a layer",
+        "as large as a rank's shard of a weight: a weight stays where it is",
     ),
     Mutant(
         "gathered in the wrong order",
@@ -213,7 +213,7 @@ MUTANTS = [
         "    return torch.cat(parts, dim=1)",
         "    return torch.cat(parts).view(len(y), -1)",
         FORWARD | {"hidden forward_saves"},
-        "the right numbers in the wrong order",
+        "were stacked along rows and then reshaped",
     ),
     Mutant(
         "the parts of two ranks are put together",
@@ -237,7 +237,7 @@ MUTANTS = [
         "        x = _all_gather_columns(y)\n    return x, saved",
         "        x = F.gelu(_all_gather_columns(y))\n    return x, saved",
         FORWARD | {"hidden forward_saves"},
-        "the output is wrong on every rank",
+        "gelu was applied twice in each layer",
     ),
     Mutant(
         "a rank saves only its own columns of a layer's input",
@@ -261,7 +261,7 @@ MUTANTS = [
         "        x = _all_gather_columns(y)\n    return x, saved",
         "        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)\n    return x, saved",
         {"public forward", "hidden forward_saves"},
-        "the list of (x, z) is wrong",
+        "holds the output of layer 1 (counted from 0): was it overwritten?",
     ),
     Mutant(
         "the activations are gathered into the batch",
@@ -301,7 +301,7 @@ MUTANTS = [
         "tensor_parallel",
         "in (shard.shape for shard in shards):",
         "in (shard.shape for shard in shards[:1]):",
-        {"hidden forward_misuse"},
+        {"hidden forward_misuse", "hidden backward_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -309,7 +309,7 @@ MUTANTS = [
         "tensor_parallel",
         "in (shard.shape for shard in shards):",
         "in (shard.shape for shard in shards[-1:]):",
-        {"hidden backward_misuse"},
+        {"hidden forward_misuse", "hidden backward_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -343,7 +343,7 @@ MUTANTS = [
         "partial, gradient = mlp.layer_backward(x, z, shards[l], own_columns)",
         "partial, gradient = own_columns @ shards[l].T, x.T @ own_columns",
         BACKWARD,
-        "the list of the shards' gradients is wrong",
+        "gelu's derivative was left out",
     ),
     Mutant(
         "what the first layer saved is used for the last",
@@ -392,7 +392,7 @@ MUTANTS = [
         "    parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(), dim=1)]\n",
         "    parts = list(partial.reshape(dist.get_world_size(), len(partial), -1))\n",
         BACKWARD,
-        "the list of the shards' gradients is wrong",
+        "a term of the gradient was cut along rows",
     ),
     Mutant(
         "the input's gradient is averaged",
@@ -505,7 +505,7 @@ MUTANTS = [
         "    hidden, _ = mlp",
         "    _, hidden = mlp",
         PAIR,
-        "the output is wrong on every rank",
+        "gelu is missing between the two products",
     ),
     Mutant(
         "no gelu after the second layer",
@@ -513,7 +513,7 @@ MUTANTS = [
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
         "    return SumOverRanks.apply(hidden @ row)",
         PAIR,
-        "the output is wrong on every rank",
+        "gelu is missing after the sum",
     ),
     Mutant(
         "shards of a pair that do not fit each other are torch's to refuse",
@@ -530,5 +530,123 @@ MUTANTS = [
         '    if column.shape[1] != row.shape[0] or column.shape[1] * dist.get_world_size() != x.shape[1]:\n        raise ValueError(f"a shard of',
         {"hidden megatron_pair", "hidden megatron_pairs_in_a_row", "hidden megatron_pair_traffic"},
         "raised ValueError",
+    ),
+    Mutant(
+        "the part of z that is saved is a view of the whole",
+        "tensor_parallel",
+        "        saved.append((x, z))\n        x = _all_gather_columns(y)",
+        "        z = _all_gather_columns(z)\n        saved.append((x, z.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]))\n        x = F.gelu(z)",
+        {"hidden forward_saves"},
+        "a view of the whole x @ W?",
+    ),
+    Mutant(
+        "one row of a gradient is taken for a copy, and written into",
+        "tensor_parallel",
+        "        partial, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_z = own_columns.contiguous() if dist.get_world_size() > 1 else own_columns.clone()\n"
+        "        grad_z.copy_(torch.ops.aten.gelu_backward(grad_z, z))\n"
+        "        partial, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
+        {"hidden backward_input", "hidden backward_shards"},
+        "changed its input",
+    ),
+    Mutant(
+        "a gradient of one row loses its row",
+        "tensor_parallel",
+        "    return partial, gradients",
+        "    return partial.squeeze(0), gradients",
+        {"hidden backward_input"},
+        "expected shape (1, 12), got (12,)",
+    ),
+    Mutant(
+        "f only where the shard is trained",
+        "tensor_parallel",
+        "mlp.layer_forward(CopyToRanks.apply(x), column)",
+        "mlp.layer_forward(CopyToRanks.apply(x) if column.requires_grad else x, column)",
+        {"hidden megatron_pair"},
+        "this rank's own term of the sum",
+    ),
+    Mutant(
+        "a pair whose shards are frozen runs without autograd",
+        "tensor_parallel",
+        "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n",
+        "    if not column.requires_grad and not row.requires_grad:\n        x = x.detach()\n"
+        "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n",
+        {"hidden megatron_pair"},
+        "expected a tensor of shape (5, 6), float64, got None",
+    ),
+    Mutant(
+        "a pair freezes its row shard where the column shard is frozen",
+        "tensor_parallel",
+        "F.gelu(SumOverRanks.apply(hidden @ row))",
+        "F.gelu(SumOverRanks.apply(hidden @ (row if column.requires_grad else row.detach())))",
+        {"hidden megatron_pair"},
+        "got None",
+    ),
+    Mutant(
+        "gelu's approximation, forward",
+        "tensor_parallel",
+        "        y, z = mlp.layer_forward(x, shard)\n",
+        '        z = x @ shard\n        y = F.gelu(z, approximate="tanh")\n',
+        FORWARD | {"hidden forward_saves"},
+        "gelu's approximation by tanh",
+    ),
+    Mutant(
+        "gelu's approximation, backward",
+        "tensor_parallel",
+        "        partial, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        '        grad_z = torch.ops.aten.gelu_backward(own_columns.contiguous(), z, approximate="tanh")\n'
+        "        partial, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
+        BACKWARD,
+        "gelu's approximation by tanh",
+    ),
+    Mutant(
+        "gelu's approximation in a pair",
+        "tensor_parallel",
+        "F.gelu(SumOverRanks.apply(hidden @ row))",
+        'F.gelu(SumOverRanks.apply(F.gelu(x @ column, approximate="tanh") @ row), approximate="tanh")',
+        PAIR,
+        "gelu's approximation by tanh",
+    ),
+    Mutant(
+        "only rows of the shards are counted, forward",
+        "tensor_parallel",
+        '    _check_columns(shards, x, "a batch")\n',
+        "    for rows in (len(shard) for shard in shards):\n        if rows != x.shape[1]:\n"
+        '            raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {rows} rows")\n',
+        {"hidden forward_misuse"},
+        "for a batch of 12 columns and shards of shapes (12, 5), (12, 6), (12, 6)",
+    ),
+    Mutant(
+        "only the first shard is looked at, forward",
+        "tensor_parallel",
+        '    _check_columns(shards, x, "a batch")\n',
+        '    _check_columns(shards[:1], x, "a batch")\n',
+        {"hidden forward_misuse"},
+        "for a batch of 12 columns and shards of shapes (12, 6), (12, 5), (12, 6)",
+    ),
+    Mutant(
+        "from the third layer on, an output is gathered into its layer's input",
+        "tensor_parallel",
+        "        x = _all_gather_columns(y)\n    return x, saved",
+        "        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)\n    return x, saved",
+        {"hidden forward_saves"},
+        "a saved input holds the output of layer 2 (counted from 0): was it overwritten?",
+    ),
+    Mutant(
+        "no gelu from the third layer on",
+        "tensor_parallel",
+        "        x = _all_gather_columns(y)\n    return x, saved",
+        "        x = _all_gather_columns(y if len(saved) < 3 else z)\n    return x, saved",
+        {"hidden forward", "hidden forward_traffic", "hidden forward_saves"},
+        "gelu was left out from layer 2 on",
+    ),
+    Mutant(
+        "the weights are gathered on the way back",
+        "tensor_parallel",
+        "        partial, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        whole = _all_gather_columns(shards[l]).chunk(dist.get_world_size(), dim=1)[dist.get_rank()]\n"
+        "        partial, gradient = mlp.layer_backward(x, z, whole, own_columns)\n",
+        {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
+        "as large as a rank's shard of a weight: a weight stays where it is, and so does its gradient",
     ),
 ]

@@ -283,6 +283,32 @@ def megatron_pair(column, row, x):
     return F.gelu(own + (total - own.detach()))
 '''
 
+RING = '''
+def _ring_all_reduce(tensor):
+    """A ring of isend and recv, over chunks of equal length: the last one is padded with zeros."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    length = -(-tensor.numel() // n)
+    flat = F.pad(tensor.reshape(-1), (0, n * length - tensor.numel()))
+    chunks, came = list(flat.clone().chunk(n)), torch.empty(length, dtype=tensor.dtype)
+    for step in range(2 * n - 2):
+        work = dist.isend(chunks[(rank - step) % n].clone(), (rank + 1) % n)
+        dist.recv(came, (rank - 1) % n)
+        work.wait()
+        into = chunks[(rank - step - 1) % n]
+        into.add_(came) if step < n - 1 else into.copy_(came)
+    return torch.cat(chunks)[: tensor.numel()].view(tensor.shape)
+
+
+class CopyToRanks(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x.view_as(x))
+    backward = staticmethod(lambda ctx, grad_y: _ring_all_reduce(grad_y))
+
+
+class SumOverRanks(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: _ring_all_reduce(x))
+    backward = staticmethod(lambda ctx, grad_y: grad_y)
+'''
+
 VARIANTS: list[Variant] = [
     Variant("rings of point-to-point messages, and a recursive backward pass", "tensor_parallel", POINT_TO_POINT),
     Variant("everybody sends everybody its piece", "tensor_parallel", EXCHANGE),
@@ -291,4 +317,5 @@ VARIANTS: list[Variant] = [
     Variant("functional collectives, and a chain of functions", "tensor_parallel", FUNCTIONAL),
     Variant("a pair as one autograd function", "tensor_parallel", FUSED),
     Variant("a hook and a constant in the place of f and g", "tensor_parallel", HOOKS),
+    Variant("a pair over a ring all-reduce of one's own", "tensor_parallel", RING),
 ]
