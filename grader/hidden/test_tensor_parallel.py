@@ -182,7 +182,7 @@ def test_forward(world, rng):
             (Problem(rng, n, layers=1, dtype=np.float32), "slice"),
             (Problem(rng, n, rows=1, layers=2), "contiguous"),
             (Problem(rng, n, layers=4), MIXED),
-            (Problem(rng, n, width=n), "contiguous"),
+            (Problem(rng, n, rows=n, width=n), "contiguous"),
         ]
         for run, (p, _) in zip(world(n, *(p.forward(layout) for p, layout in made)), made):
             run.returns(
@@ -250,7 +250,8 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        cases = [(p.shards, p.x[:, :7], ("7", "12"))] + [(shards, p.x, words) for shards, words in p.misfits()]
+        of_batches = [(p.shards, x, (str(x.shape[1]), "12")) for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))]
+        cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
         name = "tensor_parallel.tensor_parallel_forward"
         runs = world(n, *(call(name, each(*shards), x, may_raise=True) for shards, x, _ in cases))
         for run, (shards, x, numbers) in zip(runs, cases):
@@ -265,7 +266,7 @@ def backward_runs(world, rng, n):
         (Problem(rng, n, dtype=np.float32), "slice"),
         (Problem(rng, n, layers=2), MIXED),
         (Problem(rng, n, rows=1), "contiguous"),
-        (Problem(rng, n, width=n), "contiguous"),
+        (Problem(rng, n, rows=n, width=n), "contiguous"),
     ]
     return list(zip(world(n, *(p.backward(layout) for p, layout in made)), (p for p, _ in made)))
 
@@ -354,7 +355,10 @@ def test_backward_misuse(world, rng):
         p = Problem(rng, n)
         own = each(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
-        cases = [(p.shards, p.grad_y[:, :7], ("7", "12"))] + [(shards, p.grad_y, w) for shards, w in p.misfits()]
+        of_widths = [
+            (p.shards, g, (str(g.shape[1]), "12")) for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
+        ]
+        cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
         runs = world(n, *(call(name, each(*shards), own, grad_y, may_raise=True) for shards, grad_y, _ in cases))
         for run, (shards, grad_y, numbers) in zip(runs, cases):
             run.raises_value_error(*numbers, given=f"a gradient of {grad_y.shape[1]} columns and {of_shapes(shards)}")
@@ -573,10 +577,12 @@ def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     column, row, x = rng.standard_normal((6, 4)), rng.standard_normal((4, 6)), rng.standard_normal((3, 6))
     for n in (2, 3):
-        wide, short = world(
-            n,
-            call("tensor_parallel.megatron_pair", column, row, x[:, :5], may_raise=True),
-            call("tensor_parallel.megatron_pair", column, row[:3], x, may_raise=True),
-        )
-        wide.raises_value_error("5", "6")
-        short.raises_value_error("4", "3")
+        cases = [
+            (column, row, x[:, :5], ("5", "6")),
+            (column, row, np.hstack([x, x[:, :1]]), ("7", "6")),
+            (column, row[:3], x, ("4", "3")),
+            (column[:, :3], row, x, ("3", "4")),
+        ]
+        runs = world(n, *(call("tensor_parallel.megatron_pair", *given, may_raise=True) for *given, _ in cases))
+        for run, (*_, numbers) in zip(runs, cases):
+            run.raises_value_error(*numbers)
