@@ -3,10 +3,9 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Leaf, Strided, call, each, rounding
+from grader.face import LAYOUTS, Leaf, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import results, truth
-from grader.worlds.arrays import LAYOUTS
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
