@@ -139,10 +139,10 @@ class Run:
                     f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
                 )
 
-    def raises_value_error(self, *mentioning: str, given: str = "") -> None:
+    def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
         """Every rank raised a ValueError whose message holds these words, and nothing was sent before.
 
-        ``given`` is what it is to be raised for, where the call's own line does not show it.
+        ``given`` is what it is to be raised for, where the call's own line does not show it; ``because`` says why.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -165,7 +165,9 @@ class Run:
                 got = f"went on to the {went_on[-1]}"
             else:
                 got = "did not return"
-            self._fail(f"expected a ValueError on every rank{given and ' for '}{given}, but rank {rank.rank} {got}")
+            because = f". {because}" if because else ""
+            asked = f"expected a ValueError on every rank{given and ' for '}{given}"
+            self._fail(f"{asked}, but rank {rank.rank} {got}{because}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
             self._fail(f"the ValueError comes too late: rank {sent[0].rank} had already issued the {sent[0]}")
 

@@ -6,10 +6,14 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.face import Tolerance, call, each, rounding
 from grader.judging import bandwidth_truth as truth
 from grader.judging import rows as table_rows
+from grader.judging import watches
+from grader.judging.watches import events
 
 SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
 TIMES = rounding(np.float32)  # in which ranks may tell each other how long they took: it is exact enough for any watch
+WHOLE_BYTES = "rounded down to whole bytes a second: // where / belongs"
+NEGATIVE = "a negative α was made 0: it is returned, or used, as it is"
 FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another, in float32 too")
 
 
@@ -25,9 +29,13 @@ def ask(world, function, cases, expected, mistakes=()):
 
 def answers(run, function, cases, expected, mistakes):
     """As ``ask``, of a run; the message names the first call whose answer is wrong."""
-    known, got = {sentence: numbers(values) for sentence, values in mistakes}, run.answers(len(cases))
-    pairs = zip(map(table_rows.as_float, got), expected)
+    pairs = zip(map(table_rows.as_float, run.answers(len(cases))), expected)
     wrong = [i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-9 * abs(due)]
+    # A mistake may be made in some of the calls alone.
+    known = {
+        sentence: numbers([values[i] if i in wrong else due for i, due in enumerate(expected)])
+        for sentence, values in mistakes
+    }
     which = f", where [{wrong[0]}] is {function}{cases[wrong[0]]}," if wrong else ""
     named = f"the list of answers{which}"
     run.returns(numbers(expected), within=CLOSE, part=numbers, named=named, lookalikes=[known])
@@ -55,10 +63,12 @@ def test_array_bytes(world, rng):
 @weight(0.75)
 def test_algorithm_bandwidth(world, rng):
     """Bytes by seconds, in decimal gigabytes"""
-    cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)]
+    cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)] + [(0, 1.0)]
     right = [truth.algorithm_bandwidth(*case) for case in cases]
     gib = [value * 1e9 / 1024**3 for value in right]
-    ask(world, "algorithm_bandwidth", cases, right, [("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib)])
+    whole = [size // seconds / 1e9 for size, seconds in cases]
+    mistakes = [("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib), (WHOLE_BYTES, whole)]
+    ask(world, "algorithm_bandwidth", cases, right, mistakes)
 
 
 @number("2.1")
@@ -81,6 +91,7 @@ def test_bus_bandwidth(world, rng):
             ("exactly half the expected value", [value / 2 for value in right]),
             (again, [value * n for value, n in zip(right, SIZES)]),
             (part, [value / n for value, n in zip(right, SIZES)]),
+            (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
         ]
         answers(run, "bus_bandwidth", cases, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
 
@@ -97,6 +108,11 @@ def test_usual_bandwidth(world, rng):
     mistakes = [
         ("still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of a part was never made that of the whole, which has n parts", same),
+        ("“whole” and “part” change places", [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)]),
+        (
+            "multiplied by n − 1: an array has n parts",
+            [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
+        ),
     ]
     ask(world, "usual_bandwidth", cases, right, mistakes)
 
@@ -105,16 +121,24 @@ def test_usual_bandwidth(world, rng):
 @weight(0.25)
 def test_bandwidth_misuse(world, rng):
     """Unknown collectives, times and world sizes that cannot be: a ValueError that names them"""
-    refuses(world, "array_bytes", (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE), ("reduce", 4, 0, "0"))
+    refuses(
+        world,
+        "array_bytes",
+        (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE),
+        ("reduce", 4, 0, "0"),
+        ("all_gather", 4, -2, "-2"),
+    )
     refuses(world, "algorithm_bandwidth", (4, 0.0, "0"), (4, -1.5, "-1.5"))
     refuses(
         world,
         "bus_bandwidth",
         (truth.NO_COLLECTIVE, 4, 2, 1.0, truth.NO_COLLECTIVE),
         ("all_reduce", 4, -3, 1.0, "-3"),
+        ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
+        ("broadcast", 4, 1, -1.5, "-1.5"),
     )
-    refuses(world, "usual_bandwidth", (1.0, 2, "half", "half"), (1.0, 0, "part", "0"))
+    refuses(world, "usual_bandwidth", (1.0, 2, "half", "half"), (1.0, 0, "part", "0"), (1.0, -2, "whole", "-2"))
 
 
 # ——— 2.2: the stopwatch
@@ -128,26 +152,19 @@ def watch(calls, warm_up, asynchronous=False, barrier_takes=0.0, late=0.0, busy=
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
 
-def demand_samples(run, right, mistakes, last=None):
-    """Every rank has these samples, and their median. ``mistakes``, by the sentence that names them, leave others on each rank;
-    ``last`` those that leave right samples and another time.
+def demand_samples(run, calls, warm_up, mistakes, last=None):
+    """Every rank has the samples of these calls, and their median. ``mistakes``, by the sentence that names them, leave others on
+    each rank; ``last`` those that leave right samples and another time.
     """
-    n = run.report.size
+    n, right = len(calls), np.max(calls, axis=0)[warm_up:]
+    watches.demand_looks(run, warm_up, len(right))
+    mistakes = mistakes | {watches.ACROSS: [watches.across_clocks(calls, warm_up)] * n}
     known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
-    right = np.array(right, float)
     run.returns(*[right] * n, within=TIMES, part=lambda r: numbers(r[1]), named="the list of samples", lookalikes=known)
     last = {name: np.array(time) for name, time in (last or {}).items()}
     medians = [last | {name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
     median = np.array(np.median(right))
     run.returns(*[median] * n, within=TIMES, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=medians)
-
-
-def events(run, rank):
-    """What a rank used of what it was given, and what it communicated, in order."""
-    trail = run.report.ranks[rank].trail
-    return [
-        getattr(e, "name", "") if not hasattr(e, "kind") else f"comm {e.kind}" for e in trail if e.call == run.index
-    ]
 
 
 @number("2.2")
@@ -160,12 +177,7 @@ def test_warm_up(world, rng):
     runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
     for run, own, (warm_up, iterations) in zip(runs, calls, cases):
         cold = {"the calls of warm-up were timed": [own[:iterations]] * 2} if warm_up else {}
-        cold["a call of warm-up too many: the last timed ones take no time here"] = [own[warm_up + 1 :] + [0.0]] * 2
-        demand_samples(run, own[warm_up:], cold)
-        for rank in range(2):
-            made = events(run, rank).count("operation")
-            text = f"rank {rank} called the operation {made} times for {warm_up} of warm-up and {iterations} timed."
-            run.demand(made == warm_up + iterations, text)
+        demand_samples(run, [own] * 2, warm_up, cold)
 
 
 @number("2.2")
@@ -183,8 +195,12 @@ def test_barrier(world, rng):
             [unmet[0] + 100, *(t + 100 for t in right[1:])]
         ]
         * 2,
+        "the barrier was timed from the second call on: look at the clock before each call, after its barrier": [
+            [right[0], *(t + 100 for t in right[1:])]
+        ]
+        * 2,
     }
-    demand_samples(run, right, mistakes)
+    demand_samples(run, [right] * 2, 0, mistakes)
 
 
 @number("2.2")
@@ -197,7 +213,7 @@ def test_synchronize(world, rng):
         "only telling the device was timed: synchronise before the watch stops": [[0.001] * 3] * 2,
         "the device was still at earlier work: synchronise before the watch starts": [[right[0] + 70, *right[1:]]] * 2,
     }
-    demand_samples(run, right, mistakes)
+    demand_samples(run, [right] * 2, 0, mistakes)
 
 
 @number("2.2")
@@ -210,7 +226,6 @@ def test_slowest_rank(world, rng):
         of_ranks = [[2, 8, 1], [1, 3, 5], [1, 4, 2]][:n] if n > 1 else [[2, 8, 5]]
         timed = [[unit * t for t in own] for own in of_ranks]
         (run,) = world(n, watch(timed, 0))
-        right = np.max(timed, axis=0)
         mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
         wrong = {
             "this rank's own times: what counts, on every rank, is the slowest rank's": timed,
@@ -222,7 +237,7 @@ def test_slowest_rank(world, rng):
                 map(np.median, timed)
             )
         }
-        demand_samples(run, right, wrong if n > 1 else {}, last)
+        demand_samples(run, timed, 0, wrong if n > 1 else {}, last)
         for rank in range(n):
             _demand_silence(run, rank)
 
@@ -254,6 +269,7 @@ def test_median(world, rng):
             "the lower of the two in the middle": np.array(sorted(own)[(len(own) - 1) // 2]),
             "the upper of the two in the middle": np.array(sorted(own)[len(own) // 2]),
         }
+        watches.demand_looks(run, 0, len(own))
         median = np.array(np.median(own))
         run.returns(
             *[median] * 2, within=TIMES, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=[known] * 2
@@ -264,10 +280,9 @@ def test_median(world, rng):
 @weight(0.5)
 def test_stopwatch_misuse(world, rng):
     """No iterations, or less than no warm-up, are a ValueError that names the number, before anything is called"""
-    none, negative = world(
-        2, watch([[1.0]] * 2, 1, may_raise=True, iterations=0), watch([[1.0]] * 2, -2, may_raise=True, iterations=3)
-    )
-    for run, number_ in ((none, "0"), (negative, "-2")):
+    asked = [(1, 0), (1, -1), (-2, 3)]
+    runs = world(2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked))
+    for run, number_ in zip(runs, ("0", "-1", "-2")):
         run.raises_value_error(number_)
         made = events(run, 0).count("operation")
         run.demand(made == 0, f"the ValueError comes after {made} calls of the operation.")
@@ -341,30 +356,44 @@ def test_sweep_misuse(world, rng):
 @weight(0.75)
 def test_fit(world, rng):
     """Latency and bandwidth from exact times, and from disturbed ones by the least relative errors"""
-    cases, right, absolute = [], [], []
-    for noise in (0.0, 0.0, 0.1, 0.2):
-        alpha, beta = float(rng.uniform(1e-6, 1e-4)), float(rng.uniform(1e8, 1e11))
-        sizes = [int(1024 * 4**k) for k in range(9)]
-        seconds = [(alpha + size / beta) * float(rng.uniform(1 - noise, 1 + noise)) for size in sizes]
-        cases.append((sizes, seconds))
-        right += truth.fit(sizes, seconds)
-        absolute += truth.fit(sizes, seconds, power=0)
+    cases = fit_cases(rng)
     (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
-    slope = "the slope, seconds for each byte, for the bandwidth, which is its inverse"
-    for i, (alpha, beta) in enumerate(zip(right[::2], right[1::2])):
-        sentence = "the absolute errors were made small: they see the largest size alone"
+    for i, (sizes, seconds) in enumerate(cases):
+        alpha, beta = right = truth.fit(sizes, seconds)
+        latest = dict(zip(sizes, seconds))
+        mistakes = {
+            "the absolute errors were made small: they see the largest size alone": truth.fit(sizes, seconds, power=0),
+            "this minimises Σ (error²/t), not Σ (error/t)²": truth.fit(sizes, seconds, power=0.5),
+            "the slope, seconds for each byte, for the bandwidth, which is its inverse": (alpha, 1 / beta),
+            "only the last time of each size counts: all do": truth.fit(list(latest), list(latest.values())),
+            NEGATIVE: (max(alpha, 0.0), beta),
+        }
+        # In units of its own, neither number is too small to be compared.
+        units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
-            np.array([alpha * 1e5, beta / 1e9]),
+            np.array(right) / units,
             within=FIT,
-            part=lambda r: np.array([float(r[i][0]) * 1e5, float(r[i][1]) / 1e9]),
-            named="(α in 10 µs, β in GB/s)",
-            lookalikes=[
-                {
-                    sentence: np.array([absolute[2 * i] * 1e5, absolute[2 * i + 1] / 1e9]),
-                    slope: np.array([alpha * 1e5, 1 / beta / 1e9]),
-                }
-            ],
+            part=lambda r: np.array([float(r[i][0]), float(r[i][1])]) / units,
+            named=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
+            lookalikes=[{sentence: np.array(values) / units for sentence, values in mistakes.items()}],
         )
+
+
+def fit_cases(rng):
+    """Sizes and times: exact ones, disturbed ones, several of each size in any order, and some of a negative latency."""
+    cases = []
+    for noise in (0.0, 0.0, 0.1, 0.2):
+        alpha, beta = float(rng.uniform(1e-5, 1e-4)), float(rng.uniform(1e9, 1e11))
+        sizes = [int(1024 * 4**k) for k in range(9)]
+        cases.append((sizes, [(alpha + size / beta) * float(rng.uniform(1 - noise, 1 + noise)) for size in sizes]))
+    sizes, seconds = (values * 2 for values in cases[-1])
+    seconds = [time * float(rng.uniform(0.95, 1.05)) for time in seconds]
+    seconds[8] = seconds[17]  # of the largest size, twice the same time
+    order = [8, *rng.permutation(range(9, 18)).tolist(), *range(1, 8), 0]  # from the largest to the smallest
+    cases.append(([sizes[i] for i in order], [seconds[i] for i in order]))
+    negative = [1024 * 2**k for k in range(6)]
+    cases.append((negative, [(size - 512) / 1e9 * float(rng.uniform(0.99, 1.01)) for size in negative]))
+    return cases
 
 
 @number("2.4")
@@ -372,8 +401,14 @@ def test_fit(world, rng):
 def test_predictions(world, rng):
     """The time of a size, and the size at which half the peak is reached"""
     models = [(float(rng.uniform(1e-6, 1e-3)), float(rng.uniform(1e8, 1e11))) for _ in range(6)]
-    cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models]
-    quick = [("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases])]
+    cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models] + [
+        (1e-5, 1e9, 0),
+        (-1e-5, 1e9, 10**6),
+    ]
+    quick = [
+        ("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases]),
+        (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
+    ]
     ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick)
     ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
 
@@ -382,8 +417,16 @@ def test_predictions(world, rng):
 @weight(0.25)
 def test_fit_misuse(world, rng):
     """Too few sizes, or times that do not grow with them, are a ValueError"""
+    unlike = "There are not as many times as sizes."
+    few = "Two different sizes, and two different times, are needed."
+    falling = "The times do not grow with the sizes."
+    cases = [([], [], few), ([1024], [1.0], few), ([1024, 1024], [1.0, 2.0], few)]
+    cases += [([1, 2, 3], [1.0, 2.0], unlike), ([1, 2], [1.0, 2.0, 3.0], unlike)]
+    cases += [([1, 2000], [3.0, 1.0], falling), ([1, 10, 100], [3.0, 2.5, 1.0], falling)]
+    cases += [
+        (rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5, few) for time in rng.uniform(1e-5, 1.0, 8).round(6)
+    ]
     name = "benchmarking.fit_latency_bandwidth"
-    cases = (([1024], [1.0]), ([1024, 1024], [1.0, 2.0]), ([1, 2, 3], [1.0, 2.0]), ([1, 2000], [3.0, 1.0]))
-    flat = [(rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5) for time in rng.uniform(1e-5, 1.0, 8)]
-    for run in world(1, *(call(name, *case, may_raise=True) for case in [*cases, *flat])):
-        run.raises_value_error()
+    runs = world(1, *(call(name, sizes, seconds, may_raise=True) for sizes, seconds, _ in cases))
+    for run, (_, _, because) in zip(runs, cases):
+        run.raises_value_error(because=because)

@@ -221,4 +221,65 @@ def fit_latency_bandwidth(sizes, seconds):
     return mean_time - mean_size / beta, beta
 """,
     ),
+    Variant(
+        "numpy's numbers, and a list of an own type",
+        "benchmarking",
+        """
+import numpy as np
+
+
+class Samples(list):
+    pass
+
+
+_PLAIN = {f.__name__: f for f in (array_bytes, algorithm_bandwidth, bus_bandwidth, usual_bandwidth, stopwatch)}
+
+
+def array_bytes(collective, input_bytes, world_size):
+    return np.int64(_PLAIN["array_bytes"](collective, input_bytes, world_size))
+
+
+def algorithm_bandwidth(size, seconds):
+    return np.float64(_PLAIN["algorithm_bandwidth"](size, seconds))
+
+
+def bus_bandwidth(collective, size, world_size, seconds):
+    return np.float64(_PLAIN["bus_bandwidth"](collective, size, world_size, seconds))
+
+
+def usual_bandwidth(reported, world_size, counted):
+    return np.float64(_PLAIN["usual_bandwidth"](reported, world_size, counted))
+
+
+def stopwatch(
+    operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None, barrier=dist.barrier
+) -> Timing:
+    samples = _PLAIN["stopwatch"](operation, warm_up, iterations, clock, synchronize, barrier).samples
+    return Timing(np.median(samples), Samples(np.float64(t) for t in samples))
+
+
+def _row(collective, size, world_size, seconds, wrong):
+    rates = algorithm_bandwidth(size, seconds), bus_bandwidth(collective, size, world_size, seconds)
+    return Row(np.str_(collective), np.int64(size), np.float64(seconds), *rates, np.int64(wrong))
+
+
+def fit_latency_bandwidth(sizes, seconds):
+    if len(sizes) != len(seconds) or len(np.unique(sizes)) < 2 or len(np.unique(seconds)) < 2:
+        raise ValueError(f"{sizes}, {seconds}: two of each at the least, and different ones")
+    s, t = np.array(sizes, np.float64), np.array(seconds)
+    unit = s.max()
+    alpha, slope = np.linalg.lstsq(np.stack([1 / t, s / unit / t], axis=1), np.ones(len(t)), rcond=None)[0]
+    if slope <= 0:
+        raise ValueError(f"{seconds} do not grow")
+    return alpha, unit / slope
+
+
+def predict_seconds(alpha, beta, size):
+    return np.float64(alpha) + size / np.float64(beta)
+
+
+def half_peak_size(alpha, beta):
+    return np.float64(alpha) * beta
+""",
+    ),
 ]
