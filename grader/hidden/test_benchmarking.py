@@ -53,6 +53,7 @@ def refuses(world, function, *cases):
 def test_array_bytes(world, rng):
     """The size is the whole array, for every collective and 1 to 8 ranks"""
     cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in SIZES]
+    cases += [("all_gather", 0, 4), ("all_gather", 10, 4)]
     (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
     for case, got in zip(cases, run.answers(len(cases))):
         due = truth.array_bytes(*case)
@@ -63,7 +64,8 @@ def test_array_bytes(world, rng):
 @weight(0.75)
 def test_algorithm_bandwidth(world, rng):
     """Bytes by seconds, in decimal gigabytes"""
-    cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)] + [(0, 1.0)]
+    cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)]
+    cases += [(0, 1.0), (2**40, 1e-3)]
     right = [truth.algorithm_bandwidth(*case) for case in cases]
     gib = [value * 1e9 / 1024**3 for value in right]
     whole = [size // seconds / 1e9 for size, seconds in cases]
@@ -79,8 +81,10 @@ def test_bus_bandwidth(world, rng):
         [(collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3))) for n in SIZES]
         for collective in truth.COLLECTIVES
     ]
+    asked = [[*cases, (cases[0][0], 0, 2, 1.0), (cases[0][0], 2**40, 4, 2.5)] for cases in asked]
     runs = world(1, *(call("benchmarking.bus_bandwidth", *cases, driver="in_turn") for cases in asked))
     for collective, cases, run in zip(truth.COLLECTIVES, asked, runs):
+        ranks = [n for _, _, n, _ in cases]
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
         again = "the size was multiplied by n again: it is that of the whole array"
@@ -89,8 +93,8 @@ def test_bus_bandwidth(world, rng):
             ("the algorithm bandwidth", algorithm),
             ("exactly twice the expected value", [2 * value for value in right]),
             ("exactly half the expected value", [value / 2 for value in right]),
-            (again, [value * n for value, n in zip(right, SIZES)]),
-            (part, [value / n for value, n in zip(right, SIZES)]),
+            (again, [value * n for value, n in zip(right, ranks)]),
+            (part, [value / n for value, n in zip(right, ranks)]),
             (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
         ]
         answers(run, "bus_bandwidth", cases, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
@@ -102,6 +106,7 @@ def test_usual_bandwidth(world, rng):
     """The lecture's two figures, and others, by the usual convention"""
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [(float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")]
+    cases += [(0.0, 2, "part")]
     right = [r * 1.073741824 * (n if counted == "part" else 1) for r, n, counted in cases]
     binary = [value / 1.073741824 for value in right]
     same = [r * 1.073741824 for r, _, _ in cases]
@@ -261,7 +266,7 @@ def _demand_silence(run, rank):
 @weight(0.5)
 def test_median(world, rng):
     """The median of an odd and of an even number of iterations"""
-    cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0])
+    cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0], [float(i * i) for i in range(21)])
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
             "the mean: one disturbed iteration moves it": np.array(np.mean(own)),
@@ -302,12 +307,19 @@ def table(rng, wrong=0):
 @weight(0.5)
 def test_sweep_rows(world, rng):
     """A row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
-    collectives, sizes, answers = table(rng, wrong=5)
-    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 4, answers, driver="swept"))
+    asked = [(4, *table(rng, wrong=5))]
+    asked.append((1, ["reduce"], [8], [(0.5, 1)]))
+    asked.append((3, ["gather", "gather"], [64, 8, 8], [(float(i), i) for i in range(1, 7)]))
+    runs = world(1, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked))
+    for run, (n, collectives, sizes, answers) in zip(runs, asked):
+        demand_rows(run, n, [(collective, size) for collective in collectives for size in sizes], answers)
+
+
+def demand_rows(run, n, asked, answers):
+    """Runs and rows for (collective, size), in this order, on ``n`` ranks."""
     rows = table_rows.as_rows(run.values()[0])
     run.demand(rows is not None, table_rows.NO_ROWS)
-    run.demand(len(rows) == 12, f"{len(rows)} rows; 3 collectives at 4 sizes make 12.")
-    asked = [(collective, size) for collective in collectives for size in sizes]
+    run.demand(len(rows) == len(asked), f"{len(rows)} rows; every collective at every size makes {len(asked)}.")
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     for i, (right, got) in enumerate(zip([f"{collective} {size}" for collective, size in asked], ran)):
         run.demand(
@@ -316,7 +328,7 @@ def test_sweep_rows(world, rng):
             "all sizes of the first collective come first, then all of the second.",
         )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
-        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, 4, seconds)
+        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, n, seconds)
         different = table_rows.row_difference(row, (collective, size, seconds, algorithm, bus, wrong))
         run.demand(different is None, f"{collective}, {size} bytes: {different}")
 
@@ -343,10 +355,12 @@ def test_sweep_misuse(world, rng):
     """An unknown collective is a ValueError before anything is run"""
     _, sizes, answers = table(rng)
     names = ["all_reduce", truth.NO_COLLECTIVE]
-    (run,) = world(1, call("benchmarking.sweep", names, sizes, 2, answers, driver="swept", may_raise=True))
-    run.raises_value_error(truth.NO_COLLECTIVE)
-    ran = [event for event in events(run, 0) if event.startswith("run")]
-    run.demand(not ran, f"the ValueError comes after {len(ran)} runs.")
+    asked = (names, names[::-1])
+    runs = world(1, *(call("benchmarking.sweep", c, sizes, 2, answers, driver="swept", may_raise=True) for c in asked))
+    for run in runs:
+        run.raises_value_error(truth.NO_COLLECTIVE)
+        ran = [event for event in events(run, 0) if event.startswith("run")]
+        run.demand(not ran, f"the ValueError comes after {len(ran)} runs.")
 
 
 # ——— 2.4: the model
@@ -404,12 +418,14 @@ def test_predictions(world, rng):
     cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models] + [
         (1e-5, 1e9, 0),
         (-1e-5, 1e9, 10**6),
+        (0.0, 1e9, 10**6),
     ]
     quick = [
         ("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases]),
         (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
     ]
     ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick)
+    models.append((0.0, 1e9))
     ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
 
 

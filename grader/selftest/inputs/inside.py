@@ -30,7 +30,9 @@ def _wrong(value):
         return value + 1 if value.numel() else value.new_ones(1)
     if isinstance(value, bool) or value is None:
         return not value
-    if isinstance(value, (int, float)):
+    if isinstance(value, float):
+        return 2 * value + 1  # 1 alone may be less than a tolerance
+    if isinstance(value, int):
         return value + 1
     if isinstance(value, range):
         return range(value.start, value.stop + 1)
