@@ -30,16 +30,16 @@ class Process:
 class Spending:
     """Of the ranks of a world, whose keeper is their parent and adopts what loses its own."""
 
+    # By the ranks' process numbers: what was seen of each process that came of a rank, by its number and when it began; the seconds
+    # of the rank's own process; and the living processes that it has started.
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
-    own: dict[int, float] = field(default_factory=dict)  # the seconds of each rank's own process
-    started: dict[int, set[int]] = field(
-        default_factory=dict
-    )  # the living processes that came of each rank, without it
+    own: dict[int, float] = field(default_factory=dict)
+    started: dict[int, set[int]] = field(default_factory=dict)
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
         """Return the seconds for each rank that can be seen, by the process numbers of the ranks."""
         processes = {rank: found for rank in ranks if (found := read(rank))}
-        for keeper in {process.parent for process in processes.values()}:
+        for keeper in {process.parent for process in processes.values()} - {1}:  # which adopts what has lost its keeper
             family = platform.family(keeper)
             processes |= {pid: found for pid in family if pid not in processes and (found := read(pid))}
         visible = [rank for rank in ranks if rank in processes]
