@@ -25,7 +25,7 @@ WEIGHTS = [
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
 HALVES = np.split(BATCH, 2)
-LATE = {1: Hold(until="", on=0, patience=0.5)}  # rank 1 begins when rank 0 has returned, or waits for it
+LATE = {1: Hold(until="", on=0, patience=1)}  # rank 1 begins when rank 0 has returned, or waits for it
 CLOSE = rounding(np.float64)
 
 
@@ -49,7 +49,7 @@ def test_broadcast_parameters(world):
     """Rank 0's parameters overwrite rank 1's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = each(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    late = {0: Hold(until="", on=1, patience=0.5)}  # the root begins when rank 1 has returned, or waits for it
+    late = {0: Hold(until="", on=1, patience=1)}  # the root begins when rank 1 has returned, or waits for it
     (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, holds=late))
     mean = {"the mean over the ranks: asked for are the root's own values": [(m + y) / 2 for m, y in zip(mine, yours)]}
     known = [left_out(found, own, mine, {1}, set()) | mean for found, own in zip(run.first_arguments(), (mine, yours))]
@@ -120,7 +120,7 @@ def test_gradient_buckets(world):
             bucket_bytes=72,  # one gradient of 3 × 3 float64
             passes=each(*([(half, [0, 1])] for half in HALVES)),
             # Rank 1 begins when rank 0 has its gradients, or waits for them.
-            holds={1: Hold(until="pass ended", on=0, at="backward began", patience=0.5)},
+            holds={1: Hold(until="pass ended", on=0, at="backward began", patience=1)},
         ),
     )
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)

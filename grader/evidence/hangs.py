@@ -83,19 +83,20 @@ class Watch:
 
 @dataclass
 class Sleepers:
-    """Follows the main threads of processes that are asked about again and again."""
+    """Follows processes that are asked about again and again: do their main threads wait?"""
 
     still: dict[int, tuple[float, Thread]] = field(default_factory=dict)  # process → since when it is as it is
 
-    def sleeps(self, pid: int | None, now: float) -> bool:
-        """Whether the main thread has slept for a while. One that the system keeps from running is runnable, and does not."""
-        thread = pulse(pid).get(pid) if pid else None
-        if thread is None:
-            return False
+    def sleeps(self, pid: int, now: float) -> bool | None:
+        """Whether the main thread has slept for a while, and no other thread wants to run, for which it may wait. None where the
+        system does not show it."""
+        threads = pulse(pid)
+        if pid not in threads:
+            return None
         since, before = self.still.get(pid, (now, NEW))
-        if thread.runnable or thread != before:
+        if threads[pid] != before or any(thread.runnable for thread in threads.values()):
             since = now
-        self.still[pid] = since, thread
+        self.still[pid] = since, threads[pid]
         return now - since >= SLEEPS
 
 

@@ -124,7 +124,7 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **
 
 def late(n):
     """All ranks but the first begin when that has read its gradients, or waits for them: whoever does not wait has nothing yet."""
-    hold = Hold(until="pass ended", on=0, at="backward began", patience=0.5)
+    hold = Hold(until="pass ended", on=0, at="backward began", patience=1)
     return {rank: hold for rank in range(1, n)}
 
 

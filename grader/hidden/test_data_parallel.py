@@ -36,7 +36,7 @@ def cast(values, dtype):
 
 def late(n, to=0):
     """All ranks but one begin when that one has returned, or waits for them: whoever does not wait has nothing yet."""
-    return {rank: Hold(until="", on=to, patience=0.5) for rank in range(n) if rank != to}
+    return {rank: Hold(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
 def layout(rank):
@@ -92,7 +92,7 @@ def test_broadcast_parameters(world, rng):
             for root in range(n)
         ]
         single = each(*([values[1]] for values in own))
-        holds = {n - 1: Hold(until="", on=0, patience=0.5)} if n > 1 else {}
+        holds = {n - 1: Hold(until="", on=0, patience=1)} if n > 1 else {}
         requests.append(call("data_parallel.broadcast_parameters", single, root=n - 1, holds=holds))
         *runs, last = world(n, *requests)
         for root, run in enumerate(runs):

@@ -44,18 +44,19 @@ THREAD = Thread(7, 1, 900)
 
 
 @pytest.mark.parametrize(
-    "looks, expected",
+    "looks, expected, other_runs",
     [
-        ([THREAD] * 3, [False, False, True]),
-        ([THREAD, THREAD, Thread(8, 1, 901)], [False, False, False]),
-        ([THREAD, Thread(7, 1, 900, runnable=True), THREAD], [False, False, False]),
-        ([THREAD, None, THREAD], [False, False, True]),
+        ([THREAD] * 3, [False, False, True], None),
+        ([THREAD] * 5, [False, False, False, False, True], 2),
+        ([THREAD, THREAD, Thread(8, 1, 901)], [False, False, False], None),
+        ([THREAD, Thread(7, 1, 900, runnable=True), THREAD], [False, False, False], None),
+        ([THREAD, None, THREAD], [False, None, True], None),
     ],
 )
-def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(monkeypatch, looks, expected):
+def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(monkeypatch, looks, expected, other_runs):
     sleepers, found = Sleepers(), []
     for i, thread in enumerate(looks):
-        monkeypatch.setattr(hangs, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: Thread(i, i, i)})
+        other = Thread(i, i, i, runnable=i == other_runs)
+        monkeypatch.setattr(hangs, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other})
         found.append(sleepers.sleeps(5, 100 + i * hangs.SLEEPS * 0.6))
     assert found == expected
-    assert not sleepers.sleeps(None, 200.0)

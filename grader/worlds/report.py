@@ -16,8 +16,10 @@ class Hold:
     """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer.
 
     Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes half a second.
-    With ``patience`` it is also let go when that rank waits itself after its own ``at``, or so many seconds have gone by: then
-    whoever has to wait goes on, and whoever should and does not is certain to be too early.
+
+    With ``patience`` it is also let go when that rank itself waits after its own ``at``, or after so many seconds (a quarter of
+    them where the system does not show who waits). Then whoever waits for it goes on, and whoever should and does not is too early
+    every time.
     """
 
     until: str

@@ -312,8 +312,10 @@ class World:
     def _has_had_patience(self, rank: RankReport, hold: Hold) -> bool:
         """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
         now = time.monotonic()
-        waits = (hold.on, rank.held, hold.at) in self.passed and self.sleepers.sleeps(self.pids.get(hold.on), now)
-        return waits or now - self.held_since[rank.rank] > hold.patience
+        sleeps = self.sleepers.sleeps(self.pids.get(hold.on, 0), now)
+        patience = hold.patience / 4 if sleeps is None else hold.patience
+        waits = sleeps and (hold.on, rank.held, hold.at) in self.passed
+        return waits or now - self.held_since[rank.rank] > patience
 
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
