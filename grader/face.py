@@ -104,7 +104,7 @@ class Request:
             if isinstance(value, (np.ndarray, Strided)):
                 array = value.array if isinstance(value, Strided) else value
                 text = f"{array.dtype} {array.shape}{note}"
-            elif isinstance(value, (int, float, str)) or _is_short(value):
+            elif isinstance(value, (int, float, str)) or (_is_short(value) and self.options["driver"] != "in_turn"):
                 text = repr(value)
             else:
                 continue

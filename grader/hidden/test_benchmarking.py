@@ -30,7 +30,7 @@ def ask(world, function, cases, expected, mistakes=()):
 def answers(run, function, cases, expected, mistakes):
     """As ``ask``, of a run; the message names the first call whose answer is wrong."""
     pairs = zip(map(table_rows.as_float, run.answers(len(cases))), expected)
-    wrong = [i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-9 * abs(due)]
+    wrong = [i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-12 * abs(due)]
     # A mistake may be made in some of the calls alone.
     known = {
         sentence: numbers([values[i] if i in wrong else due for i, due in enumerate(expected)])
