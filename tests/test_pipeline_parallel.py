@@ -6,7 +6,7 @@ Run one problem with ``make test PART=pipeline_parallel K=schedule``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import call, each, rounding
+from grader.face import Hold, call, each, rounding
 from grader.judging import parallel_truth, schedules, truth
 
 BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40  # 9 rows of 4 columns: 3 micro-batches of 3 rows
@@ -20,6 +20,11 @@ CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
 STAGES = each(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
 CLOSE = rounding(np.float64)
 F, B = "forward", "backward"
+
+
+def late(receiver):
+    """A hold on the receiver: whoever does not wait for a send returns before it went out, however busy the machine is."""
+    return {receiver: Hold(until="call began", on=1 - receiver, then=0.05)}
 
 
 @number("5.1")
@@ -37,7 +42,7 @@ def test_forward(world):
     """Three micro-batches through two stages come out as from a single device, and each stage saves its own"""
     run, odd = world(
         2,
-        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M),
+        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M, holds=late(1)),
         call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, 2, may_raise=True),
     )
     y, saved = truth.forward(WEIGHTS, BATCH)
@@ -57,7 +62,7 @@ def test_backward(world):
     """Three micro-batches back through two stages leave the gradients of a single device"""
     y, saved = truth.forward(WEIGHTS, BATCH)
     own = each(*(parallel_truth.micro_batches(saved, layers, M) for layers in CUT))
-    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y)))
+    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y), holds=late(0)))
     _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
     run.returns(
         *([gradients[layer] for layer in layers] for layers in CUT),

@@ -2,12 +2,18 @@
 
 import numpy as np
 
-from grader.face import LAYOUTS, Strided, call, each, rounding
+from grader.face import LAYOUTS, Hold, Strided, call, each, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import pipeline_truth
 from grader.judging import truth
 
 NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
+
+
+def late(n, receiver):
+    """A hold on the receiver of two ranks: whoever does not wait for a send returns before it went out, however busy the machine
+    is."""
+    return {receiver: Hold(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
 
 def problems(rng, n):

@@ -12,6 +12,7 @@ from grader.hidden.pipeline_problem import (
     demand_flow,
     demand_in_step,
     demand_messages,
+    late,
     problems,
 )
 
@@ -50,7 +51,8 @@ def forward_runs(world, rng, n):
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (each(*(p.arguments(stage) for stage in range(n))) for p in both)
     in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
-    *runs, last = world(n, *(p.forward(first) for p, first in made), in_turn)
+    calls = (p.forward(first, holds=late(n, n - 1) if p is made[0][0] else None) for p, first in made)
+    *runs, last = world(n, *calls, in_turn)
     return [(run, p) for run, (p, _) in zip(runs, made)], last, both
 
 
@@ -109,7 +111,7 @@ def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.forward(driver="in_step", towards=1))
+        (run,) = world(n, p.forward(driver="in_step", towards=1, holds=late(n, n - 1)))
         run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
         demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
@@ -137,7 +139,8 @@ def test_backward(world, rng):
     """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
         made = problems(rng, n)
-        for run, (p, _) in zip(world(n, *(p.backward(first) for p, first in made)), made):
+        calls = (p.backward(first, holds=late(n, 0) if p is made[0][0] else None) for p, first in made)
+        for run, (p, _) in zip(world(n, *calls), made):
             run.returns(*p.gradients_of_stages, within=p.within, named=GRADIENTS, lookalikes=p.mistakes)
             run.keeps_inputs()
 
@@ -148,7 +151,7 @@ def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.backward(driver="in_step", towards=-1))
+        (run,) = world(n, p.backward(driver="in_step", towards=-1, holds=late(n, 0)))
         run.returns(
             *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes
         )
@@ -167,10 +170,12 @@ def test_backward_twice(world, rng):
         for q in (p, other)
     )
     run, in_turn = world(
-        2, p.backward(driver="twice"), call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn")
+        2,
+        p.backward(driver="twice", holds=late(2, 0)),
+        call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
     )
     doubled = [
-        known | {"the second pass's gradients were added to the first's": [2 * g for g in own]}
+        {"the second pass's gradients were added to the first's": [2 * g for g in own]} | known
         for known, own in zip(p.mistakes(), p.gradients_of_stages)
     ]
     run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], named=GRADIENTS, lookalikes=doubled)

@@ -1097,6 +1097,14 @@ MUTANTS = [
         "The loss and its gradient are work, too: compute them in the span.",
     ),
     Mutant(
+        "sends of the backward pass are never waited for",
+        "pipeline_parallel",
+        "    for send in sends:\n        send.wait()\n    return totals",
+        "    return totals",
+        BACKWARD,
+        "Keep what isend returns, and call its wait()",
+    ),
+    Mutant(
         "every gradient is added twice",
         "pipeline_parallel",
         "        total.addmm_(x.T, grad_z)",
