@@ -106,7 +106,8 @@ TABLE = {
             InputClass("sizes: one twice", "len(set(sizes)) < len(sizes) > 2"),
             InputClass("seconds: some equal", "1 < len(set(seconds)) < len(seconds)"),
             InputClass(
-                "seconds: more for each byte of a larger size: α < 0", "seconds[0] / sizes[0] < seconds[-1] / sizes[-1]"
+                "seconds: more for each byte of a larger size: α < 0",
+                "len(set(sizes)) > 2 and seconds[0] / sizes[0] < seconds[-1] / sizes[-1]",
             ),
             misuse("sizes: none", "len(sizes) == len(seconds) == 0"),
             misuse("sizes: one", "len(sizes) == len(seconds) == 1"),
