@@ -12,6 +12,7 @@ NOT_FOR_STUDENTS = (
     "grader/selftest",
     "grader/figures",
     "grader/judging/bandwidth_truth.py",
+    "grader/judging/bucket_truth.py",
     "grader/judging/collective_truth.py",
     "grader/judging/pipeline_truth.py",
 )

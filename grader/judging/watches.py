@@ -16,7 +16,7 @@ def events(run: Any, rank: int) -> list[str]:
 
 def demand_looks(run: Any, warm_up: int, iterations: int) -> None:
     """The operation was called as often as asked, the clock was used before and after, and there is one sample for each iteration."""
-    for rank, value in enumerate(run.values()):
+    for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
         made = seen.count("operation")
         few = " Is there a warm-up?" if warm_up and made == iterations else ""
@@ -28,7 +28,7 @@ def demand_looks(run: Any, warm_up: int, iterations: int) -> None:
         read = f"rank {rank} read the argument clock"
         run.demand(after, f"{read} before its timed calls and not after them: is the end read from another clock?")
         run.demand(before, f"{read} after its timed calls and not before them: is the start read from another clock?")
-        samples = value[1] if isinstance(value, (list, tuple)) and len(value) == 2 else None
+        samples = returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None
         if isinstance(samples, (list, tuple)):
             all_of_them = warm_up and len(samples) == warm_up + iterations
             cold = " Are calls of the warm-up timed?" if all_of_them else ""

@@ -84,6 +84,15 @@ def test_every_name_that_a_file_imports_is_there(copy):
     assert done.returncode == 0, done.stderr
 
 
+def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
+    """Known mistakes and right answers of hidden checks are theirs: each module is used by a public check, or by the engine."""
+    texts = {path: path.read_text() for path in [*copy.glob("tests/*.py"), *copy.glob("grader/**/*.py")]}
+    for module in copy.glob("grader/judging/*.py"):
+        imported = re.compile(rf"grader\.judging(\.{module.stem}| import [^()]*\b{module.stem})\b")
+        users = [path for path, text in texts.items() if path != module and imported.search(text)]
+        assert users or module.stem == "__init__", f"{module.name} is used by nothing that students have"
+
+
 def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     done = command(copy, "-m", "pytest", "-n", "2")
     assert done.returncode == 1
