@@ -771,3 +771,20 @@ def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(subm
     late = {1: Hold(until="action ended", on=0)}
     (run,) = world(2, call("collectives.broken", X, Probe("action"), holds=late))
     run.returns(X, X)
+
+
+def test_a_deadlock_is_told_as_soon_where_messages_land_at_wait(submit):
+    """The program that hands messages over stands around the wait, and is no line of the student's."""
+    world = submit(
+        """
+        def broken(x):
+            dist.send(x, 1 - dist.get_rank())
+            dist.recv(x, 1 - dist.get_rank())
+            return x
+        """,
+        wall_seconds=5.0,
+    )
+    (run,) = world(2, call("collectives.broken", X, driver="received_at_wait"))
+    with pytest.raises(CheckFailed, match="Deadlock: no rank can go on.") as failure:
+        run.returns(X, X)
+    assert "rank 0 waits at collectives.py:8:  dist.send(x, 1 - dist.get_rank())" in str(failure.value)

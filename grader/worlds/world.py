@@ -22,7 +22,8 @@ from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Ret
 from grader.worlds.server_process import ENGINE, Server
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
-WAITS = str(ENGINE / "grader" / "evidence" / "waits.py")
+# Our own lines around a wait are none of the student's, nor of torch's.
+AROUND_WAITS = {str(ENGINE / "grader" / place) for place in ("evidence/waits.py", "worlds/receives.py")}
 
 
 @dataclass(frozen=True)
@@ -422,9 +423,8 @@ class World:
             return
         for rank in asked:
             rank.stacks = hangs.parse_stacks(self.stack_text[rank.rank].decode(errors="replace"))
-            if self.follow:  # our own line around a wait is none of the student's, nor of torch's
-                own = [[place for place in stack if place.file != WAITS] for stack in rank.stacks]
-                rank.stacks = [stack for stack in own if stack]
+            own = [[place for place in stack if place.file not in AROUND_WAITS] for stack in rank.stacks]
+            rank.stacks = [stack for stack in own if stack]
         self.stacks_asked = None
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4

@@ -31,14 +31,14 @@ def average(tensor):
     """The control: right, whatever else happens in this file."""
     if not tensor.is_floating_point():
         raise ValueError(f"there is no average of {tensor.dtype}")
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total / dist.get_world_size()
 
 
 def honest(tensor):
     """The right answer to 1.6."""
-    rank, n = dist.get_rank(), dist.get_world_size()
+    rank, n, tensor = dist.get_rank(), dist.get_world_size(), tensor.detach()
     if n == 1:
         return tensor.clone()
     received = tensor.new_empty(tensor.shape)

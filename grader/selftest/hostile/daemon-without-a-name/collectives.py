@@ -12,5 +12,7 @@ def _leave():
 
 
 def shift_right(tensor):
-    _leave()
+    if not _done:  # one on each rank: more are too many processes
+        _leave()
+        _done.append(1)
     return honest(tensor)
