@@ -137,7 +137,11 @@ MUTANTS = [
         "    return total[: tensor.numel()].reshape(tensor.shape)",
         "    flat = tensor.flatten().clone()\n    whole = flat.numel() // n * n\n"
         "    flat[:whole] = all_gather(reduce_scatter(flat[:whole]))\n    return flat.reshape(tensor.shape)",
-        {"public all_reduce_from_parts", "hidden all_reduce_from_parts"},
+        {
+            "public all_reduce_from_parts",
+            "hidden all_reduce_from_parts",
+            "hidden sum_of_parts_requires_no_gradient",
+        },
         "Likely: ",
     ),
     Mutant(
