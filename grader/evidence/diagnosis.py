@@ -94,6 +94,9 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
         return Trouble("The process that looks after the ranks was ended while they ran: by one of them?")
     if raised:
         return _exception(report, raised, raised)
+    earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
+    if stubs := [o for o in earlier if o.stub]:
+        return Trouble(f"Not implemented yet: {stubs[0].text}", implemented=False)
     return Trouble("An earlier call of this check did not end well, so this one was not made.")
 
 

@@ -23,7 +23,10 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mut
     source.write_text(text.replace(mutant.old, mutant.new))
     graded = grade(tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part, server=server.address)
     assert graded.code == 0, graded.complaint
-    assert set(graded.lost()) == mutant.caught
+    lost = graded.lost()
+    assert mutant.caught <= set(lost)
+    # Further checks of the same problems may fail, too; no other problem is touched.
+    assert {test["number"] for test in lost.values()} == {lost[check]["number"] for check in mutant.caught}
     messages = [test["output"] for test in graded.lost().values()]
     assert any(mutant.words in message for message in messages), messages
 
