@@ -48,7 +48,7 @@ proof: $(READY)  ## every wrong submission fails as intended, every right one pa
 	$(PY) -m grader.selftest.proof $$PROOF
 
 prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
-	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py)
+	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py)
 
 # END INSTRUCTOR
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, REPORT=<file>.html

@@ -350,7 +350,7 @@ def _at_path(value: Any, path: str) -> np.ndarray | None:
     try:
         for index in path.strip("[]").split("][") if path else ():
             value = value[int(index)]
-    except (IndexError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return None
     return value if isinstance(value, np.ndarray) else None
 

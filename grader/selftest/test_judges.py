@@ -12,7 +12,7 @@ from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
 from grader.worlds.server_process import Server
 
-EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if os.environ.get("LOCKSTEP_PROVE") else 10))  # of each check
+EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if os.environ.get("LOCKSTEP_PROVE") else 3))  # of each check
 
 
 @pytest.fixture(scope="module")
