@@ -241,9 +241,11 @@ def test_requires_no_gradient(world, rng, collective):
 
 def _requires_no_gradient(run, results):
     run.returns(*results, part=lambda found: found["value"], named="the result")
-    for rank, found in enumerate(run.values()):
+    for rank, requires in enumerate(
+        run.read(lambda found: found["requires gradient"], "whether it requires a gradient")
+    ):
         run.demand(
-            found["requires gradient"] is False,
+            requires is False,
             f"rank {rank}'s values are right, and what it returned requires a gradient, because its input does. Nobody may"
             " differentiate through a communication without saying so: use tensor.detach().",
         )

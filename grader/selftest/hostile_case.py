@@ -223,8 +223,8 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
             wrong.append(f"should get no marks: {about}")
         if case.status and _among(case.zero, test) and test["extra_data"]["status"] != case.status:
             wrong.append(f"should be {case.status}, and is {test['extra_data']['status']}: {about}")
-    kept = set(case.some) - {test["number"] for test in lost}
-    wrong += [f"all checks of {number} keep their marks" for number in sorted(kept)]
+    kept = [problem for problem in case.some if not any(_among([problem], test) for test in lost)]
+    wrong += [f"all checks of {problem} keep their marks" for problem in kept]
     messages = "\n".join(test["output"] for test in lost)
     wrong += [f"no message says {word!r}: {messages[:800]}" for word in case.says if word not in messages]
     whole = graded.document.get("output", "")

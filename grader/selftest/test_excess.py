@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from grader.selftest.grading import ROOT
-from grader.worlds import excess
+from grader.worlds import excess, removal
 from grader.worlds.excess import Bounds, Files, add_open, written
 
 MIB = 1 << 20
@@ -94,6 +94,7 @@ def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
     finally:
         os.chdir(before)
     assert "folders inside each other" in bounds.excess({})
+    removal.remove(tmp_path)  # pytest cannot, and would say so in the tests that follow
 
 
 CLOSED = """

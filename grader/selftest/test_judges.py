@@ -12,7 +12,15 @@ from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
 from grader.worlds.server_process import Server
 
-EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if os.environ.get("LOCKSTEP_PROVE") else 3))  # of each check
+PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
+EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if PROVE else 3))  # of each check
+FUZZ = settings(  # `make test` tries the same ones every time
+    max_examples=EXAMPLES,
+    derandomize=not PROVE,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +35,7 @@ def test_no_value_of_a_rank_makes_a_judge_raise(checks, part):
         for name in checks.parts[part]:
             recorded = Recorded(checks, staged, name)
 
-            @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+            @FUZZ
             @given(changes(recorded))
             def judge(changed):
                 nonlocal failed

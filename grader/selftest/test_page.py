@@ -277,7 +277,14 @@ def test_results_hold_the_message_and_nothing_of_the_evidence(every_status):
     document = results.as_results(every_status, 1.0, [], {})
     for test in document["tests"]:
         assert "a.py" not in json.dumps(test) and "19200" not in json.dumps(test)
-        assert set(test["extra_data"]) == {"check", "status", "seconds", "worlds", "seconds_in_worlds"}
+        assert set(test["extra_data"]) == {
+            "check",
+            "status",
+            "seconds",
+            "worlds",
+            "seconds_in_worlds",
+            "visibility_written",
+        }
     told = [test["output"] for test in document["tests"]]
     assert results.clean(str(full("twice"))) in told and results.clean(str(full(HOSTILE))) in told
 

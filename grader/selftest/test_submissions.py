@@ -11,7 +11,7 @@ from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
 from grader.selftest.proof.trials import LOST
 
 RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS)
-TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:8]]  # `make proof` tries them all
+TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]  # `make proof` tries them all
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)
