@@ -19,7 +19,6 @@ The keys of case.json:
     append    the case's files come after those of the base
     alone     without ``preamble.py`` in front of collectives.py
     seconds   that grading may take
-    rare      only `make prove` tries it: slow, or much like another, or like a test elsewhere
     contained as in a container: no rank gets a namespace of its own for shared memory and message queues
     unless    {tier: the gap of this tier that it goes through, in the words of ``Tier.gaps``}
     make      what git cannot hold: see ``Workshop``
@@ -72,7 +71,6 @@ class Case:
     append: bool = False
     alone: bool = False
     seconds: float = 20.0
-    rare: bool = False
     contained: bool = False
     unless: dict[str, str] = field(default_factory=dict)
     make: dict = field(default_factory=dict)
