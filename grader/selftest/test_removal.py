@@ -1,15 +1,14 @@
 """What student code leaves in a folder is removed, whatever it is; what its links point to is not."""
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from grader.selftest.grading import ROOT
+from grader.worlds import removal
 from grader.worlds.removal import remove
 
 
@@ -52,6 +51,7 @@ def test_what_links_point_to_stays(tmp_path):
 CLOSED = """
 import os, sys
 from pathlib import Path
+from grader.worlds import removal
 from grader.worlds.removal import remove
 
 os.chdir(sys.argv[1])
@@ -88,22 +88,37 @@ def test_below_a_folder_that_is_not_there_everything_is_gone(tmp_path):
     assert remove(tmp_path / "no" / "such" / "folder")
 
 
-def test_a_folder_that_somebody_fills_is_left_and_says_so(tmp_path):
-    top, over = tmp_path / "top", threading.Event()
+def test_a_folder_that_somebody_fills_is_left_and_says_so(tmp_path, monkeypatch):
+    top, rmdir, removed = tmp_path / "top", os.rmdir, 0
+    for number in range(500):
+        top.joinpath(f"{number}").mkdir(parents=True)
 
-    def fill() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            with contextlib.suppress(FileNotFoundError):
-                top.joinpath(f"{number}").mkdir(parents=True, exist_ok=True)
+    def refill(name, *, dir_fd):
+        nonlocal removed
+        removed += 1
+        assert removed < 10_000, "it goes on for as long as somebody fills the folder"
+        rmdir(name, dir_fd=dir_fd)
+        if name != "top":
+            os.mkdir(f"{name}-{removed}"[-200:], dir_fd=dir_fd)
 
-    filler = threading.Thread(target=fill)
-    filler.start()
-    try:
-        for _ in range(20):
-            remove(top)  # comes back, whatever it says
-    finally:
-        over.set()
-        filler.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refill)
+        assert not remove(top)
+    assert remove(top) and not top.exists()
+
+
+def test_a_tower_that_somebody_builds_is_left_and_says_so(tmp_path, monkeypatch):
+    top, rename = tmp_path / "top", os.rename
+    top.joinpath("a", "b", "c").mkdir(parents=True)
+
+    def dig(name, target, *, src_dir_fd, dst_dir_fd):
+        rename(name, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        folder = os.open(target, os.O_RDONLY, dir_fd=dst_dir_fd)
+        os.makedirs(f"/proc/self/fd/{folder}/b/c", exist_ok=True)
+        os.close(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", dig)
+        patch.setattr(removal, "MOST_SECONDS", 0.2)
+        assert not remove(top)
     assert remove(top) and not top.exists()

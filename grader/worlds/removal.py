@@ -8,25 +8,31 @@ import contextlib
 import os
 import secrets
 import stat
+import time
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TRIES = 3  # for a folder that somebody fills while it is emptied
+MOST_SECONDS = 60.0  # for one who digs as fast as we fill in
 
 
 def remove(path: str | os.PathLike) -> bool:
-    """Remove a file, a link, or a folder with all that is in it, and return whether it is gone. Follows no link below the parent."""
+    """Remove a file, a link, or a folder with all that is in it, and return whether it is gone. Follows no link below the parent.
+
+    It ends, whatever others do there meanwhile.
+    """
     parent, name = os.path.split(os.path.abspath(path))
     try:
         above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return not os.path.lexists(path)
+    deadline = time.monotonic() + MOST_SECONDS
     try:
         for _ in range(TRIES):
             kind = _kind(name, above)
             if kind is None:
                 return True
             if stat.S_ISDIR(kind):
-                _empty(name, above)
+                _empty(name, above, deadline)
             with contextlib.suppress(OSError):
                 (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=above)
         return _kind(name, above) is None
@@ -42,14 +48,14 @@ def _kind(name: str, above: int) -> int | None:
         return None
 
 
-def _empty(name: str, above: int) -> None:
+def _empty(name: str, above: int, deadline: float) -> None:
     """Remove all that is in a folder. Its subfolders' folders are moved into it first, so none lies deep when its turn comes."""
     top = _open(name, above)
     if top is None:
         return
     try:
         left = _without_files(top)
-        while left:
+        while left and time.monotonic() < deadline:
             folder = left.pop()
             inner = _open(folder, top)
             if inner is None:
@@ -70,15 +76,17 @@ def _empty(name: str, above: int) -> None:
 def _without_files(folder: int) -> list[str]:
     """Remove the files and the empty folders in a folder; return the names of what is left."""
     left = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                is_folder = entry.is_dir(follow_symlinks=False)
-                (os.rmdir if is_folder else os.unlink)(entry.name, dir_fd=folder)
-            except FileNotFoundError:
-                pass  # somebody else has removed it
-            except OSError:
-                left.append(entry.name)
+    entries: list[os.DirEntry] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        entries.extend(found)  # all at once: while somebody adds some, one who removes as he reads never comes to an end
+    for entry in entries:
+        try:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            (os.rmdir if is_folder else os.unlink)(entry.name, dir_fd=folder)
+        except FileNotFoundError:
+            pass  # somebody else has removed it
+        except OSError:
+            left.append(entry.name)
     return left
 
 
