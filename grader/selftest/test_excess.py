@@ -83,6 +83,16 @@ def test_memory_in_files_counts_as_memory(bounds, monkeypatch):
             os.close(file)
 
 
+def test_empty_files_are_counted_too(tmp_path, monkeypatch):
+    for number in range(11):
+        tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
+        tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
+    monkeypatch.setattr(excess, "ENTRIES", 13)
+    assert not written(str(tmp_path)).hidden
+    monkeypatch.setattr(excess, "ENTRIES", 12)
+    assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
+
+
 @pytest.mark.parametrize("name, depth", [("folder", 200), ("x" * 250, 20)])
 def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
     before = os.getcwd()

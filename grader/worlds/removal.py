@@ -78,7 +78,9 @@ def _without_files(folder: int) -> list[str]:
     left = []
     entries: list[os.DirEntry] = []
     with contextlib.suppress(OSError), os.scandir(folder) as found:
-        entries.extend(found)  # all at once: while somebody adds some, one who removes as he reads never comes to an end
+        entries.extend(
+            found
+        )  # all at once: while somebody adds some, one who removes as he reads never comes to an end
     for entry in entries:
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
