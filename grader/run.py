@@ -189,13 +189,13 @@ class Run:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
-    def passed(self, rank: int, name: str) -> int:
-        """When a rank first passed a mark, in nanoseconds. Fails where it never did."""
+    def passed(self, rank: int, name: str, times: int = 0) -> int:
+        """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""
         marks = self.marks(rank, name)
-        if not marks:
+        if len(marks) <= times:
             self.values()
             self._fail(f"rank {rank} sent back a result, but never came to the moment “{name}”.")
-        return marks[0].at
+        return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
         """Every rank communicated, where there is more than one, and by no other kind of operation."""

@@ -10,7 +10,7 @@ from grader.face import Tolerance, call, each, rounding
 from grader.judging import rows, watches
 
 CLOSE = rounding(np.float64)
-FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another, in float32 too")
+FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
 
 
 def as_number(value):

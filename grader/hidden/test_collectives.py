@@ -22,6 +22,7 @@ OVERWRITTEN = "the second call's result stands in the place of the first one's: 
 ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n times"
 A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
+BEFORE = "divided before the sum, which rounds on every rank: sum first, and divide once"
 SHAPED = ("broadcast", "reduce", "all_reduce")  # of any shape, and so is the result
 COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
@@ -166,13 +167,14 @@ def _keeps_both(run, results):
 def test_one_call(world, rng, collective):
     """{collective} is one call of the operation of that name, and not a costlier one"""
     n = 3
-    options = ({"root": n - 1} if collective in ROOTED else {}) | ({"op": "max"} if collective in REDUCING else {})
+    options = {"root": n - 1} if collective in ROOTED else {}
+    asked = [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
-    (run,) = world(n, request(collective, xs, False, options))
-    run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
-    for rank in range(n):
-        calls = len(run.operations(rank))
-        run.demand(calls == 1, f"rank {rank} communicated {calls} times where one {collective} is enough.")
+    for run in world(n, *(request(collective, xs, False, options) for options in asked)):
+        run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
+        for rank in range(n):
+            calls = len(run.operations(rank))
+            run.demand(calls == 1, f"rank {rank} communicated {calls} times where one {collective} is enough.")
 
 
 @number("1.1")
@@ -180,11 +182,11 @@ def test_one_call(world, rng, collective):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
     """{collective} answers misuse with a ValueError that holds the numbers, on every rank, before anything is sent"""
-    n = 3
-    bad = [*misuses(collective, n), *(misuses_of_scatter(n) if collective == "scatter" else [])]
-    requests = [call(f"collectives.{collective}", *args, may_raise=True, **kwargs) for args, kwargs, _ in bad]
-    for run, (_, _, words) in zip(world(n, *requests), bad):
-        run.raises_value_error(*words)
+    for n in (3, 1):
+        bad = [*misuses(collective, n), *(misuses_of_scatter(n) if collective == "scatter" and n > 1 else [])]
+        requests = [call(f"collectives.{collective}", *args, may_raise=True, **kwargs) for args, kwargs, _ in bad]
+        for run, (_, _, words) in zip(world(n, *requests) if bad else (), bad):
+            run.raises_value_error(*words)
 
 
 def misuses(collective, n):
@@ -196,14 +198,15 @@ def misuses(collective, n):
         yield from (((x,), good | {"root": root}, (str(root),)) for root in (-1, n))
     if collective in REDUCING:
         yield (x,), good | {"op": "mean"}, ("mean",)
+        yield (x,), good | {"op": "SUM"}, ("SUM",)
         yield (x,), good | {"op": ["sum"]}, ("sum",)
         yield (x.astype(np.int64),), good | {"op": "average"}, ("int64",)
-    if collective in ("reduce_scatter", "all_to_all"):
+    if collective in ("reduce_scatter", "all_to_all") and n > 1:
         yield (np.ones((7, 2), np.float32),), good, ("7", "3")
     if collective in ("gather", "all_gather", "reduce_scatter", "all_to_all"):
         yield (scalar,), good, ()
     if collective == "scatter":
-        yield (each(scalar, None, None),), good | {"like": scalar}, ()
+        yield (each(scalar, *[None] * (n - 1)),), good | {"like": scalar}, ()
 
 
 def misuses_of_scatter(n):
@@ -220,6 +223,8 @@ def misuses_of_scatter(n):
         (ones(6, 5), ones(2, 4), ("5",)),
         (ones(9, 2), ones(2, 3), ("9",)),
         (ones(n, 2), ones(2), ("2",)),
+        (ones(2 * n, 2, 3), ones(2, 6), ("6",)),
+        (ones(2 * n, 6), ones(2, 2, 3), ("6",)),
         (np.array(7.0, np.float32), ones(1), ()),
     ]
     return [((tensor, like), {"root": each(*range(n))}, words) for tensor, like, words in pairs]
@@ -229,14 +234,21 @@ def misuses_of_scatter(n):
 @weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_requires_no_gradient(world, rng, collective):
-    """{collective} returns what requires no gradient, also where its input does"""
+    """{collective} returns what requires no gradient, also where its input does, and what keeps nothing else in memory"""
     n = 2
     options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "average"} if collective in REDUCING else {})
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
     leaves = each(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
     more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
-    (run,) = world(n, call(f"collectives.{collective}", leaves, *more, driver="requires_gradient", **options))
-    _requires_no_gradient(run, getattr(truth, collective)(xs, **options))
+    (run,) = world(n, call(f"collectives.{collective}", leaves, *more, driver="described", **options))
+    results = getattr(truth, collective)(xs, **options)
+    _requires_no_gradient(run, results)
+    for rank, kept in enumerate(run.read(lambda found: int(found["kept"]), "the memory that it keeps")):
+        own = 0 if results[rank] is None else results[rank].nbytes
+        run.demand(
+            kept < max(n * own, 1),
+            f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice is a view of the whole. Copy it.",
+        )
 
 
 def _requires_no_gradient(run, results):
@@ -255,7 +267,7 @@ def _no_gradient_of(world, rng, function, right, *more):
     """The same, of a function of a tensor and of ``more``."""
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = each(*map(Leaf, xs))
-    (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="requires_gradient"))
+    (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
     _requires_no_gradient(run, right(xs))
 
 
@@ -369,11 +381,14 @@ def test_average_is_exact(world, rng):
     given = [(shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors]
     for n in SIZES:
         inputs = [[integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given]
-        requests = [call("collectives.average", laid_out(xs, layout)) for xs, (_, layout, _, _) in zip(inputs, given)]
+        inputs += [[np.full(3, np.finfo(dtype).smallest_subnormal)] * n for dtype in dtypes]
+        layouts = [layout for _, layout, _, _ in given] + [None] * len(dtypes)
+        requests = [call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)]
         kept, results = _two_calls_of(rng, n, "average", the_average)
         *runs, last = world(n, *requests, kept)
-        for run, xs, (_, layout, _, _) in zip(runs, inputs, given):
-            known = [{mistakes.RECIPROCAL: mistakes.reciprocal(truth.reduction(xs, "sum"), n)} for _ in range(n)]
+        for run, xs, layout in zip(runs, inputs, layouts):
+            reciprocal = mistakes.reciprocal(truth.reduction(xs, "sum"), n)
+            known = [{mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)]
             if layout:
                 known = [one | more for one, more in zip(known, _in_memory_order(xs, layout, the_average))]
             run.returns(*the_average(xs), lookalikes=known)
@@ -431,7 +446,7 @@ def test_compute_does_not_wait(world, rng):
 
 
 @number("1.5")
-@weight(0.5)
+@weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
     """The sum is complete when it is returned, also on a rank that is far ahead of the others; inputs untouched"""
     tensors = (
@@ -465,13 +480,27 @@ def _with_done(xs):
 
 @number("1.5")
 @weight(0.125)
+def test_compute_may_read(world, rng):
+    """compute may read the tensor: it has its values also while the all-reduce is under way"""
+    xs = [integers(rng, (2, 3)) for _ in range(2)]
+    holds = {
+        0: Hold(until="call ended", on=1, at="compute reads", then=0.1, patience=1)
+    }  # until the sum is there, wherever it is kept
+    (run,) = world(2, call("collectives.overlapped_all_reduce", each(*xs), driver="read_while_computing", holds=holds))
+    total = sum(xs)
+    lent = "compute read the sum: the all-reduce works in the tensor that belongs to the caller. Give it a copy"
+    run.returns(*((total, x) for x in xs), lookalikes=[{lent: (total, total)}] * 2)
+
+
+@number("1.5")
+@weight(0.125)
 def test_overlapped_sum_requires_no_gradient(world, rng):
     """The sum requires no gradient, also where the tensors do"""
     _no_gradient_of(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
 @number("1.6")
-@weight(0.625)
+@weight(0.5)
 def test_shift_right(world, rng):
     """Each rank of 1 to 4 gets its left neighbour's tensor, small or large, and sends once"""
     tensors = (
@@ -514,6 +543,20 @@ def _sends_once(run, xs):
         told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
         due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
         run.demand(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
+
+
+@number("1.6")
+@weight(0.125)
+def test_the_send_has_ended(world, rng):
+    """Whoever gets the result may overwrite the tensor at once: the neighbour still gets what was sent, however late it comes"""
+    for n in (2, 3):
+        xs = [integers(rng, (5,)) for _ in range(n)]
+        late = {1: Hold(until="", on=0, patience=1)}
+        (run,) = world(n, call("collectives.shift_right", each(*xs), driver="overwritten_after", holds=late))
+        early = (
+            "overwritten with 99: the send was still under way when the function returned. wait() for it before that"
+        )
+        run.returns(*shifted(xs), lookalikes=[{early: np.full_like(x, 99)} for x in xs])
 
 
 @number("1.6")

@@ -118,7 +118,7 @@ def _laid_out(parameters, how):
 
 def _overwrites(run, own, root, way):
     n, count = len(own), len(own[0])
-    views = [value["views"] for value in run.values()] if way == "views" else run.first_arguments()
+    views = run.read(lambda value: value["views"], "the parameters") if way == "views" else run.first_arguments()
     known = []
     for rank, mine in enumerate(own):
         strided = {1, 2} if layout(rank) != "contiguous" and count > 1 else set()

@@ -12,7 +12,7 @@ SIZES = (1, 2, 3, 4)
 
 def started_early(run, rank, p=0):
     """How many of a rank's communications began before a backward pass had ended."""
-    ended = run.marks(rank, "backward ended")[p].at
+    ended = run.passed(rank, "backward ended", p)
     return sum(o.at < ended for o in sent(run, rank, p))
 
 

@@ -1,5 +1,7 @@
 """What is wrong in a row of a benchmark's table."""
 
+import math
+
 NO_ROWS = "sweep returned no rows: it is a generator, which yields a row as soon as its run has ended. Is there a yield in it?"
 
 
@@ -16,7 +18,7 @@ def row_difference(row: tuple, due: tuple) -> str | None:
         if isinstance(expected, str):
             same = type(got) is str and got == expected
         else:
-            same = abs(as_float(got) - expected) <= 1e-9 * max(abs(expected), 1)
+            same = math.isclose(as_float(got), expected, rel_tol=1e-9, abs_tol=1e-9)
         if not same:
             return f"expected {name} {expected}, got {got!r:.80}"
     return None

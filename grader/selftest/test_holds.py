@@ -133,6 +133,23 @@ def test_plain_calls_after_it_receive_as_ever(submit):
 @pytest.mark.parametrize("body, requires", [("x.clone()", True), ("x.detach().clone()", False), ("(1, [x * 2])", True)])
 def test_a_result_that_requires_a_gradient_is_told(submit, body, requires):
     world = submit(f"def made(x): return {body}")
-    (run,) = world(1, call("collectives.made", Leaf(X), driver="requires_gradient"))
+    (run,) = world(1, call("collectives.made", Leaf(X), driver="described"))
     assert run.values()[0]["requires gradient"] is requires
     assert call("collectives.made", Leaf(X)).spread(1).note == "float32 (4,) that requires a gradient"
+
+
+@pytest.mark.parametrize("body, kept", [("x[:2]", 16), ("x[:2].clone()", 8), ("(x, x[1:], [x * 2])", 32), ("None", 0)])
+def test_the_memory_that_a_result_keeps_is_told(submit, body, kept):
+    (run,) = submit(f"def made(x): return {body}")(1, call("collectives.made", X, driver="described"))
+    assert run.values()[0]["kept"] == kept
+
+
+def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_afterwards(submit):
+    world = submit("def both(x, compute): return x + 1, compute()\ndef same(x): return x")
+    both, same = world(
+        1,
+        call("collectives.both", X, driver="read_while_computing"),
+        call("collectives.same", X, driver="overwritten_after"),
+    )
+    both.returns((np.asarray(X) + 1, np.asarray(X)))
+    same.returns(np.full(len(X), 99, np.float32))

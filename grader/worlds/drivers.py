@@ -19,6 +19,9 @@ from grader.worlds.scenes import SCENES
 Mark = Callable[[str], None]
 
 
+OVERWRITTEN = 99  # what no check uses otherwise
+
+
 def make_probe(node: dict, returns: Any, mark: Mark) -> Callable[[], Any]:
     """A function for the student to call, which leaves marks when it begins and when it ends."""
 
@@ -47,10 +50,30 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         return [function(*each, **kwargs) for each in args]
 
 
-def requires_gradient(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, and whether any tensor in it requires a gradient."""
+def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result, whether any tensor in it requires a gradient, and how many bytes of memory its tensors keep alive."""
     result = function(*args, **kwargs)
-    return {"value": result, "requires gradient": any(tensor.requires_grad for tensor in _tensors([result]))}
+    tensors = list(_tensors([result]))
+    memory = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+    requires = any(tensor.requires_grad for tensor in tensors)
+    return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
+
+
+def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Of a function of a tensor and of something to compute, which here reads that tensor: both results."""
+
+    def compute() -> torch.Tensor:
+        mark("compute reads")
+        return args[0].detach().clone()
+
+    return function(args[0], compute)
+
+
+def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result; as soon as it is there the first argument is overwritten, as its owner may."""
+    result = function(*args, **kwargs)
+    args[0].fill_(OVERWRITTEN)
+    return result
 
 
 def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -140,12 +163,14 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the operation returns at once, and a device
     does it. ``barrier_takes``: how long it takes to meet. ``late``: how much longer a call takes where the ranks have not met
     before it. ``busy``: how long the device still has to do at the beginning. Each use of the four leaves a mark.
+    ``measured_again``: another operation is measured before the result is looked at.
     """
     kwargs = dict(kwargs)
-    asked = kwargs.pop("warm_up"), kwargs.pop("iterations")
-    bench = Bench(mark=mark, **kwargs)
-    given = {"clock": bench.clock, "synchronize": bench.synchronize, "barrier": bench.barrier}
-    return function(bench.operation, *asked, **given)
+    asked, again = (kwargs.pop("warm_up"), kwargs.pop("iterations")), kwargs.pop("measured_again", False)
+    result = Bench(mark=mark, **kwargs).measured(function, *asked)
+    if again:
+        Bench(mark=lambda _: None, **kwargs | {"calls": [0.5] * 3}).measured(function, 0, 3)
+    return result
 
 
 TELLING = 0.001  # seconds that it takes to tell a device what to do
@@ -162,6 +187,10 @@ class Bench:
         self.now = 1000.0 * (1 + dist.get_rank())  # every rank's clock has its own beginning
         self.device_free = self.now + busy
         self.done, self.met = 0, False
+
+    def measured(self, stopwatch: Callable, warm_up: int, iterations: int) -> Any:
+        given = {"clock": self.clock, "synchronize": self.synchronize, "barrier": self.barrier}
+        return stopwatch(self.operation, warm_up, iterations, **given)
 
     def clock(self) -> float:
         self.mark("clock")
@@ -323,7 +352,9 @@ DRIVERS = {
     "plain": plain,
     "received_at_wait": received_at_wait,
     "in_turn": in_turn,
-    "requires_gradient": requires_gradient,
+    "described": described,
+    "read_while_computing": read_while_computing,
+    "overwritten_after": overwritten_after,
     "remembered": remembered,
     "twice": twice,
     "generator": generator,

@@ -692,4 +692,67 @@ MUTANTS = [
         {"public stopwatch", "hidden warm_up"},
         "one sample for each iteration. Are calls of the warm-up timed?",
     ),
+    Mutant(
+        "no time is looked at where nothing is sent",
+        "benchmarking",
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n',
+        '    if world_size == 1 and collective not in ("broadcast", "reduce"):\n        return 0.0\n'
+        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n',
+        {"hidden bandwidth_misuse"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "the next measurement takes the samples' place",
+        "benchmarking",
+        "    samples = slowest.tolist()\n    return Timing(",
+        '    samples = vars(stopwatch).setdefault("samples", [])\n    samples[:] = slowest.tolist()\n    return Timing(',
+        {"hidden stopwatch_twice"},
+        "each has a list of its own",
+    ),
+    Mutant(
+        "nothing after a size for which there is no memory",
+        "benchmarking",
+        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
+        """    def rows():
+        for collective in collectives:
+            for size in sizes:
+                seconds, wrong = run(collective, size)
+                yield _row(collective, size, world_size, seconds, wrong)
+                if seconds == float("inf"):
+                    break
+
+    return rows()""",
+        {"hidden sweep_rows"},
+        "4 rows; every collective at every size makes 6",
+    ),
+    Mutant(
+        "sizes are squared in int64",
+        "benchmarking",
+        """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
+    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
+    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()
+""",
+        """    s, w, largest = torch.tensor(sizes), t**-2, 1
+    matrix = torch.stack([w.sum(), (w * s).sum(), (w * s).sum(), (w * s**2).sum()]).reshape(2, 2)
+    alpha, slope = torch.linalg.solve(matrix, torch.stack([(1 / t).sum(), (s / t).sum()])).tolist()
+""",
+        {"hidden fit"},
+        "[6] (α in",
+    ),
+    Mutant(
+        "the times pass through float32",
+        "benchmarking",
+        "    t = torch.tensor(seconds, dtype=torch.float64)\n",
+        "    t = torch.tensor(seconds).double()\n",
+        {"hidden fit"},
+        "[7] (α in",
+    ),
+    Mutant(
+        "no predicted time is negative",
+        "benchmarking",
+        "    return alpha + size / beta",
+        "    return max(alpha + size / beta, 0.0)",
+        {"hidden predictions"},
+        "a negative time was made 0",
+    ),
 ]
