@@ -52,7 +52,7 @@ class Each:
 
 
 # Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
-OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "twice", "generator", "views")
+OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
 
 
 def each(*values: Any) -> Each:

@@ -96,7 +96,7 @@ class Stagehand:
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
             return "and its bubble when you have written problem 5.6"
-        numbers = [measured.value[0] if isinstance(measured, Returned) else None]
+        numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
         numbers.append(theory.value if isinstance(theory, Returned) else None)
         shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
         return f"bubble {shown[0]} measured, {shown[1]} in theory"

@@ -236,19 +236,22 @@ def misuses_of_scatter(n):
 def test_requires_no_gradient(world, rng, collective):
     """{collective} returns what requires no gradient, also where its input does, and what keeps nothing else in memory"""
     n = 2
-    options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "average"} if collective in REDUCING else {})
+    root = {"root": 0} if collective in ROOTED else {}
+    asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
     leaves = each(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
     more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
-    (run,) = world(n, call(f"collectives.{collective}", leaves, *more, driver="described", **options))
-    results = getattr(truth, collective)(xs, **options)
-    _requires_no_gradient(run, results)
-    for rank, kept in enumerate(run.read(lambda found: int(found["kept"]), "the memory that it keeps")):
-        own = 0 if results[rank] is None else results[rank].nbytes
-        run.demand(
-            kept < max(n * own, 1),
-            f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice is a view of the whole. Copy it.",
-        )
+    requests = [call(f"collectives.{collective}", leaves, *more, driver="described", **options) for options in asked]
+    for run, options in zip(world(n, *requests), asked):
+        results = getattr(truth, collective)(xs, **options)
+        _requires_no_gradient(run, results)
+        for rank, kept in enumerate(run.read(lambda found: int(found["kept"]), "the memory that it keeps")):
+            own = 0 if results[rank] is None else results[rank].nbytes
+            run.demand(
+                kept < max(n * own, 1),
+                f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice is a view of the whole."
+                " Copy it.",
+            )
 
 
 def _requires_no_gradient(run, results):

@@ -20,6 +20,7 @@ from grader.judging.training_mistakes import (
 )
 
 SIZES = (1, 2, 3, 4)
+OVERWRITTEN = "the second step's gradients stand in the place of the first one's: their memory was used again"
 MEAN = "the mean over the ranks: asked for are the root's own values"
 
 
@@ -54,9 +55,10 @@ def test_shard_batch(world, rng):
             rng.integers(0, 99, (n, 2, 3)),
             rng.standard_normal(2 * n),
             rng.standard_normal((2 * n, 3)).astype(np.float32),
+            rng.standard_normal((0, 3)),  # no rows divide by any n
         ]
         first, *others = batches
-        given = [mixed(*[first] * n), *others[:2], Strided(others[2], "slice")]
+        given = [mixed(*[first] * n), *others[:2], Strided(others[2], "slice"), others[3]]
         for run, batch in zip(world(n, *(call("data_parallel.shard_batch", own) for own in given)), batches):
             interleaved = [{"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)]
             run.returns(*np.split(batch, n), lookalikes=interleaved if n > 1 else None)
@@ -80,7 +82,7 @@ def test_shard_batch_misuse(world, rng):
 
 
 @number("3.2")
-@weight(1.0)
+@weight(0.75)
 def test_broadcast_parameters(world, rng):
     """The root's parameters are everywhere, for every root of 1 to 4 ranks, any shape, dtype and layout"""
     ways = ("generator", "views", "plain", "plain")  # model.parameters() is a generator
@@ -98,6 +100,21 @@ def test_broadcast_parameters(world, rng):
         for root, run in enumerate(runs):
             _overwrites(run, own, root, ways[root])
         _overwrites(last, [values[1:2] for values in own], n - 1, "plain")
+
+
+@number("3.2")
+@weight(0.25)
+def test_broadcast_replaces_everything(world, rng):
+    """What a rank holds before has no effect, be it infinite or no number at all, as in memory that was never filled"""
+    for n in (2, 3):
+        values, nothing = rng.standard_normal((2, 3)), (np.nan, np.inf)
+        given = each(*([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n)))
+        (run,) = world(n, call("data_parallel.broadcast_parameters", given, root=1))
+        mixed_up = {
+            "no number: the root's values were computed with the other ranks', and not sent": [np.full((2, 3), np.nan)]
+        }
+        named = "the list of the caller's parameters after the call"
+        run.leaves_arguments(*[[values]] * n, named=named, lookalikes=[mixed_up] * n)
 
 
 def _parameters(rng):
@@ -170,7 +187,10 @@ def test_step_gradients(world, rng):
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
         again = call("data_parallel.data_parallel_step", weights, each(*shards), driver="twice")
-        *runs, twice = world(n, *requests, again)
+        other = problem(rng, n, layers=2, rows=1)
+        turns = [each(*([weights, shard] for shard in own)) for own in (shards, other[2])]
+        in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
+        *runs, twice, kept = world(n, *requests, again, in_turn)
         for run, (weights, batch, shards) in zip(runs, problems):
             gradients = cast(truth.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
@@ -182,6 +202,14 @@ def test_step_gradients(world, rng):
             )
             run.keeps_inputs()
         _does_not_accumulate(twice, gradients, n)
+        later = cast(truth.loss_and_gradients(weights, other[1])[1], np.float64)
+        kept.returns(
+            *[[gradients, later]] * n,
+            within=rounding(np.float64),
+            part=lambda r: [own[1] for own in r],
+            named="the gradients of two steps with other shards, kept together, [step][layer],",
+            lookalikes=[{OVERWRITTEN: [later, later]}] * n,
+        )
 
 
 def _of_step(weights, shards, gradients):
@@ -275,13 +303,14 @@ def trainings(rng, n):
     # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of a step of lr.
     within = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), within, lr=0.02, holds=late(n))
-    return [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
+    # Gradients of a norm of millions: nobody asked for a bound.
+    return [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32), scale=1000), long]
 
 
-def _training(rng, n, sizes, within, **options):
+def _training(rng, n, sizes, within, scale=1, **options):
     steps, layers, rows, dtype = sizes
     weights, _, _ = problem(rng, n, layers=layers, dtype=dtype)
-    batches = [problem(rng, n, rows=rows, dtype=dtype)[1] for _ in range(steps)]
+    batches = [scale * problem(rng, n, rows=rows, dtype=dtype)[1] for _ in range(steps)]
     shards = [[np.split(batch, n)[rank] for batch in batches] for rank in range(n)]
     lay = layout if steps > 1 else lambda rank: "contiguous"
     given = [
@@ -346,7 +375,7 @@ def test_train_state(world, rng):
 
 
 @number("3.4")
-@weight(1.0)
+@weight(0.75)
 def test_train_losses(world, rng):
     """The losses are those of the whole batch before each update, the same on every rank"""
     for n in SIZES:
@@ -358,3 +387,20 @@ def test_train_losses(world, rng):
                 named="the tensor of losses",
                 lookalikes=training.loss_mistakes,
             )
+
+
+@number("3.4")
+@weight(0.25)
+def test_train_leaves_nothing_behind(world, rng):
+    """A second training with the same weights communicates as much as the first: no hook stays on a weight"""
+    n = 2
+    weights, _, _ = problem(rng, n)
+    shards = each(*([rng.standard_normal((3, 6)) for _ in range(2)] for _ in range(n)))
+    once, twice = world(n, *(call("data_parallel.train", weights, shards, driver=d) for d in ("plain", "twice")))
+    for rank in range(n):
+        of_one, of_two = (sum(o.bytes for o in run.operations(rank)) for run in (once, twice))
+        sentence = f"one training puts {of_one} bytes of rank {rank} into communication, and two, one after the other, {of_two}:"
+        run_again = f"{sentence} what does the first one leave behind on the weights?"
+        twice.demand(of_two <= 2 * of_one, run_again)
+    once.values()
+    twice.values()

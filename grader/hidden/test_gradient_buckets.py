@@ -83,11 +83,15 @@ def test_buckets_without_gradient(world, rng):
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
     ):
-        # In the second pass every parameter is used: what was incomplete before must not be remembered.
+        # In another pass every parameter is used: of what was not complete, or was, nothing must be remembered.
         all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
-        made = passes_of(rng, n, layers, passes=2, then=all_used, bucket_bytes=bytes_, holds=late(n))
-        (run,) = world(n, made.request)
-        averages(run, made)
+        options = {"passes": 2, "bucket_bytes": bytes_}
+        made = [
+            passes_of(rng, n, layers, then=all_used, holds=late(n), **options),
+            passes_of(rng, n, all_used, then=layers, **options),
+        ]
+        for run, own in zip(world(n, *(one.request for one in made)), made):
+            averages(run, own)
 
 
 @number("3.5")
@@ -142,7 +146,12 @@ def test_buckets_overlap(world, rng):
         made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, holds=holds)
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n)
         waits = passes_of(rng, n, [[0]] * n, holds=late(n))
-        run, of_unused, of_waits = world(n, made.request, unused.request, waits.request)
+        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, holds=holds)  # a bucket for each layer
+        # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can go.
+        crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128)
+        requests = [one.request for one in (made, unused, waits, many, crossed)]
+        run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
+        averages(of_many, many)
         averages(run, made)
         averages(of_waits, waits)
         for p, which in zip(made.passes, ("the first", "the second")):
@@ -155,6 +164,13 @@ def test_buckets_overlap(world, rng):
                 sentence = f"rank {rank} started {early} of 3 all-reduces during {which} backward pass: all but the last can begin."
                 run.demand(early >= 2, sentence)
         _starts_with_the_last_layers(of_unused, n)
+        for rank in range(n):
+            early = started_early(of_crossed, rank)
+            sentence = (
+                f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the gradients of 4 later buckets were"
+                " ready before the first bucket's: when that goes, all that are full go with it, so 4 can begin."
+            )
+            of_crossed.demand(early >= 4, sentence)
 
 
 def _starts_with_the_last_layers(run, n):

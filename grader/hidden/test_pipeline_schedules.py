@@ -13,6 +13,7 @@ SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
     (8, 6),
     (10, 10),
     (10, 13),
+    (2, 1200),
 ]  # stages, micro-batches
 CLOSE = rounding(np.float64)
 GRADIENTS = "the list of the weights' gradients"
@@ -32,6 +33,10 @@ def made_by(world, function):
             run.demand(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
             wrong = schedules.complete(actions, m)
             run.demand(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
+    (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
+    again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
+    text = f"{function}(0, 2, 3) gives {again} where its caller has emptied the list of an earlier call: make a new list each time."
+    changed.demand(again == of_shape[2, 3][0], text)
     return run, of_shape
 
 
@@ -194,7 +199,7 @@ def test_run_schedule_twice(world, rng):
 
 
 @number("5.5")
-@weight(0.5)
+@weight(0.25)
 def test_run_other_legal_schedules(world, rng):
     """Other legal schedules run as well: backward in reverse, shuffled micro-batches, every stage in its own style"""
     for n in (2, 3):
@@ -206,10 +211,30 @@ def test_run_other_legal_schedules(world, rng):
             [forwards + backwards[::-1]] * n,
             [in_turn] * n,  # one micro-batch at a time: slow, and legal
             [forwards + backwards] * (n - 1) + [in_turn],
+            # The last stage takes two at a time, while all others are far ahead.
+            [forwards + backwards] * (n - 1) + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
         ]
         p = PipelineProblem(rng, n, m)
         for run in world(n, *(p.run(stages) for stages in made)):
             demand_step(run, p)
+
+
+@number("5.5")
+@weight(0.25)
+def test_messages_are_of_their_micro_batch(world, rng):
+    """Stage 0 sends the activations of the micro-batches that its schedule names, in that order, and takes their gradients"""
+    order, m = [2, 0, 1], 3
+    p = PipelineProblem(rng, 2, m)
+    made = [("forward", i) for i in order] + [("backward", i) for i in order]
+    (run,) = world(2, p.run([made] * 2, driver="last_stage_stands_in"))
+    y = p.saved[len(p.cut[0])][0]  # what goes into the second stage
+    parts_ = np.split(p.cast(y), m)
+    in_order = "the rows in the order of the batch: the schedule says which micro-batch it is"
+    known = [{}, {in_order: parts_, "micro-batches from the last to the first": parts_[::-1]}]
+    named = f"the list of what stage 0 sends, for the schedule {made},"
+    run.returns(
+        None, [parts_[i] for i in order], within=p.within, part=lambda r: r["received"], named=named, lookalikes=known
+    )
 
 
 FEW, MANY = 4, 12  # micro-batches
@@ -425,9 +450,11 @@ def test_bubble_measured(world, rng):
         run.returns(
             np.array(pipeline_truth.bubble(spans)),
             within=CLOSE,
-            part=lambda r: np.array(float(r[index])),
+            part=lambda r: np.array(float(r["fractions"][index])),
             named=f"the bubble of the spans {str(brief)[:300]}",
             lookalikes=[pipeline_truth.bubble_mistakes(spans)],
         )
+    (kept,) = run.read(lambda r: bool(r["kept"]), "whether the spans are as they were")
+    run.demand(kept, "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.")
     for case in empty:
         case.raises_value_error()

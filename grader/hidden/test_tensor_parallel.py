@@ -24,10 +24,12 @@ def on_ranks(n, of_rank):
 class Problem:
     """A model whose width divides by every world size, its batch, and what each rank has of it."""
 
-    def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64):
+    def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64, padding=0):
+        """The last rows of the batch are ``padding``: zeros, of which a layer makes zeros again."""
         self.n, self.dtype = n, dtype
         self.weights = [self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
         self.x = self._cast(rng.standard_normal((rows, width)))
+        self.x[rows - padding :] = 0
         self.y, self.saved = truth.forward(self.weights, self.x)
         self.grad_y = self._cast(rng.standard_normal((rows, width)))
         self.grad_x, self.gradients = truth.backward(self.weights, self.saved, self.grad_y)
@@ -137,12 +139,13 @@ def test_shards(world, rng):
 def test_shards_own_their_memory(world, rng):
     """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
     for n in (2, 4, 1):
-        whole = rng.standard_normal((8, 8))
-        given = [(axis, wrap) for axis in ("columns", "rows") for wrap in (np.array, Strided)]
-        for run in world(
-            n, *(call(f"tensor_parallel.shard_{axis}", wrap(whole), driver="stored") for axis, wrap in given)
-        ):
-            run.returns(*[(8 * 8 // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
+        square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
+        given = [(axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)]
+        # Pieces that are contiguous already where they lie: contiguous() of these is no copy.
+        given += [("columns", np.array, row), ("rows", np.array, row.T), ("columns", Strided, narrow)]
+        requests = [call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored") for axis, wrap, w in given]
+        for run, (_, _, whole) in zip(world(n, *requests), given):
+            run.returns(*[(whole.size // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
             for rank, shard in enumerate(run.read(results.stored, "the memory of the shard")):
                 most = whole.nbytes // n
                 text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the whole weight?"
@@ -180,7 +183,7 @@ def test_forward(world, rng):
             (Problem(rng, n), "transpose"),
             (Problem(rng, n, layers=1, dtype=np.float32), "slice"),
             (Problem(rng, n, rows=1, layers=2), "contiguous"),
-            (Problem(rng, n, layers=4), MIXED),
+            (Problem(rng, n, layers=4, padding=2), MIXED),
             (Problem(rng, n, rows=n, width=n), "contiguous"),
         ]
         for run, (p, _) in zip(world(n, *(p.forward(layout) for p, layout in made)), made):
@@ -263,9 +266,9 @@ def backward_runs(world, rng, n):
     """A backward pass of each kind, and its problem."""
     made = [
         (Problem(rng, n, layers=4), "transpose"),
-        (Problem(rng, n, layers=1), "contiguous"),
+        (Problem(rng, n, layers=1, padding=2), "contiguous"),
         (Problem(rng, n, dtype=np.float32), "slice"),
-        (Problem(rng, n, layers=2), MIXED),
+        (Problem(rng, n, layers=2, padding=1), MIXED),
         (Problem(rng, n, rows=1), "contiguous"),
         (Problem(rng, n, rows=n, width=n), "contiguous"),
     ]
@@ -273,7 +276,7 @@ def backward_runs(world, rng, n):
 
 
 @number("4.3")
-@weight(1.5)
+@weight(1.0)
 def test_backward_shards(world, rng):
     """The gradients of a rank's shards are its columns of the single device's, on every rank of 1 to 4"""
     for n in SIZES:
@@ -322,6 +325,23 @@ def test_backward_twice(world, rng):
     ]
     run.returns(*p.of_ranks(p.gradients), within=CLOSE, part=lambda r: r[1][1], lookalikes=doubled)
     run.returns(*p.on_all(p.grad_x), within=CLOSE, part=lambda r: r[1][0], named="the gradient of x")
+
+
+@number("4.3")
+@weight(0.5)
+def test_gradients_are_no_larger_than_shards(world, rng):
+    """What the backward pass returns keeps alive the memory of x's gradient and of the shards' gradients, no whole weight's"""
+    for n in (3, 4):
+        p = Problem(rng, n)
+        (run,) = world(n, p.backward(driver="described"))
+        run.returns(*p.of_ranks(p.gradients), within=CLOSE, part=lambda r: r["value"][1], named="the list of gradients")
+        for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")):
+            own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
+            whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
+            text = f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of whole weights it would be {whole}."
+            run.demand(
+                kept < (own + whole) / 2, f"{text} A slice is a view, and no rank holds a whole weight's gradient."
+            )
 
 
 def backward_traffic(world, rng, budget, sentence):
@@ -413,7 +433,7 @@ def test_copy_to_ranks(world, rng):
 
 
 @number("4.4")
-@weight(0.75)
+@weight(0.5)
 def test_sum_over_ranks(world, rng):
     """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
     for n in SIZES:
@@ -459,6 +479,19 @@ def test_sum_over_ranks(world, rng):
             lookalikes=added_as_it_lies(terms),
         )
         flat.returns(*[[np.ones(4)]] * n, within=CLOSE, part=lambda r: r["gradients"], named="x's gradient")
+
+
+@number("4.4")
+@weight(0.25)
+def test_sum_keeps_nothing(world, rng):
+    """g keeps no tensor for its way back: the terms are gone as soon as nobody else needs them"""
+    for n in (1, 2):
+        terms = [rng.standard_normal((3, 4)) for _ in range(n)]
+        (run,) = world(n, call("tensor_parallel.SumOverRanks", each(*map(Leaf, terms)), driver="let_go"))
+        run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
+        for rank, kept in enumerate(run.read(lambda r: bool(r["kept"]), "whether the term is still there")):
+            text = f"rank {rank}'s term is still in memory after the forward pass: does ctx keep it? Its gradient needs no values."
+            run.demand(not kept, text)
 
 
 class Pair:
@@ -535,7 +568,7 @@ def judge_pair(run, pair, x, upstream, trained):
 
 
 @number("4.4")
-@weight(0.75)
+@weight(0.5)
 def test_megatron_pairs_in_a_row(world, rng):
     """Three pairs, one after the other, have the gradients of six layers on a single device"""
     for n in (2, 3):
@@ -555,6 +588,25 @@ def test_megatron_pairs_in_a_row(world, rng):
             part=lambda r: r["gradients"],
             named="the list of the gradients of x, column, row, column, …",
         )
+
+
+@number("4.4")
+@weight(0.25)
+def test_megatron_pair_beside_a_residual(world, rng):
+    """Where x has another use beside the pair, its gradient is the sum of both: the pair changes nothing for others"""
+    for n in (2, 3):
+        pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
+        own = on_ranks(n, lambda rank: [(Leaf(pair.columns[rank]), Leaf(pair.rows[rank]))])
+        name, options = "tensor_parallel.megatron_pair", {"driver": "stack_of_pairs", "residual": True}
+        (run,) = world(n, call(name, own, Leaf(x), upstream, **options))
+        y, saved = truth.forward([pair.a, pair.b], x)
+        run.returns(*[y + x] * n, within=CLOSE, part=lambda r: r["value"], named="x plus the pair's output")
+        grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
+        expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
+        reached = "the other use's gradient was added up over the ranks, too: f stands between x and the pair alone"
+        lookalikes = [{reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)]
+        named = "the list of the gradients of x, column, row"
+        run.returns(*expected, within=CLOSE, part=lambda r: r["gradients"], named=named, lookalikes=lookalikes)
 
 
 @number("4.4")
@@ -583,6 +635,7 @@ def test_megatron_pair_misuse(world, rng):
             (column, row, np.hstack([x, x[:, :1]]), ("7", "6")),
             (column, row[:3], x, ("4", "3")),
             (column[:, :3], row, x, ("3", "4")),
+            (np.vstack([column, column[:1]]), row, x, ("6", "7")),
         ]
         runs = world(n, *(call("tensor_parallel.megatron_pair", *given, may_raise=True) for *given, _ in cases))
         for run, (*_, numbers) in zip(runs, cases):

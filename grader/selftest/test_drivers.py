@@ -141,6 +141,49 @@ def test_pairs_follow_each_other():
     assert torch.equal(of_pairs[3], 3 * first_row / 5) and torch.equal(of_pairs[2], 3 * first_row)
 
 
+def test_beside_a_pair_its_input_goes_on():
+    pairs, x = [(torch.eye(2), torch.eye(2))], torch.tensor([[1.0, 2.0]], requires_grad=True)
+    found = drive("stack_of_pairs", a_pair, pairs, x, torch.ones(1, 2), residual=True)
+    assert found["value"].tolist() == (a_pair(*pairs[0], x) + x).tolist()
+    assert found["gradients"][0].tolist() == (a_pair(*pairs[0], torch.ones(1, 2)) + 1).tolist()
+
+
+class Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Forgets(Keeps):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+
+class Names(Keeps):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * 2
+
+
+@pytest.mark.parametrize("function, kept", [(Keeps, True), (Names, True), (Forgets, False)])
+def test_a_tensor_that_is_kept_for_the_way_back_is_told(function, kept):
+    found = drive("let_go", function, leaf(1, 2))
+    assert found["value"].tolist() == [2, 4] and found["kept"] is kept
+
+
+def test_a_list_that_comes_back_from_a_cache_is_empty():
+    cached = [1, 2]
+    assert drive("emptied", lambda: cached) == [] and drive("emptied", lambda: [1, 2]) == [1, 2]
+    assert drive("emptied", lambda: None) is None
+
+
 def test_pairs_without_gradients_leave_none():
     pairs = [(torch.eye(2, requires_grad=True), torch.eye(2, requires_grad=True))]
     x = torch.ones(1, 2, requires_grad=True)
@@ -203,8 +246,15 @@ def test_spans_are_handed_over_as_such():
         return sum(span.end - span.start for of_stage in timelines for span in of_stage)
 
     one, two = ("forward", 0, 1.0, 3.0), ("backward", 0, 5.0, 6.0)
-    assert drive("of_spans", function, [[one], [two]], [[], [one]], []) == [3, 2, 0]
+    found = drive("of_spans", function, [[one], [two]], [[], [one]], [])
+    assert found == {"fractions": [3, 2, 0], "kept": True}
     assert seen == [[Span(*one)], [Span(*two)], [], [Span(*one)]] and type(seen[0][0]) is Span
+
+
+@pytest.mark.parametrize("change", [lambda t: t[0].sort(key=lambda span: span.start), lambda t: t.pop()])
+def test_lists_of_spans_that_are_changed_are_told(change):
+    spans = [[("forward", 1, 5.0, 6.0), ("forward", 0, 1.0, 3.0)], []]
+    assert not drive("of_spans", change, spans)["kept"]
 
 
 # ——— the handout's timeline

@@ -4,7 +4,9 @@ A driver takes the student's function or class, the decoded arguments and ``mark
 trail, and returns what is to be judged. It is not secret.
 """
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,14 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Several calls, one after the other, and all their results at the end: ``args`` holds the arguments of each."""
     with Receives(mark):
         return [function(*each, **kwargs) for each in args]
+
+
+def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The result of a second call, when the list that the first one returned has been emptied."""
+    first = function(*args, **kwargs)
+    if isinstance(first, list):
+        first.clear()
+    return function(*args, **kwargs)
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -260,12 +270,27 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
 
 
+def let_go(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """The value of a ``torch.autograd.Function``, and whether its argument is kept when nobody else has it."""
+    (leaf,) = args
+    term = leaf * 1
+    alive = weakref.ref(term)
+    value = function.apply(term)
+    del term
+    gc.collect()
+    return {"value": value, "kept": alive() is not None}
+
+
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the gradient of the output."""
+    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the gradient of the output.
+
+    With ``residual`` the input of each is added to its output.
+    """
     pairs, x, upstream = args
     value = x
     for column, row in pairs:
-        value = function(column, row, value)
+        output = function(column, row, value)
+        value = output + value if kwargs.get("residual") and isinstance(output, torch.Tensor) else output
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.backward(upstream)
     return {"value": value, "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair]}
@@ -333,11 +358,34 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return result | {"values": values, "spans": [tuple(span) for span in timeline.spans], "schedule": own[0]}
 
 
+def last_stage_stands_in(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """A step of two stages of which the student's function is the first; the second one answers each activation with zeros.
+
+    Both have the schedule ``args[0]``, all forward passes first. The second one's result is what it received, in order.
+    """
+    from handout.timeline import Timeline
+
+    schedule, weights, _, batch_size, num_micro_batches = args
+    if dist.get_rank() == 0:
+        function(*args, Timeline())
+        return {"received": None}
+    received = [
+        torch.empty(batch_size // num_micro_batches, len(weights[0]), dtype=weights[0].dtype) for _ in schedule[::2]
+    ]
+    for activation in received:
+        dist.recv(activation, src=0)
+    for activation in received:
+        dist.send(torch.zeros_like(activation), dst=0)
+    return {"received": received}
+
+
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls with lists of spans for each stage, written as plain tuples."""
+    """Calls with lists of spans for each stage, written as plain tuples: the results, and whether the lists are as they were."""
     from handout.timeline import Span
 
-    return [function([[Span(*span) for span in of_stage] for of_stage in timelines]) for timelines in args]
+    given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
+    before = [[list(of_stage) for of_stage in timelines] for timelines in given]
+    return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -352,6 +400,7 @@ DRIVERS = {
     "plain": plain,
     "received_at_wait": received_at_wait,
     "in_turn": in_turn,
+    "emptied": emptied,
     "described": described,
     "read_while_computing": read_while_computing,
     "overwritten_after": overwritten_after,
@@ -364,10 +413,12 @@ DRIVERS = {
     "swept": swept,
     "stored": stored,
     "differentiate": differentiate,
+    "let_go": let_go,
     "stack_of_pairs": stack_of_pairs,
     "metered": metered,
     "in_step": in_step,
     "with_timeline": with_timeline,
+    "last_stage_stands_in": last_stage_stands_in,
     "of_spans": of_spans,
     **SCENES,
 }
