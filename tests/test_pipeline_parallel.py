@@ -157,7 +157,7 @@ def test_bubble(world):
     measured.returns(
         np.array(1 / 3),
         within=CLOSE,
-        part=lambda r: np.array(float(r[0])),
+        part=lambda r: np.array(float(r["fractions"][0])),
         named="the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6 to 8,",
         lookalikes=[known],
     )

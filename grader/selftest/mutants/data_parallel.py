@@ -854,8 +854,8 @@ class GradientBuckets(GradientBuckets):
     Mutant(
         "the gradients' norm is bounded",
         "data_parallel",
-        "        optimizer.step()\n",
-        "        torch.nn.utils.clip_grad_norm_(weights, max_norm=100.0)\n        optimizer.step()\n",
+        "            weight.grad = gradient\n        optimizer.step()\n",
+        "            weight.grad = gradient\n        torch.nn.utils.clip_grad_norm_(weights, max_norm=100.0)\n        optimizer.step()\n",
         {"hidden train_state"},
         "the optimizer's exp_avg",
     ),
