@@ -49,6 +49,7 @@ TABLE = {
             NO_COLLECTIVE,
             *NO_RANKS,
             *NO_TIME,
+            misuse("seconds: 0 of one rank, where the factor is 0", "world_size == 1 and seconds == 0"),
         )
     ),
     "usual_bandwidth": Inputs(
@@ -102,6 +103,8 @@ TABLE = {
             InputClass("sizes: two", "len(sizes) == len(seconds) == 2"),
             InputClass("sizes: many", "len(sizes) > 5"),
             InputClass("sizes: one is 0", "0 in sizes"),
+            InputClass("sizes: squares beyond 64 bits", "len(sizes) > 2 and max(sizes) >= 2**32"),
+            InputClass("seconds: beside a tiny latency", "len(sizes) > 2 and seconds[0] > 1e-2"),
             InputClass("sizes: in no order", "sizes != sorted(sizes)"),
             InputClass("sizes: one twice", "len(set(sizes)) < len(sizes) > 2"),
             InputClass("seconds: some equal", "1 < len(set(seconds)) < len(seconds)"),
@@ -129,6 +132,7 @@ TABLE = {
             InputClass("alpha: 0", "alpha == 0"),
             InputClass("size: 0", "size == 0"),
             InputClass("size: large", "size > 10**6"),
+            InputClass("a negative time", "alpha + size / beta < 0"),
         )
     ),
     "half_peak_size": Inputs((InputClass("alpha: positive", "alpha > 0"), InputClass("alpha: 0", "alpha == 0"))),

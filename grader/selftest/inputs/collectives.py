@@ -6,6 +6,7 @@ NUMBERS = ("float32", "float64", "int64")
 OPS = (
     *(InputClass(f"op: {op}", f"op == {op!r}") for op in ("sum", "max", "min", "product", "average")),
     misuse("op: unknown", "isinstance(op, str) and op not in ('sum', 'max', 'min', 'product', 'average')"),
+    misuse("op: in capitals", "op == 'SUM'"),
     misuse("op: a list", "isinstance(op, list)"),
     misuse("op: average of integers", "op == 'average' and not tensor.dtype.is_floating_point"),
 )

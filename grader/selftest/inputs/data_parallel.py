@@ -85,7 +85,7 @@ TABLE = {
             InputClass(
                 "batch: no rows",
                 "len(batch) == 0",
-                why_not="Nobody trains on a batch without rows; torch's own chunk and split differ there.",
+                why_not="The docstring asks for B ≥ 1: torch's own chunk and split differ there.",
             ),
             misuse("batch: fewer rows than ranks", "0 < len(batch) < n"),
             misuse("batch: rows that do not divide", "len(batch) > n and len(batch) % n"),
@@ -146,6 +146,7 @@ TABLE = {
             InputClass("shards: one", "len(shards) == 1"),
             InputClass("shards: more than four", "len(shards) > 4"),
             InputClass("shards: one row", "len(shards[0]) == 1"),
+            InputClass("shards: large numbers", "float(shards[0].abs().max()) > 100"),
             InputClass("shards: several rows", "len(shards[0]) > 1"),
             *own_layouts("shards", "shards[0]"),
             InputClass("lr: the default", "lr == 1e-3"),

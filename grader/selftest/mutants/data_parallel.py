@@ -820,14 +820,6 @@ class GradientBuckets(GradientBuckets):
         "it was gone through again",
     ),
     Mutant(
-        "no batch of no rows",
-        "data_parallel",
-        "    rows = len(batch) // n\n",
-        "    rows = len(batch) // n\n    if rows == 0:\n        raise ValueError('no rows')\n",
-        {"hidden shard_batch"},
-        "raised ValueError",
-    ),
-    Mutant(
         "the root's values by a product with zeros",
         "data_parallel",
         "        values = parameter.detach().contiguous()\n        dist.broadcast(values, src=root)\n",

@@ -1125,7 +1125,7 @@ MUTANTS = [
         "pipeline_parallel",
         '    actions = [("forward", i) for i in range(warm_up)]\n    for i in range(warm_up, num_micro_batches):\n        actions += [("forward", i), ("backward", i - warm_up)]\n    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
         '    def rest(f, b):\n        if b == num_micro_batches:\n            return []\n        if f < num_micro_batches and f - b <= warm_up:\n            return [("forward", f), *rest(f + 1, b)]\n        return [("backward", b), *rest(f, b + 1)]\n\n    return rest(0, 0)\n',
-        {"hidden one_forward_one_backward"},
+        {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
         "RecursionError",
     ),
     Mutant(
