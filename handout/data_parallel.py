@@ -28,7 +28,7 @@ def shard_batch(batch: Tensor) -> Tensor:
     """Problem 3.1 · This rank's rows of the batch. Nothing is communicated.
 
     Args:
-        batch: (B, …), the same on every rank.
+        batch: (B, …) with B ≥ 1, the same on every rank.
     Returns:
         (B/n, …): rows [rank·B/n, (rank+1)·B/n). A view of the batch will do.
     Raises:
@@ -44,7 +44,7 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
     """Problem 3.2 · Start from the same parameters: overwrite them, in place, with the root's.
 
     Args:
-        parameters: tensors of any shapes and float dtypes, in the same order on every rank; they may require
+        parameters: tensors of any shapes, float16 to float64, in the same order on every rank; they may require
             gradients and may be non-contiguous. All ranks' but the root's are overwritten, in the memory that they have.
         root: the rank whose values everybody gets.
     Raises:
