@@ -441,8 +441,8 @@ def test_predictions(world, rng):
         (0.0, 1e9, 10**6),
     ]
     quick = [
-        (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
         ("a negative time was made 0: asked for is what the model says", [max(a + s / b, 0.0) for a, b, s in cases]),
+        (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
         ("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases]),
     ]
     ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick)

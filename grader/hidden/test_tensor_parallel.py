@@ -456,6 +456,13 @@ def test_sum_over_ranks(world, rng):
                 for own, layout in zip(others, layouts)
             ),
         )
+        strided.returns(
+            *[sum(terms)] * n,
+            within=CLOSE,
+            part=lambda r: r["value"],
+            named="g(x) of a non-contiguous x",
+            lookalikes=added_as_it_lies(terms),
+        )
         for other, own in zip(of_shapes, others):
             within = rounding(np.float32)
             other.returns(*[np.asarray(sum(own))] * n, within=within, part=lambda r: r["value"], named="g(x)")
@@ -471,13 +478,6 @@ def test_sum_over_ranks(world, rng):
             lookalikes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
-        strided.returns(
-            *[sum(terms)] * n,
-            within=CLOSE,
-            part=lambda r: r["value"],
-            named="g(x) of a non-contiguous x",
-            lookalikes=added_as_it_lies(terms),
-        )
         flat.returns(*[[np.ones(4)]] * n, within=CLOSE, part=lambda r: r["gradients"], named="x's gradient")
 
 

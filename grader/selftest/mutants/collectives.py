@@ -150,7 +150,7 @@ MUTANTS = [
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "divided before the sum?",
+        "divided before the sum",
     ),
     Mutant(
         "waits before it computes",

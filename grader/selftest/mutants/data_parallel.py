@@ -825,7 +825,7 @@ class GradientBuckets(GradientBuckets):
         "        values = parameter.detach().contiguous()\n        dist.broadcast(values, src=root)\n",
         "        values = (parameter.detach() * (dist.get_rank() == root)).contiguous()\n        dist.all_reduce(values)\n",
         {"hidden broadcast_replaces_everything"},
-        "the root's values were computed with the other ranks'",
+        "they were computed with the other ranks', and not sent",
     ),
     Mutant(
         "gradients in memory of the module",
