@@ -225,7 +225,8 @@ def sweep(
         collectives: names out of ``COLLECTIVES``; all sizes of one come before the next.
         sizes: S of each row, in bytes, in this order.
         world_size: n.
-        run: ``run(collective, size)`` measures one, and returns the seconds and the number of wrong entries.
+        run: ``run(collective, size)`` measures one, and returns the seconds and the number of wrong entries. Where there is no
+            memory for that size the seconds are infinite, and the bandwidths 0.
     Returns:
         Yields a ``Row`` for each.
     Raises:

@@ -93,7 +93,7 @@ class PipelineProblem:
         """A call of ``run_schedule`` with these stages' schedules."""
         made = each(*(list(schedule) for schedule in schedules))
         inputs = self.inputs(first, num_micro_batches)
-        return call("pipeline_parallel.run_schedule", made, *inputs, **{"driver": "with_timeline"} | options)
+        return call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options)
 
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)

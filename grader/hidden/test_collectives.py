@@ -225,8 +225,8 @@ def misuses_of_scatter(n):
         (ones(6, 5), ones(2, 4), ("5",)),
         (ones(9, 2), ones(2, 3), ("9",)),
         (ones(n, 2), ones(2), ("2",)),
-        (ones(2 * n, 2, 3), ones(2, 6), ("6",)),
-        (ones(2 * n, 6), ones(2, 2, 3), ("6",)),
+        (ones(2 * n, 2, 3), ones(2, 6), ()),
+        (ones(2 * n, 6), ones(2, 2, 3), ()),
         (np.array(7.0, np.float32), ones(1), ()),
     ]
     return [((tensor, like), {"root": each(*range(n))}, words) for tensor, like, words in pairs]

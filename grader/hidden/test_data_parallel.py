@@ -298,12 +298,15 @@ class Training:
 
 
 def trainings(rng, n):
-    """One step with one row for each; and five, with tensors that lie in memory differently on every rank, which come late."""
+    """One step with one row for each; five, with tensors that lie in memory differently on every rank, which come late; and two of
+    large numbers."""
     # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of a step of lr.
     within = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), within, lr=0.02, holds=late(n))
-    # Gradients of a norm of millions: nobody asked for a bound.
-    return [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32), scale=1000), long]
+    made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
+    if n == 2:  # gradients of a norm of thousands: nobody asked for a bound
+        made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
+    return made
 
 
 def _training(rng, n, sizes, within, scale=1, **options):
@@ -374,7 +377,7 @@ def test_train_state(world, rng):
 
 
 @number("3.4")
-@weight(0.75)
+@weight(1.0)
 def test_train_losses(world, rng):
     """The losses are those of the whole batch before each update, the same on every rank"""
     for n in SIZES:
@@ -386,20 +389,3 @@ def test_train_losses(world, rng):
                 named="the tensor of losses",
                 lookalikes=training.loss_mistakes,
             )
-
-
-@number("3.4")
-@weight(0.25)
-def test_train_leaves_nothing_behind(world, rng):
-    """A second training with the same weights communicates as much as the first: no hook stays on a weight"""
-    n = 2
-    weights, _, _ = problem(rng, n)
-    shards = each(*([rng.standard_normal((3, 6)) for _ in range(2)] for _ in range(n)))
-    once, twice = world(n, *(call("data_parallel.train", weights, shards, driver=d) for d in ("plain", "twice")))
-    for rank in range(n):
-        of_one, of_two = (sum(o.bytes for o in run.operations(rank)) for run in (once, twice))
-        sentence = f"one training puts {of_one} bytes of rank {rank} into communication, and two, one after the other, {of_two}:"
-        run_again = f"{sentence} what does the first one leave behind on the weights?"
-        twice.demand(of_two <= 2 * of_one, run_again)
-    once.values()
-    twice.values()

@@ -16,6 +16,16 @@ def started_early(run, rank, p=0):
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
+def on_their_way(run, made):
+    """On each rank and in each pass in which every parameter has a gradient, all buckets but the last began before its end."""
+    used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
+    for rank in made.ranks if len(made.ranks) > 1 else ():
+        for p in made.passes:
+            early, buckets = started_early(run, rank, p), len(made.buckets)
+            text = f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had ended: all but the last can begin."
+            run.demand(early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text)
+
+
 @number("3.5")
 @weight(1.0)
 @visibility("after_published")
@@ -36,6 +46,9 @@ def test_buckets_values(world, rng):
         ]
         for run, own in zip(world(n, *(one.request for one in made)), made):
             averages(run, own)
+            if n > 1:
+                sends_buckets(run, own)
+            on_their_way(run, own)
 
 
 @number("3.5")
@@ -50,6 +63,7 @@ def test_buckets_tied(world, rng):
         (run,) = world(n, made.request)
         averages(run, made)
         sends_buckets(run, made, mistakes=(TIED_LAST, TIED_TWICE))
+        on_their_way(run, made)
 
 
 @number("3.5")
@@ -134,6 +148,7 @@ def test_buckets_collectives(world, rng):
             averages(run, own)
             run.uses_only("all_reduce", because="Buckets are averaged by all-reduces.")
             sends_buckets(run, own)
+            on_their_way(run, own)
 
 
 @number("3.5")

@@ -358,27 +358,6 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return result | {"values": values, "spans": [tuple(span) for span in timeline.spans], "schedule": own[0]}
 
 
-def last_stage_stands_in(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A step of two stages of which the student's function is the first; the second one answers each activation with zeros.
-
-    Both have the schedule ``args[0]``, all forward passes first. The second one's result is what it received, in order.
-    """
-    from handout.timeline import Timeline
-
-    schedule, weights, _, batch_size, num_micro_batches = args
-    if dist.get_rank() == 0:
-        function(*args, Timeline())
-        return {"received": None}
-    received = [
-        torch.empty(batch_size // num_micro_batches, len(weights[0]), dtype=weights[0].dtype) for _ in schedule[::2]
-    ]
-    for activation in received:
-        dist.recv(activation, src=0)
-    for activation in received:
-        dist.send(torch.zeros_like(activation), dst=0)
-    return {"received": received}
-
-
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Calls with lists of spans for each stage, written as plain tuples: the results, and whether the lists are as they were."""
     from handout.timeline import Span
@@ -418,7 +397,6 @@ DRIVERS = {
     "metered": metered,
     "in_step": in_step,
     "with_timeline": with_timeline,
-    "last_stage_stands_in": last_stage_stands_in,
     "of_spans": of_spans,
     **SCENES,
 }

@@ -1137,14 +1137,6 @@ MUTANTS = [
         "Deadlock",
     ),
     Mutant(
-        "rows in the order of the schedule",
-        "pipeline_parallel",
-        "            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n            with timeline",
-        "            place = [j for k, j in schedule if k == 'forward'].index(i)\n            x_i = x[place * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n            with timeline",
-        {"hidden messages_are_of_their_micro_batch"},
-        "the rows in the order of the batch",
-    ),
-    Mutant(
         "the spans are sorted in place",
         "pipeline_parallel",
         "    spans = [span for timeline in timelines for span in timeline]\n    if not spans:",

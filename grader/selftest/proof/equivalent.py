@@ -8,7 +8,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
         "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": STRIDES,
         "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach())": STRIDES,
-        "reduce_scatter: blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size())) → blocks = list(tensor.detach().chunk(dist.get_world_size()))": STRIDES,
+        "reduce_scatter: blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size())) → blocks = list(tensor.contiguous().chunk(dist.get_world_size()))": APART,
         "scatter: blocks = list(tensor.detach().contiguous().chunk(n)) → blocks = list(tensor.contiguous().chunk(n))": APART,
         "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.contiguous(), blocks, dst=root)": APART,
         "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())": APART,
@@ -20,8 +20,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "benchmarking": {
         "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": "On a CPU the default device is the device. Killed where there are GPUs: nccl has no CPU tensors.",
         "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, device=device())": "Times in float32 are exact enough for any watch.",
-        "fit_latency_bandwidth: t = torch.tensor(seconds, dtype=torch.float64) → t = torch.tensor(seconds)": "A fit in float32 is a fit: measured times have no seven digits.",
-        "fit_latency_bandwidth: rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1) → rows = torch.stack([1 / t, torch.tensor(sizes) / largest / t], dim=1)": "A fit in float32 is a fit: measured times have no seven digits.",
         "fit_latency_bandwidth: if slope <= 0: → if slope < 0:": "A slope of exactly 0 does not come out of a fit in floating point.",
     },
     "data_parallel": {

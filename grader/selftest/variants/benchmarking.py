@@ -142,7 +142,7 @@ def array_bytes(collective, input_bytes, world_size):
 def algorithm_bandwidth(size, seconds):
     if not seconds > 0:
         raise ValueError(f"{size} bytes in {seconds} seconds")
-    return float(Fraction(size, 10**9) / Fraction(seconds))
+    return 0.0 if seconds == float("inf") else float(Fraction(size, 10**9) / Fraction(seconds))
 
 
 def bus_bandwidth(collective, size, world_size, seconds):
@@ -151,7 +151,7 @@ def bus_bandwidth(collective, size, world_size, seconds):
         raise ValueError(f"{size} bytes in {seconds} seconds")
     sent = Fraction(world_size - 1, world_size)  # of each byte of the array
     factor = {"all_reduce": 2 * sent, "broadcast": Fraction(1), "reduce": Fraction(1)}.get(collective, sent)
-    return float(factor * Fraction(size) / Fraction(seconds) / 10**9)
+    return 0.0 if seconds == float("inf") else float(factor * Fraction(size) / Fraction(seconds) / 10**9)
 
 
 def usual_bandwidth(reported, world_size, counted):
