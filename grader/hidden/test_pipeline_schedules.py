@@ -419,6 +419,7 @@ def test_bubble_measured(world, rng):
         # A stage that records nothing waited all the time.
         [[one, ("backward", 0, 4.0, 5.0)], []],
         [[], [one]],
+        [[("forward", 0, 4.0, 5.0)], [one]],  # the first stage begins last
         [[one], [one]],  # nobody waits
     ]
     name = "pipeline_parallel.measured_bubble"

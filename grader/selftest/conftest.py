@@ -1,5 +1,6 @@
 """What the grader's own tests share: worlds of small submissions written down in the test."""
 
+import signal
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,6 +12,10 @@ from grader.face import World
 from grader.intake.stage import stage
 from grader.worlds import world as worlds
 from grader.worlds.server_process import Server
+
+# A shell that starts something in the background lets it ignore Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PREAMBLE = """
 import os, sys, time
