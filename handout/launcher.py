@@ -10,6 +10,7 @@ Under ``torchrun`` the ranks have been started already, on one machine or on man
 process group and calls the function, and ``world_size`` is what torchrun says.
 """
 
+import atexit
 import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
@@ -69,26 +70,36 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     if dist.is_initialized():
         raise RuntimeError("launch() was called on a rank. Call it once, outside of the function that the ranks run.")
     ranks: list[BaseProcess] = []
+    handler = signal.getsignal(signal.SIGINT)
+    may_handle = threading.current_thread() is threading.main_thread() and handler is not None
+    if may_handle and handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt_once)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         try:
             _start(ranks, world_size, Path(folder), function, arguments)
             _wait(ranks)
             failure = _failure(ranks, Path(folder))
         except KeyboardInterrupt:
-            handler = signal.signal(
-                signal.SIGINT, signal.SIG_IGN
-            )  # Ctrl-C again must not stop us from ending the ranks
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             _end(ranks)
             print(f"Interrupted: all {world_size} ranks have been ended.", file=sys.stderr)
-            signal.signal(signal.SIGINT, handler)
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nor stop Python from ending
             sys.exit(130)
         finally:
             _end(ranks)
+            if may_handle:
+                signal.signal(signal.SIGINT, handler)
     if failure:
         sys.exit(failure)
 
 
 # ——— in the process that starts the ranks
+
+
+def _interrupt_once(*_) -> None:
+    """Handle Ctrl-C. Pressed again, it must not stop us from ending the ranks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple) -> None:
