@@ -18,7 +18,7 @@ def row_difference(row: tuple, due: tuple) -> str | None:
         if isinstance(expected, str):
             same = type(got) is str and got == expected
         else:
-            same = math.isclose(as_float(got), expected, rel_tol=1e-9, abs_tol=1e-9)
+            same = math.isclose(as_float(got), expected, rel_tol=1e-11, abs_tol=1e-12)
         if not same:
             return f"expected {name} {expected}, got {got!r:.80}"
     return None
