@@ -10,7 +10,6 @@ Under ``torchrun`` the ranks have been started already, on one machine or on man
 process group and calls the function, and ``world_size`` is what torchrun says.
 """
 
-import atexit
 import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
@@ -38,6 +37,10 @@ import torch.distributed.nn.functional  # noqa: F401
 LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
+class Interrupted(SystemExit, KeyboardInterrupt):
+    """Ctrl-C was pressed: the program ends with an exit code, and whatever stops at Ctrl-C, as pytest does, stops too."""
+
+
 def device() -> torch.device:
     """This rank's device: its own GPU where there is one for every local rank, else the CPU."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -54,13 +57,15 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     does without, a new Python does not). Each rank has its own copy of the arguments. All ranks begin with this process's
     state of torch's random numbers on the CPU: they draw the same numbers, unless each seeds differently.
 
-    A rank that fails ends them all, and this program with a message and exit code 1. So does Ctrl-C, with exit code 130. A
-    rank that calls ``sys.exit(code)`` with another code than 0 ends them all and this program with that code.
+    A rank that fails ends them all, and this program with a message and exit code 1. So does Ctrl-C, with exit code 130;
+    pressed again, it has no effect. A rank that calls ``sys.exit(code)`` with another code than 0 ends them all and this
+    program with that code.
 
     Raises:
         ValueError: ``world_size`` is not positive.
         RuntimeError: this process is a rank itself.
-        SystemExit: a rank failed, or Ctrl-C was pressed.
+        SystemExit: a rank failed.
+        Interrupted: Ctrl-C was pressed.
     """
     if world_size < 1:
         raise ValueError(f"a world needs at least one rank, not {world_size}")
@@ -70,25 +75,28 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     if dist.is_initialized():
         raise RuntimeError("launch() was called on a rank. Call it once, outside of the function that the ranks run.")
     ranks: list[BaseProcess] = []
-    handler = signal.getsignal(signal.SIGINT)
-    may_handle = threading.current_thread() is threading.main_thread() and handler is not None
-    if may_handle and handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt_once)
-    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        try:
-            _start(ranks, world_size, Path(folder), function, arguments)
-            _wait(ranks)
-            failure = _failure(ranks, Path(folder))
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _end(ranks)
-            print(f"Interrupted: all {world_size} ranks have been ended.", file=sys.stderr)
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nor stop Python from ending
-            sys.exit(130)
-        finally:
-            _end(ranks)
-            if may_handle:
-                signal.signal(signal.SIGINT, handler)
+    is_main = threading.current_thread() is threading.main_thread()
+    is_usual = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    try:
+        if is_usual:
+            signal.signal(signal.SIGINT, _interrupt_once)
+        with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+            try:
+                _start(ranks, world_size, Path(folder), function, arguments)
+                _wait(ranks)
+                failure = _failure(ranks, Path(folder))
+            except KeyboardInterrupt:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                _end(ranks)
+                print(f"Interrupted: all {world_size} ranks have been ended.", file=sys.stderr)
+                raise Interrupted(130) from None
+            finally:
+                _end(ranks)
+    finally:
+        # An interrupted program ends, and until then another Ctrl-C has no effect. At a prompt the user goes on.
+        at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
+        if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     if failure:
         sys.exit(failure)
 

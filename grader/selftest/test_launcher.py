@@ -178,6 +178,35 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
     assert text.endswith("Interrupted: all 2 ranks have been ended.\n")
 
 
+CTRL_C_AGAIN = """
+def main():
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    try:
+        launch(main, 2)
+    except {caught}:
+        os.kill(os.getpid(), signal.SIGINT)
+        {then}
+"""
+
+
+@FORK_ONLY  # a new Python's parent is not always the program
+@pytest.mark.parametrize("caught", ["SystemExit", "KeyboardInterrupt", "launcher.Interrupted"])
+def test_ctrl_c_has_no_effect_while_an_interrupted_program_ends(tmp_path, caught):
+    done = run(tmp_path, program(tmp_path, CTRL_C_AGAIN.format(caught=caught, then="raise")))
+    assert (done.returncode, done.stderr) == (130, "Interrupted: all 2 ranks have been ended.\n")
+
+
+@FORK_ONLY
+def test_ctrl_c_has_its_effect_again_at_a_prompt(tmp_path):
+    command = program(tmp_path, CTRL_C_AGAIN.format(caught="SystemExit", then="pass"))
+    done = run(tmp_path, [command[0], "-i", *command[1:]])
+    assert "Interrupted: all 2 ranks have been ended.\n" in done.stderr
+    assert "\nKeyboardInterrupt\n" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     """`timeout -s INT`, `kill`, and what no process can prepare for."""
