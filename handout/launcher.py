@@ -10,6 +10,7 @@ Under ``torchrun`` the ranks have been started already, on one machine or on man
 process group and calls the function, and ``world_size`` is what torchrun says.
 """
 
+import contextlib
 import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
@@ -22,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -110,6 +111,24 @@ def _interrupt_once(*_) -> None:
     raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def _ctrl_c_waits() -> Iterator[set[signal.Signals]]:
+    """Handle Ctrl-C at the end of the block. Processes that start in it inherit that SIGINT is blocked; the old mask is given."""
+    pressed: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is _interrupt_once:  # the mask is not enough: another thread takes the signal, and Python calls the handler here
+        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if handler is _interrupt_once:
+            signal.signal(signal.SIGINT, handler)
+    if pressed:
+        _interrupt_once()
+
+
 def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple) -> None:
     """Start the ranks and add them to the list."""
     method, threads = _method(world_size)
@@ -118,16 +137,14 @@ def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Ca
         if sys.stderr.isatty():
             print(f"starting {world_size} ranks: each imports torch again, which takes seconds …", file=sys.stderr)
         call = pickle.dumps(call)  # else multiprocessing would let all ranks share the memory of a tensor
-        multiprocessing.resource_tracker.ensure_running()  # starting it unblocks Ctrl-C
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the list is complete
-    try:
+        with _ctrl_c_waits():
+            multiprocessing.resource_tracker.ensure_running()  # on its own: it lifts the mask
+    with _ctrl_c_waits() as mask:
         for rank in range(world_size):
             how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
             process = multiprocessing.get_context(method).Process(**how)
             process.start()
             ranks.append(process)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _method(world_size: int) -> tuple[str, int]:
@@ -145,13 +162,10 @@ def _method(world_size: int) -> tuple[str, int]:
 
 def _is_single_threaded() -> bool:
     """Say whether this process has one thread only, once libraries that prepare for a fork (as numpy's) have ended theirs."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with _ctrl_c_waits():
         if (probe := os.fork()) == 0:
             os._exit(0)
         os.waitpid(probe, 0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return len(os.listdir("/proc/self/task")) == 1
 
 

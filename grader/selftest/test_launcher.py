@@ -178,6 +178,28 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
     assert text.endswith("Interrupted: all 2 ranks have been ended.\n")
 
 
+def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
+    """Any thread may take the signal, and Python raises KeyboardInterrupt in the main one: here, between a start and its record."""
+    before = """
+    from multiprocessing.process import BaseProcess
+    started, pressed, real = threading.Event(), threading.Event(), BaseProcess.start
+
+    def press():
+        started.wait()
+        signal.raise_signal(signal.SIGINT)
+        pressed.set()
+
+    def start(process):
+        real(process)
+        started.set()
+        pressed.wait()
+
+    threading.Thread(target=press, daemon=True).start()
+    BaseProcess.start = start"""
+    done = run(tmp_path, program(tmp_path, STUCK, before=before))
+    assert (done.returncode, done.stderr) == (130, "Interrupted: all 2 ranks have been ended.\n")
+
+
 CTRL_C_AGAIN = """
 def main():
     os.kill(os.getppid(), signal.SIGINT)
