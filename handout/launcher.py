@@ -74,9 +74,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
         _join(function, arguments, init_method="env://")
         return
     if dist.is_initialized():
-        raise RuntimeError(
-            "launch() was called on a rank. Call it once, outside of the function that the ranks run."
-        )
+        raise RuntimeError("launch() was called on a rank. Call it once, outside of the function that the ranks run.")
     ranks: list[BaseProcess] = []
     is_main = threading.current_thread() is threading.main_thread()
     is_usual = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -91,19 +89,14 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
             except KeyboardInterrupt:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 _end(ranks)
-                print(
-                    f"Interrupted: all {world_size} ranks have been ended.",
-                    file=sys.stderr,
-                )
+                print(f"Interrupted: all {world_size} ranks have been ended.", file=sys.stderr)
                 raise Interrupted(130) from None
             finally:
                 _end(ranks)
     finally:
         # An interrupted program ends, and until then another Ctrl-C has no effect. At a prompt the user goes on.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
-        if is_usual and (
-            at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once
-        ):
+        if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if failure:
         sys.exit(failure)
@@ -138,33 +131,19 @@ def _ctrl_c_waits() -> Iterator[set[signal.Signals]]:
         _interrupt_once()
 
 
-def _start(
-    ranks: list[BaseProcess],
-    world_size: int,
-    folder: Path,
-    function: Callable,
-    arguments: tuple,
-) -> None:
+def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple) -> None:
     """Start the ranks and add them to the list."""
     method, threads = _method(world_size)
     call: tuple | bytes = (function, arguments, torch.get_rng_state())
     if method == "spawn":
         if sys.stderr.isatty():
-            print(
-                f"starting {world_size} ranks: each imports torch again, which takes seconds …",
-                file=sys.stderr,
-            )
-        call = pickle.dumps(
-            call
-        )  # else multiprocessing would let all ranks share the memory of a tensor
+            print(f"starting {world_size} ranks: each imports torch again, which takes seconds …", file=sys.stderr)
+        call = pickle.dumps(call)  # else multiprocessing would let all ranks share the memory of a tensor
         with _ctrl_c_waits():
             multiprocessing.resource_tracker.ensure_running()  # on its own: it lifts the mask
     with _ctrl_c_waits() as mask:
         for rank in range(world_size):
-            how = {
-                "target": _rank,
-                "args": (rank, world_size, folder, threads, mask, call),
-            }
+            how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
             process = multiprocessing.get_context(method).Process(**how)
             process.start()
             ranks.append(process)
@@ -180,10 +159,7 @@ def _method(world_size: int) -> tuple[str, int]:
     # The other threads are not in a fork, and it may wait for them: for OpenMP's, after a large matmul in this process.
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
-    return (
-        "fork",
-        1,
-    )  # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
+    return "fork", 1  # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
 
 
 def _is_single_threaded() -> bool:
@@ -214,16 +190,11 @@ def _end(ranks: list[BaseProcess]) -> None:
 
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, 0 if no rank failed: of several failures the cause, no consequence."""
-    failed = {
-        rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode
-    }
+    failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
         return 0
     # The earliest first.
-    reports = {
-        int(path.suffix[1:]): path.read_text("utf-8")
-        for path in sorted(folder.glob("failed-*"))
-    }
+    reports = {int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))}
     causes = [rank for rank in reports if not LOST.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
     first = [*causes, *silent, *reports][0]
@@ -239,17 +210,8 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
 # ——— on a rank
 
 
-def _rank(
-    rank: int,
-    world_size: int,
-    folder: Path,
-    threads: int,
-    mask: set,
-    call: tuple | bytes,
-) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # ends without a traceback: the launcher says that it was Ctrl-C
+def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback: the launcher says that it was Ctrl-C
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
@@ -258,9 +220,7 @@ def _rank(
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(threads)
     try:
-        function, arguments, random_state = (
-            pickle.loads(call) if isinstance(call, bytes) else call
-        )
+        function, arguments, random_state = pickle.loads(call) if isinstance(call, bytes) else call
         torch.set_rng_state(random_state)
         # A file for the rendezvous: no port, so that two programs on one machine cannot collide.
         rendezvous = (folder / "rendezvous").as_uri()
@@ -272,9 +232,7 @@ def _rank(
     except SystemExit as end:
         if end.code:  # the program ends as this rank does
             number = isinstance(end.code, int)
-            _fail(
-                rank, folder, "" if number else str(end.code), end.code if number else 1
-            )
+            _fail(rank, folder, "" if number else str(end.code), end.code if number else 1)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -43,10 +43,7 @@ def main():
 """
 # A second thread makes a fork unsafe: as on macOS, each rank is then a new Python.
 THREAD = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
-EVERY_METHOD = [
-    pytest.param("pass", "ForkProcess", id="fork"),
-    pytest.param(THREAD, "SpawnProcess", id="spawn"),
-]
+EVERY_METHOD = [pytest.param("pass", "ForkProcess", id="fork"), pytest.param(THREAD, "SpawnProcess", id="spawn")]
 if not LINUX:
     del EVERY_METHOD[0]
 FORK_ONLY = pytest.mark.skipif(not LINUX, reason="ranks are forked on Linux only")
@@ -60,31 +57,16 @@ def program(folder: Path, main: str, n: int = 2, before: str = "pass") -> list[s
 
 def environment(folder: Path) -> dict[str, str]:
     (folder / "temporary").mkdir(exist_ok=True)
-    more = {
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(folder / "temporary"),
-    }
+    more = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")}
     # A student's environment: output into a pipe is buffered, and numpy has threads.
-    theirs = {
-        name: os.environ[name]
-        for name in os.environ
-        if not re.match("PYTHONUNBUFFERED|.*_NUM_THREADS", name)
-    }
+    theirs = {name: os.environ[name] for name in os.environ if not re.match("PYTHONUNBUFFERED|.*_NUM_THREADS", name)}
     return theirs | more | {"GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0"}
 
 
 def run(folder: Path, command: list[str], **options) -> subprocess.CompletedProcess:
     """Run it to its end; the ranks that it leaves behind are killed with their session."""
-    pipes = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    } | options
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment(folder), start_new_session=True, **pipes
-    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    process = subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True, **pipes)
     try:
         out, err = process.communicate(timeout=LIMIT)
     finally:
@@ -111,16 +93,9 @@ class Terminal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
-        ends = {
-            "stdin": slave,
-            "stdout": slave,
-            "stderr": slave,
-            "start_new_session": True,
-        }
+        ends = {"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True}
         environ = environment(folder)
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=environ, preexec_fn=take_terminal, **ends
-        )
+        self.process = subprocess.Popen(command, cwd=folder, env=environ, preexec_fn=take_terminal, **ends)
         os.close(slave)
 
     def __enter__(self) -> "Terminal":
@@ -139,9 +114,7 @@ class Terminal:
                 try:
                     piece = os.read(self.master, 4096)
                 except OSError as error:
-                    assert (
-                        error.errno == errno.EIO
-                    )  # how Linux says that nobody has the terminal open any more
+                    assert error.errno == errno.EIO  # how Linux says that nobody has the terminal open any more
                     piece = b""
                 if not piece:
                     break
@@ -162,9 +135,7 @@ def pids(text: str) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
-    ).stdout
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
     return state.strip()[:1] not in ("", "Z")
 
 
@@ -190,14 +161,8 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
         terminal.press(b"\x03")
         code, text = terminal.rest()
         assert code == 130
-        *ranks, last = (
-            line
-            for line in text.splitlines()
-            if not line.startswith("starting 2 ranks: ")
-        )
-        assert last == "^CInterrupted: all 2 ranks have been ended." and len(
-            ranks
-        ) == len(pids(text))
+        *ranks, last = (line for line in text.splitlines() if not line.startswith("starting 2 ranks: "))
+        assert last == "^CInterrupted: all 2 ranks have been ended." and len(ranks) == len(pids(text))
         assert all_gone(text, 2)
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -205,9 +170,7 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
 def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
     """Twice, as an impatient user would."""
     with Terminal(tmp_path, program(tmp_path, STUCK, before=THREAD)) as terminal:
-        terminal.read(
-            lambda text: text.startswith("starting 2 ranks: ") and text.endswith("\n")
-        )
+        terminal.read(lambda text: text.startswith("starting 2 ranks: ") and text.endswith("\n"))
         terminal.press(b"\x03")
         terminal.press(b"\x03")
         code, text = terminal.rest()
@@ -234,10 +197,7 @@ def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
     threading.Thread(target=press, daemon=True).start()
     BaseProcess.start = start"""
     done = run(tmp_path, program(tmp_path, STUCK, before=before))
-    assert (done.returncode, done.stderr) == (
-        130,
-        "Interrupted: all 2 ranks have been ended.\n",
-    )
+    assert (done.returncode, done.stderr) == (130, "Interrupted: all 2 ranks have been ended.\n")
 
 
 CTRL_C_AGAIN = """
@@ -255,17 +215,10 @@ if __name__ == "__main__":
 
 
 @FORK_ONLY  # a new Python's parent is not always the program
-@pytest.mark.parametrize(
-    "caught", ["SystemExit", "KeyboardInterrupt", "launcher.Interrupted"]
-)
+@pytest.mark.parametrize("caught", ["SystemExit", "KeyboardInterrupt", "launcher.Interrupted"])
 def test_ctrl_c_has_no_effect_while_an_interrupted_program_ends(tmp_path, caught):
-    done = run(
-        tmp_path, program(tmp_path, CTRL_C_AGAIN.format(caught=caught, then="raise"))
-    )
-    assert (done.returncode, done.stderr) == (
-        130,
-        "Interrupted: all 2 ranks have been ended.\n",
-    )
+    done = run(tmp_path, program(tmp_path, CTRL_C_AGAIN.format(caught=caught, then="raise")))
+    assert (done.returncode, done.stderr) == (130, "Interrupted: all 2 ranks have been ended.\n")
 
 
 @FORK_ONLY
@@ -282,9 +235,7 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     out, err = tmp_path / "out", tmp_path / "err"
     options = {"cwd": tmp_path, "env": environment(tmp_path), "start_new_session": True}
     with out.open("w") as stdout, err.open("w") as stderr:
-        process = subprocess.Popen(
-            program(tmp_path, STUCK), stdout=stdout, stderr=stderr, **options
-        )
+        process = subprocess.Popen(program(tmp_path, STUCK), stdout=stdout, stderr=stderr, **options)
     try:
         until = time.monotonic() + LIMIT
         while len(pids(out.read_text())) < 2:
@@ -295,9 +246,7 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
         assert all_gone(out.read_text(), 2)
     finally:
         kill_session(process)
-    assert err.read_text() == (
-        "Interrupted: all 2 ranks have been ended.\n" if number == signal.SIGINT else ""
-    )
+    assert err.read_text() == ("Interrupted: all 2 ranks have been ended.\n" if number == signal.SIGINT else "")
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -308,9 +257,7 @@ def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
         "import torch.distributed as dist\n\ndef broadcast(x, root):\n    dist.recv(x)\n"
     )
     if moment == "import":
-        (tmp_path / "torch.py").write_text(
-            "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
-        )
+        (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     command = [
         sys.executable,
         "-W",
@@ -324,19 +271,12 @@ def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
         "2",
     ]
     with Terminal(tmp_path, command) as terminal:
-        terminal.read(
-            lambda text: "importing\n" in text or "broadcast from rank 0\n" in text
-        )
+        terminal.read(lambda text: "importing\n" in text or "broadcast from rank 0\n" in text)
         time.sleep(0.3)
         terminal.press(b"\x03")
         code, text = terminal.rest()
-    assert (
-        code == (130 if moment == "deadlock" else -signal.SIGINT)
-        and "Traceback" not in text
-    )
-    assert ("Interrupted: all 2 ranks have been ended." in text) is (
-        moment == "deadlock"
-    )
+    assert code == (130 if moment == "deadlock" else -signal.SIGINT) and "Traceback" not in text
+    assert ("Interrupted: all 2 ranks have been ended." in text) is (moment == "deadlock")
 
 
 # ——— ranks that fail
@@ -347,11 +287,7 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
     done = run(tmp_path, program(tmp_path, main, 4))
     assert done.returncode == 1 and done.stdout == ""
     first, head, place, code, *_, last = done.stderr.splitlines()
-    assert (first, head, last) == (
-        "rank 2 raised",
-        "Traceback (most recent call last):",
-        "KeyError: 'mine'",
-    )
+    assert (first, head, last) == ("rank 2 raised", "Traceback (most recent call last):", "KeyError: 'mine'")
     assert place.endswith(", in main") and code.strip() == "raise KeyError('mine')"
     assert done.stderr.count("  File ") == 1 and "Connection" not in done.stderr
 
@@ -360,18 +296,9 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
     "end, sentence",
     [
         ("os._exit(3)", "rank 1 ended with exit code 3\n"),
-        (
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            r"rank 1 was killed by signal 9 \(Killed.*\)\n",
-        ),
-        (
-            "os.kill(os.getpid(), signal.SIGINT)",
-            r"rank 1 was killed by signal 2 \(Interrupt.*\)\n",
-        ),  # no traceback
-        (
-            "launch(main, 2)",
-            r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*",
-        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 was killed by signal 9 \(Killed.*\)\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", r"rank 1 was killed by signal 2 \(Interrupt.*\)\n"),  # no traceback
+        ("launch(main, 2)", r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*"),
     ],
 )
 def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
@@ -380,9 +307,7 @@ def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
     assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
 
 
-@pytest.mark.parametrize(
-    "code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")]
-)
+@pytest.mark.parametrize("code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")])
 def test_sys_exit_on_a_rank_is_that_of_the_program(tmp_path, code, exit_code, said):
     main = f"def main():\n    if dist.get_rank() == 1 or {code} == 0:\n        sys.exit({code})\n    dist.barrier()\n"
     done = run(tmp_path, program(tmp_path, main))
@@ -398,20 +323,9 @@ def rank_that(exit_code: int | None) -> SimpleNamespace:
     [
         ((None, 1, None), {"2.1": "Broken pipe", "1.0": "mine"}, "mine"),
         ((None, 1, None), {"1.1": "Connection closed by peer", "2.2": "mine"}, "mine"),
-        (
-            (1, -9, None),
-            {"1.0": "Connection reset by peer"},
-            "rank 1 was killed by signal 9 (Killed)",
-        ),
+        ((1, -9, None), {"1.0": "Connection reset by peer"}, "rank 1 was killed by signal 9 (Killed)"),
         ((1, 1, -6), {"2.0": "later", "1.1": "mine"}, "mine"),
-        (
-            (1, 1, 0),
-            {
-                "2.0": "later: Connection closed by peer",
-                "1.1": "Connection closed by peer",
-            },
-            None,
-        ),
+        ((1, 1, 0), {"2.0": "later: Connection closed by peer", "1.1": "Connection closed by peer"}, None),
         ((0, 0, 0), {}, 0),
     ],
 )
@@ -419,26 +333,15 @@ def test_of_several_failures_the_cause_is_told(tmp_path, codes, reports, told):
     for name, text in reports.items():
         (tmp_path / f"failed-{name}").write_text(text)
     found = launcher._failure([rank_that(code) for code in codes], tmp_path)
-    assert (
-        str(found).startswith(str(told or found))
-        and found != "later: Connection closed by peer"
-    )
+    assert str(found).startswith(str(told or found)) and found != "later: Connection closed by peer"
 
 
 @FORK_ONLY
 def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
     """A forked child holds all that its rank held, also the pipe that tells of the rank's end."""
     main = "def main():\n    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(3)\n"
-    done = run(
-        tmp_path,
-        program(tmp_path, main, 1),
-        stdout=subprocess.DEVNULL,
-        stderr=(tmp_path / "err").open("w"),
-    )
-    assert (done.returncode, (tmp_path / "err").read_text()) == (
-        1,
-        "rank 0 ended with exit code 3\n",
-    )
+    done = run(tmp_path, program(tmp_path, main, 1), stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w"))
+    assert (done.returncode, (tmp_path / "err").read_text()) == (1, "rank 0 ended with exit code 3\n")
 
 
 def test_no_rank_begins_before_all_have_joined(tmp_path):
@@ -465,9 +368,7 @@ def main():
 
 
 @pytest.mark.parametrize("before, method", EVERY_METHOD)
-def test_ranks_have_copies_of_the_arguments_and_of_the_random_state(
-    tmp_path, before, method
-):
+def test_ranks_have_copies_of_the_arguments_and_of_the_random_state(tmp_path, before, method):
     main = """
 def main(x):
     print("rank", dist.get_rank(), torch.rand(1).item())
@@ -512,14 +413,8 @@ def test_a_reader_that_has_gone_costs_one_traceback(tmp_path):
     os.close(read)
     done = run(tmp_path, program(tmp_path, main), stdout=write)
     os.close(write)
-    assert (
-        done.returncode == 1
-        and done.stderr.count("Traceback") == 1
-        and "Process " not in done.stderr
-    )
-    assert (
-        re.match("rank [01] raised\n", done.stderr) and "BrokenPipeError" in done.stderr
-    )
+    assert done.returncode == 1 and done.stderr.count("Traceback") == 1 and "Process " not in done.stderr
+    assert re.match("rank [01] raised\n", done.stderr) and "BrokenPipeError" in done.stderr
 
 
 # ——— fork or not
@@ -539,10 +434,7 @@ def main():
     "before, method",
     [
         ("torch.ones(3, requires_grad=True).sum().backward()", "ForkProcess"),
-        (
-            "__import__('numpy').ones((700, 700)) @ __import__('numpy').ones((700, 700))",
-            "ForkProcess",
-        ),
+        ("__import__('numpy').ones((700, 700)) @ __import__('numpy').ones((700, 700))", "ForkProcess"),
         (OPENMP, "SpawnProcess"),
     ],
     ids=["backward", "numpy", "torch"],
@@ -550,38 +442,21 @@ def main():
 def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
     """A rank that waits for them would wait for ever. numpy's BLAS ends its own threads before a fork."""
     done = run(tmp_path, program(tmp_path, MATMUL, 1, before=before))
-    assert (done.returncode, done.stdout.split()) == (
-        0,
-        [method, str(os.cpu_count())],
-    ), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [method, str(os.cpu_count())]), done.stderr
 
 
 @FORK_ONLY
 @pytest.mark.parametrize(
-    "before, threads",
-    [
-        pytest.param("pass", os.cpu_count(), id="alone"),
-        pytest.param(OPENMP, 1, id="after_openmp"),
-    ],
+    "before, threads", [pytest.param("pass", os.cpu_count(), id="alone"), pytest.param(OPENMP, 1, id="after_openmp")]
 )
 @pytest.mark.parametrize("source", ["argument", "stdin"])
 def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
     """No new Python could import it. After OpenMP was used, the ranks do with one thread."""
     program(tmp_path, MATMUL, 1, before=before)
     with (tmp_path / "first.py").open() as file:
-        line = [
-            sys.executable,
-            "-W",
-            "ignore",
-            *(["-c", file.read()] if source == "argument" else ["-"]),
-        ]
-        done = run(
-            tmp_path, line, stdin=file if source == "stdin" else subprocess.DEVNULL
-        )
-    assert (done.returncode, done.stdout.split()) == (
-        0,
-        ["ForkProcess", str(threads)],
-    ), done.stderr
+        line = [sys.executable, "-W", "ignore", *(["-c", file.read()] if source == "argument" else ["-"])]
+        done = run(tmp_path, line, stdin=file if source == "stdin" else subprocess.DEVNULL)
+    assert (done.returncode, done.stdout.split()) == (0, ["ForkProcess", str(threads)]), done.stderr
 
 
 # ——— the first hour of ASSIGNMENT.md
@@ -590,10 +465,7 @@ def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
 def first_hour() -> tuple[str, str, str]:
     """Of the text: its first program, what it prints, and the body that deadlocks."""
     chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[2]
-    (see, deadlock), printed = (
-        re.findall("```python\n(.*?)```", chapter, re.DOTALL),
-        chapter,
-    )
+    (see, deadlock), printed = re.findall("```python\n(.*?)```", chapter, re.DOTALL), chapter
     return see, re.search("```\n(rank 1 of 4.*?)```", printed, re.DOTALL)[1], deadlock
 
 
@@ -608,28 +480,18 @@ def test_the_first_program_prints_what_the_text_says(tmp_path):
 def test_the_broken_program_fails_as_the_text_says(tmp_path):
     see, _, _ = first_hour()
     assert see.count("    dist.all_reduce(x)\n") == 1
-    (tmp_path / "first.py").write_text(
-        see.replace("    dist.all", "    if rank != 3:\n        dist.all")
-    )
+    (tmp_path / "first.py").write_text(see.replace("    dist.all", "    if rank != 3:\n        dist.all"))
     done = run(tmp_path, [sys.executable, "first.py"])
     assert done.returncode == 1 and "rank 3 now holds 4.0" in done.stdout
     first, head, place, code, *_, last = done.stderr.splitlines()
-    assert (
-        re.fullmatch("rank [012] raised", first)
-        and code.strip() == "dist.all_reduce(x)"
-    )
-    assert (
-        re.search("Connection (closed|reset) by peer", last)
-        and done.stderr.count("  File ") == 1
-    )
+    assert re.fullmatch("rank [012] raised", first) and code.strip() == "dist.all_reduce(x)"
+    assert re.search("Connection (closed|reset) by peer", last) and done.stderr.count("  File ") == 1
 
 
 def test_the_deadlock_says_as_much_as_the_text_and_ends_with_ctrl_c(tmp_path):
     see, _, body = first_hour()
     start, end = see.index("    rank, n ="), see.index("\n\nif __name__")
-    (tmp_path / "first.py").write_text(
-        (see[:start] + body + see[end:]).replace("launch(main, 4)", "launch(main, 2)")
-    )
+    (tmp_path / "first.py").write_text((see[:start] + body + see[end:]).replace("launch(main, 4)", "launch(main, 2)"))
     with Terminal(tmp_path, [sys.executable, "first.py"]) as terminal:
         terminal.read(lambda text: text.count(" sends\n") == 2)
         time.sleep(0.3)
@@ -670,20 +532,9 @@ print("references:", sys.getrefcount(groups[0]))
 
 def test_nothing_holds_the_process_group_after_its_end(tmp_path):
     """Not even after an optimizer's step, which imports half of torch's compiler."""
-    line = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        PROGRAM,
-        f"file://{tmp_path}/rendezvous",
-    ]
+    line = [sys.executable, "-W", "ignore", "-c", PROGRAM, f"file://{tmp_path}/rendezvous"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     told, references = done.stdout.split()[-2:]
-    assert (
-        told == "references:" and int(references) <= 2
-    ), done.stdout  # the list's, and the question's own
+    assert told == "references:" and int(references) <= 2, done.stdout  # the list's, and the question's own
