@@ -142,9 +142,8 @@ def test_bandwidth_misuse(world, rng):
         ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
         ("broadcast", 4, 1, -1.5, "-1.5"),
-        *(
-            (collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES
-        ),  # where no time has an effect on the result
+        # One rank moves nothing: no time has an effect on the result.
+        *((collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES),
     )
     refuses(world, "usual_bandwidth", (1.0, 2, "half", "half"), (1.0, 0, "part", "0"), (1.0, -2, "whole", "-2"))
 
@@ -153,12 +152,21 @@ def test_bandwidth_misuse(world, rng):
 
 
 def watch(
-    calls, warm_up, asynchronous=False, barrier_takes=0.0, late=0.0, busy=0.0, may_raise=False, iterations=None, **more
+    calls,
+    warm_up,
+    asynchronous=False,
+    barrier_takes=0.0,
+    late=0.0,
+    busy=0.0,
+    may_raise=False,
+    iterations=None,
+    measured_again=False,
 ):
     """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on that rank."""
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {"asynchronous": asynchronous, "barrier_takes": barrier_takes, "late": late, "busy": busy}
-    options |= {"calls": each(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations} | more
+    options |= {"calls": each(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
+    options |= {"measured_again": measured_again}
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
 

@@ -235,7 +235,7 @@ def misuses_of_scatter(n):
 @number("1.1")
 @weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_requires_no_gradient(world, rng, collective):
+def test_result_stands_alone(world, rng, collective):
     """{collective} returns what requires no gradient, also where its input does, and what keeps nothing else in memory"""
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
@@ -488,9 +488,8 @@ def _with_done(xs):
 def test_compute_may_read(world, rng):
     """compute may read the tensor: it has its values also while the all-reduce is under way"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
-    holds = {
-        0: Hold(until="call ended", on=1, at="compute reads", then=0.1, patience=1)
-    }  # until the sum is there, wherever it is kept
+    # Until the other rank has the sum: then it is in this rank's memory, too.
+    holds = {0: Hold(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(2, call("collectives.overlapped_all_reduce", each(*xs), driver="read_while_computing", holds=holds))
     total = sum(xs)
     lent = "compute read the sum: the all-reduce works in the tensor that belongs to the caller. Give it a copy"
@@ -557,10 +556,9 @@ def test_the_send_has_ended(world, rng):
     for n in (2, 3):
         xs = [integers(rng, (5,)) for _ in range(n)]
         late = {1: Hold(until="", on=0, patience=1)}
-        (run,) = world(n, call("collectives.shift_right", each(*xs), driver="overwritten_after", holds=late))
-        early = (
-            "overwritten with 99: the send was still under way when the function returned. wait() for it before that"
-        )
+        requests = call("collectives.shift_right", each(*xs), driver="overwritten_after", after=99, holds=late)
+        (run,) = world(n, requests)
+        early = "overwritten: the send was still under way when the function returned. wait() for it before that"
         run.returns(*shifted(xs), lookalikes=[{early: np.full_like(x, 99)} for x in xs])
 
 

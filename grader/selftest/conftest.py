@@ -13,7 +13,7 @@ from grader.intake.stage import stage
 from grader.worlds import world as worlds
 from grader.worlds.server_process import Server
 
-# A shell that starts something in the background lets it ignore Ctrl-C, and so would all that the tests start.
+# A shell that starts the tests in the background makes them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -51,7 +51,6 @@ def test_what_links_point_to_stays(tmp_path):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.worlds import removal
 from grader.worlds.removal import remove
 
 os.chdir(sys.argv[1])

@@ -21,9 +21,6 @@ from grader.worlds.scenes import SCENES
 Mark = Callable[[str], None]
 
 
-OVERWRITTEN = 99  # what no check uses otherwise
-
-
 def make_probe(node: dict, returns: Any, mark: Mark) -> Callable[[], Any]:
     """A function for the student to call, which leaves marks when it begins and when it ends."""
 
@@ -53,7 +50,7 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result of a second call, when the list that the first one returned has been emptied."""
+    """Empty the list that a first call returned, and return the result of a second one."""
     first = function(*args, **kwargs)
     if isinstance(first, list):
         first.clear()
@@ -61,7 +58,7 @@ def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, whether any tensor in it requires a gradient, and how many bytes of memory its tensors keep alive."""
+    """Return the result, whether any tensor in it requires a gradient, and how many bytes of memory its tensors keep alive."""
     result = function(*args, **kwargs)
     tensors = list(_tensors([result]))
     memory = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
@@ -70,7 +67,7 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Of a function of a tensor and of something to compute, which here reads that tensor: both results."""
+    """Call a function of a tensor and of something to compute, which here reads that tensor."""
 
     def compute() -> torch.Tensor:
         mark("compute reads")
@@ -80,9 +77,10 @@ def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mar
 
 
 def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result; as soon as it is there the first argument is overwritten, as its owner may."""
+    """Overwrite the first argument with the value ``after`` as soon as the result is there, as its owner may."""
+    value = kwargs.pop("after")
     result = function(*args, **kwargs)
-    args[0].fill_(OVERWRITTEN)
+    args[0].fill_(value)
     return result
 
 

@@ -12,7 +12,7 @@ import time
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TRIES = 3  # for a folder that somebody fills while it is emptied
-MOST_SECONDS = 60.0  # for one who digs as fast as we fill in
+MOST_SECONDS = 60.0  # where somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
@@ -77,10 +77,9 @@ def _without_files(folder: int) -> list[str]:
     """Remove the files and the empty folders in a folder; return the names of what is left."""
     left = []
     entries: list[os.DirEntry] = []
+    # All at once: whoever removes while he reads never comes to an end if somebody adds entries meanwhile.
     with contextlib.suppress(OSError), os.scandir(folder) as found:
-        entries.extend(
-            found
-        )  # all at once: while somebody adds some, one who removes as he reads never comes to an end
+        entries.extend(found)
     for entry in entries:
         try:
             is_folder = entry.is_dir(follow_symlinks=False)

@@ -44,7 +44,6 @@ def model(x: str) -> tuple[InputClass, ...]:
         InputClass("shards: four layers or more", "len(shards) > 3"),
         InputClass("shards: one column for each rank", f"{width} == n > 1 and shards[0].shape == ({width}, 1)"),
         InputClass(f"{x}: one row", f"len({x}) == 1"),
-        *([InputClass("x: a row of zeros", "bool((x == 0).all(dim=1).any())")] if x == "x" else []),
         InputClass(f"{x}: as many rows as columns", f"len({x}) == {width}"),
         misuse(f"{x}: fewer columns than shards have rows", f"{width} < len(shards[0])"),
         misuse(f"{x}: more columns than shards have rows", f"{width} > len(shards[0])"),
@@ -75,7 +74,7 @@ TABLE = {
     "shard_columns": Inputs(weight(1, "columns"), ("result", "weight")),
     "shard_rows": Inputs(weight(0, "rows"), ("result", "weight")),
     "tensor_parallel_forward": Inputs(
-        model("x"),
+        (*model("x"), InputClass("x: a row of zeros", "bool((x == 0).all(dim=1).any())")),
         (
             "result 0",
             "result[1][0] = result[1][0][0] + 1, result[1][0][1]",

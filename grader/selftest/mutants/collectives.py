@@ -18,44 +18,44 @@ GOES_ON = (
         "broadcast",
         "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",
         "    received = tensor.clone(memory_format=torch.contiguous_format)\n",
-        "requires_no_gradient[broadcast]",
+        "result_stands_alone[broadcast]",
     ),
     (
         "scatter",
         "    dist.scatter(received, blocks, src=root)\n    return received",
         "    dist.scatter(received, blocks, src=root)\n    return received.requires_grad_(like.requires_grad)",
-        "requires_no_gradient[scatter]",
+        "result_stands_alone[scatter]",
     ),
     (
         "gather",
         "    return collected\n    # END SOLUTION\n\n\ndef reduce(",
         "    return collected if collected is None else collected.requires_grad_(tensor.requires_grad)\n"
         "    # END SOLUTION\n\n\ndef reduce(",
-        "requires_no_gradient[gather]",
+        "result_stands_alone[gather]",
     ),
     (
         "reduce",
         "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
         "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
-        "requires_no_gradient[reduce]",
+        "result_stands_alone[reduce]",
     ),
     (
         "all_gather",
         "    return collected\n    # END SOLUTION\n\n\ndef reduce_scatter(",
         "    return collected.requires_grad_(tensor.requires_grad)\n    # END SOLUTION\n\n\ndef reduce_scatter(",
-        "requires_no_gradient[all_gather]",
+        "result_stands_alone[all_gather]",
     ),
     (
         "reduce_scatter",
         "    return _finish(op, received)",
         "    return _finish(op, received).requires_grad_(tensor.requires_grad)",
-        "requires_no_gradient[reduce_scatter]",
+        "result_stands_alone[reduce_scatter]",
     ),
     (
         "all_reduce",
         "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
         "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
-        "requires_no_gradient[all_reduce]",
+        "result_stands_alone[all_reduce]",
         "average_requires_no_gradient",
     ),
     (
@@ -63,7 +63,7 @@ GOES_ON = (
         "    dist.all_to_all_single(received, tensor.detach().contiguous())\n    return received",
         "    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
         "    return received.requires_grad_(tensor.requires_grad)",
-        "requires_no_gradient[all_to_all]",
+        "result_stands_alone[all_to_all]",
     ),
     (
         "all_reduce_from_parts",
@@ -1152,7 +1152,7 @@ MUTANTS = [
         "collectives",
         "    received = tensor.new_empty(rows, *tensor.shape[1:])\n    blocks",
         "    received = tensor.new_empty(tensor.shape)[:rows]\n    blocks",
-        {"hidden requires_no_gradient[reduce_scatter]"},
+        {"hidden result_stands_alone[reduce_scatter]"},
         "a slice is a view of the whole",
     ),
     Mutant(
@@ -1175,7 +1175,7 @@ MUTANTS = [
         "the all-reduce borrows the caller's tensor",
         "collectives",
         "    work = dist.all_reduce(total, async_op=True)\n",
-        "    mine, total = total, tensor.detach() if tensor.is_contiguous() else total\n    work = dist.all_reduce(total, async_op=True)\n",
+        "    total = tensor.detach() if tensor.is_contiguous() else total\n    work = dist.all_reduce(total, async_op=True)\n",
         {"hidden compute_may_read"},
         "the all-reduce works in the tensor that belongs to the caller",
     ),

@@ -1132,7 +1132,7 @@ MUTANTS = [
         "a window of sends",
         "pipeline_parallel",
         "                sending[i] = dist.isend(y_i, dst=stage + 1)\n",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n                waited = [j for j in sending if j >= 0][: max(0, len(sending) - (last_stage - stage + 1))]\n                for j in waited:\n                    sending[j].wait()\n",
+        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n                for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:\n                    sending[j].wait()\n",
         {"hidden run_other_legal_schedules"},
         "Deadlock",
     ),
