@@ -6,6 +6,7 @@ from any rank, no thread of any rank went on being runnable, and their processor
 stacks are asked for, and if they show communication on every rank, nothing will ever move again.
 """
 
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -115,14 +116,19 @@ def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[T
 
 def pulse(pid: int) -> Pulse:
     """A process's pulse; empty where it cannot be felt."""
-    threads = {}
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+    threads: Pulse = {}
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        names = os.listdir(tasks)
+    except OSError:
+        return threads  # the process has ended: a moment ago, perhaps
+    for name in names:
         try:
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            ran, queued, slices = map(int, (task / "schedstat").read_text().split())
+            state = (tasks / name / "stat").read_text().rpartition(")")[2].split()[0]
+            ran, queued, slices = map(int, (tasks / name / "schedstat").read_text().split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
-        threads[int(task.name)] = Thread(ran, queued, slices, state in "RD")
+        threads[int(name)] = Thread(ran, queued, slices, state in "RD")
     return threads
 
 

@@ -177,6 +177,17 @@ def test_a_line_that_cannot_be_read_is_empty(tmp_path):
 # ——— the pulse
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked at on Linux only")
+def test_a_process_that_ends_while_it_is_looked_at_has_no_pulse(monkeypatch):
+    def gone(path):
+        raise FileNotFoundError(path)
+
+    assert pulse(os.getpid())
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, gone)
+    assert pulse(os.getpid()) == {}
+
+
 class Body:
     """Two processes of one thread each, whose pulse is what the test says."""
 

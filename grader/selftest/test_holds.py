@@ -149,7 +149,7 @@ def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_aft
     both, same = world(
         1,
         call("collectives.both", X, driver="read_while_computing"),
-        call("collectives.same", X, driver="overwritten_after"),
+        call("collectives.same", X, driver="overwritten_after", after=99),
     )
     both.returns((np.asarray(X) + 1, np.asarray(X)))
     same.returns(np.full(len(X), 99, np.float32))
