@@ -1,8 +1,13 @@
-"""Systematic changes of the solutions that change nothing that the assignment asks for, each with the reason."""
+"""Changes of the solutions that change nothing that the assignment asks for, each with the reason."""
+
+from grader.selftest.inputs.data_parallel import NO_OVERLAP, ONE_BUCKET
 
 STRIDES = "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
 APART = "This torch keeps what this collective receives apart from autograd by itself. Of others it is not known."
 ALONE = "With one rank, what is returned may be the input itself: the file's head says so."
+ONE_BUCKET_ONLY = (
+    "The only bucket is full when the backward pass ends: it cannot be early, and is the same as all together."
+)
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
@@ -24,6 +29,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "data_parallel": {
         "broadcast_parameters: values = parameter.detach().contiguous() → values = parameter.contiguous()": "A copy for all but contiguous parameters, and these may be written to by a communication, which autograd does not see.",
+        **{
+            f"GradientBuckets.__init__, {where}: {change}": reason
+            for where, reason in (
+                ("1 rank", "With one rank nothing travels, so nothing can be early, or together."),
+                ("parameters: one", ONE_BUCKET_ONLY),
+                ("bucket_bytes: more than all together", ONE_BUCKET_ONLY),
+            )
+            for change in (NO_OVERLAP, ONE_BUCKET)
+        },
         "GradientBuckets.__init__: room = 0 → room = 1": "The first parameter opens a bucket whatever the room, because there is none yet.",
     },
     "tensor_parallel": {
