@@ -64,7 +64,7 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
             if gone_on := [operation.rank for operation in present if operation.call > first]:
                 waiting += [Waiting(o, gone_on) for o in present if o.call == first]
                 break  # those have returned without taking part in it
-            if what := _difference(present):
+            if what := difference(present):
                 disagreements.append(Disagreement(what, present))
                 break  # whatever follows in this group is out of step
             if absent := [rank for rank in group if position >= len(of_rank[rank])]:
@@ -95,7 +95,7 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
     return disagreements, waiting
 
 
-def _difference(operations: list[Operation]) -> str | None:
+def difference(operations: list[Operation]) -> str | None:
     """In what operations that meet in one collective differ, in a student's words."""
     aspects = {
         "which operation this is": lambda o: o.kind,

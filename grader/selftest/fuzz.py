@@ -1,6 +1,6 @@
 """Hostile input, much of it:  make fuzz
 
-    python -m grader.selftest.fuzz [frames | intake] [--inputs N] [--seed S] [--only I]
+    python -m grader.selftest.fuzz [frames | hub | intake] [--inputs N] [--seed S] [--only I]
 
 Each input follows from the seed and its number alone. Whatever raises something is printed with both, and the command fails; so it
 does where one input takes seconds, or the whole more memory than it should.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from grader.selftest import fuzz_frames, fuzz_intake, fuzz_world
+from grader.selftest import fuzz_frames, fuzz_hub, fuzz_intake, fuzz_world
 
 SLOW = 2.0  # seconds of processor time for one input
 MOST_MEMORY = 64 << 20  # bytes on top of what the process begins with
@@ -71,7 +71,7 @@ def run(name: str, make: Callable, judge: Callable, seed: str, numbers: range) -
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grader.selftest.fuzz")
-    parser.add_argument("what", nargs="?", choices=["frames", "intake"], help="one of the two; both if left out")
+    parser.add_argument("what", nargs="?", choices=["frames", "hub", "intake"], help="one of these; all if left out")
     parser.add_argument("--inputs", type=int, default=120_000, metavar="N", help="of each (default: %(default)s)")
     parser.add_argument("--seed", default=secrets.token_hex(4), help="repeat the inputs of an earlier run")
     parser.add_argument("--only", type=int, metavar="I", help="only the input with this number")
@@ -79,10 +79,13 @@ def main() -> int:
     numbers = range(chosen.inputs) if chosen.only is None else range(chosen.only, chosen.only + 1)
     with tempfile.TemporaryDirectory(prefix="lockstep-fuzz-") as scratch:
         try:
-            if chosen.what != "intake":
-                run("frames", fuzz_frames.make, fuzz_world.judge, chosen.seed, numbers)
-            if chosen.what != "frames":
-                run("intake", fuzz_intake.make, fuzz_intake.Judge(Path(scratch)), chosen.seed, numbers)
+            doors = {
+                "frames": (fuzz_frames.make, fuzz_world.judge),
+                "hub": (fuzz_hub.make, fuzz_hub.judge),
+                "intake": (fuzz_intake.make, fuzz_intake.Judge(Path(scratch))),
+            }
+            for name in [chosen.what] if chosen.what else doors:
+                run(name, *doors[name], chosen.seed, numbers)
         except Bitten as bitten:
             print(bitten, file=sys.stderr)
             return 1

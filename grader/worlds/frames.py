@@ -37,9 +37,14 @@ HELD = b"H"  # about to begin a call that the judge holds back
 RETURNED = b"R"  # a call's result, and its arguments afterwards
 RAISED = b"X"  # a call raised, or the student's file could not be imported
 DONE = b"D"  # all calls were made
+# Rank → hub → rank
+OPERATION = b"O"  # a communication, with the bytes that it sends
+STORE = b"S"  # a question to the store that the ranks of a world share
+ANSWER = b"A"  # what an operation receives, or what the store says
 
-KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE
+KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + STORE + ANSWER
 WITH_VALUES = INPUTS + RETURNED
+WITH_BYTES = WITH_VALUES + OPERATION + ANSWER
 
 
 # What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
@@ -64,7 +69,7 @@ class Frame:
 
 def check_lengths(kind: bytes, meta: int, blob: int) -> None:
     values = kind in WITH_VALUES
-    if meta > (MAX_META if values else MAX_NEWS) or blob > (MAX_BLOB if values else 0):
+    if meta > (MAX_META if values else MAX_NEWS) or blob > (MAX_BLOB if kind in WITH_BYTES else 0):
         raise FrameError(f"a frame of {meta} + {blob} bytes is too long")
 
 
@@ -161,7 +166,7 @@ class Reader:
 
 def _weight(kind: bytes, text: bytes, blob: bytes) -> int:
     if kind not in WITH_VALUES:
-        return HEADER.size + len(text)
+        return HEADER.size + len(text) + len(blob)
     # Python takes 64 bytes for a small object, and up to four for each letter.
     parts = text.count(b",") + text.count(b"[") + text.count(b"{")
     return HEADER.size + 4 * len(text) + 64 * parts + len(blob)

@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 from grader.worlds import confinement, ending, place, platform, removal, sweep
 from grader.worlds.excess import Bounds
+from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 
 LOOK_EVERY = 0.1  # seconds
@@ -47,6 +49,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     users = place.users(world["size"], os.getpid()) if confinement.TIERS[tier].uid else set()
     ranks: dict[int, int] = {}
     everyone: set[int] = set()
+    hub, descriptors = _hub(judge, descriptors) if world.get("network") == "hub" else (None, descriptors)
     try:
         bounds = Bounds(world)
         for own, home in zip(descriptors, place.prepare(world, tier)):
@@ -56,7 +59,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             os.close(descriptor)  # a rank's death must be the end of its pipes
         _tell(judge, {"pids": list(ranks)})
         if os.getppid() == server:
-            _look_after(judge, wake, ranks, everyone, bounds)
+            _look_after(judge, wake, ranks, everyone, bounds, hub)
     except Exception as error:  # it may be the judge that is gone: then nobody reads this
         with contextlib.suppress(OSError):
             _tell(judge, {"fault": f"the keeper of this world failed: {type(error).__name__}: {error}"[:300]})
@@ -73,12 +76,24 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             removal.remove(world["folder"])
 
 
-def _look_after(judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds) -> None:
+def _hub(judge: socket.socket, descriptors: list[list[int]]) -> tuple[Hub, list[list[int]]]:
+    """The world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
+    pairs = [socket.socketpair() for _ in descriptors]
+    judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
+    hub = Hub(judges, [mine for mine, _ in pairs], partial(_tell, judge))
+    return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
+
+
+def _look_after(
+    judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds, hub: Hub | None
+) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
     looked = time.monotonic()
     while True:
         signal.alarm(STUCK_SECONDS)
-        readable, _, _ = select.select([judge, wake], [], [], LOOK_EVERY)
+        readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
+        if hub in readable:
+            hub.serve()
         if time.monotonic() - looked > LOOK_EVERY:
             looked = time.monotonic()
             if excess := _excess(bounds, ranks):

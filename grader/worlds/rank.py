@@ -3,6 +3,7 @@
 Everything in this process may be read and changed by the student's code, so nothing in it is worth reading or changing.
 """
 
+import contextlib
 import faulthandler
 import fcntl
 import io
@@ -10,7 +11,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,40 +27,11 @@ from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, tensors
 from grader.worlds.place import Place
+from grader.worlds.process_group import Network, install
+from grader.worlds.store import HubStore
+from grader.worlds.wire import GO, NOTHING, Wire
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
-
-
-class Wire:
-    """The rank's end of the socket to the judge."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.socket = socket.socket(fileno=descriptor)
-        self.reader = frames.Reader()
-        self.lock = threading.Lock()
-
-    def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
-        self.send_packed(self.pack(kind, meta, blob))
-
-    def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
-        if self.reader.nonce is None:  # the world's is in the first frame
-            self.receive()
-        return frames.pack(kind, meta, blob, self.reader.nonce)
-
-    def send_packed(self, packed: bytes) -> None:
-        with self.lock:
-            self.socket.sendall(packed)
-
-    def receive(self) -> frames.Frame:
-        """The next frame. The process ends when the judge has hung up."""
-        while True:
-            for frame in self.reader.feed(b""):
-                return frame
-            data = self.socket.recv(1 << 16)
-            if not data:
-                os._exit(0)
-            for frame in self.reader.feed(data):
-                return frame
 
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
@@ -76,12 +47,11 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
     try:
         if refusal:
             raise refusal
-        _run(wire, wire.receive(), stacks_fd, home)
+        _run(wire, wire.first(), stacks_fd, home)
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.stage)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
-    while True:  # stay until the judge ends the world: leaving early would break the others' connections
-        wire.receive()
+    wire.take(NOTHING)  # stay until the judge ends the world: leaving early would break the others' connections
 
 
 def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
@@ -115,15 +85,19 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
     (torch.cuda.seed if device.type == "cuda" else torch.default_generator.seed)()  # torch.seed looks for every device
     sys.path[:] = [str(stage)] + [entry for entry in sys.path if entry != meta["engine"]]
     sys.argv = ["rank"]
+    current = {"call": 0}
+    network = None
+    if meta["network"] == "hub":
+        network = Network(wire, current)
+        install(network)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(home.rendezvous, size),
+        store=HubStore(network) if network else dist.FileStore(home.rendezvous, size),
         rank=rank,
         world_size=size,
         timeout=PATIENCE,
         **({"device_id": device} if device.type == "cuda" else {}),
     )
-    current = {"call": 0}
     held: list = []  # the mark before which this rank has to wait for a sign from the judge, and how long after that
     there = {name for name in frames.HEAVY if name in sys.modules}
 
@@ -134,7 +108,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         if held and held[0][0] == name:
             _, seconds = held.pop()
             wire.send(frames.HELD, current)
-            wire.receive()
+            wire.take(GO)
             time.sleep(seconds)
         wire.send(frames.EVENT, {**current, "mark": name, "at": monotonic_ns()})
 
@@ -147,9 +121,13 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         waits.follow(recorder)
     else:
         recorder = Recorder(emit, stage)
+    if network:
+        network.caller = recorder.caller
     _announce_exit(mark, recorder)
-    with recorder:
-        recorder.follow_threads()
+    with contextlib.ExitStack() as recording:
+        if not network:  # the hub knows of itself who communicates what
+            recording.enter_context(recorder)
+            recorder.follow_threads()
         arguments = tensors.decode(
             meta["arguments"], inputs.blob, device, lambda node, returns: drivers.make_probe(node, returns, mark)
         )

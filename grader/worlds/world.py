@@ -19,11 +19,22 @@ from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
-from grader.worlds.server_process import ENGINE, Server
+from grader.worlds.server_process import ENGINE, Server, WorldsUnavailable
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
-AROUND_WAITS = {str(ENGINE / "grader" / place) for place in ("evidence/waits.py", "worlds/receives.py")}
+AROUND_WAITS = {
+    str(ENGINE / "grader" / place)
+    for place in ("evidence/waits.py", "worlds/receives.py", "worlds/process_group.py", "worlds/wire.py")
+}
+
+
+def network() -> str:
+    """What carries the operations of ranks on CPUs: gloo, or the hub where ``LOCKSTEP_NETWORK`` asks for it."""
+    asked = os.environ.get("LOCKSTEP_NETWORK") or "gloo"
+    if asked not in ("gloo", "hub"):
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are gloo and hub")
+    return asked
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ class World:
     ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
         self.follow = follow
+        self.network = "gloo" if follow or device == "cuda" else network()
         self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
@@ -120,7 +132,7 @@ class World:
             self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
             self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
         try:
-            asked = {"size": self.size, "stage": str(self.report.stage), "device": self.device}
+            asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
             asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
             self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
         finally:
@@ -130,7 +142,7 @@ class World:
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
-            meta["follow"] = self.follow
+            meta |= {"follow": self.follow, "network": self.network}
             meta["calls"] = [
                 {
                     "function": call.function,
@@ -190,6 +202,8 @@ class World:
                 self.pids = dict(enumerate(line["pids"]))
             elif "fault" in line:
                 self.report.grader_fault = line["fault"]
+            elif "refused" in line:
+                self.report.ranks[line["rank"]].refused = line["refused"]
             elif "limit" in line and not self.report.ending:
                 self.report.ending, self.report.limit = "excessive", line["limit"]
             elif "rank" in line and not self.report.ending:

@@ -1,0 +1,191 @@
+"""Streams from a hostile rank to the hub of its world, beside another rank that is honest."""
+
+import copy
+import json
+import re
+import socket
+from functools import cache
+from random import Random
+
+import numpy as np
+
+from grader.evidence.trail import read_event
+from grader.selftest import fuzz_frames
+from grader.selftest.fuzz_frames import NONCE, OPERATION, mutated
+from grader.worlds import frames
+from grader.worlds.hub import Hub
+
+BYTES = np.arange(6, dtype=np.float32).tobytes()
+NO_PIECES = [[], []]
+
+
+def operation(number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, **changes) -> tuple:
+    """The frame of an operation: an all-reduce of six numbers if nothing else is said."""
+    content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
+    return frames.OPERATION, {"call": call, "number": number, "operation": content, "pieces": pieces}, blob
+
+
+def question(number: int, do: str, *keys: str, **more) -> tuple:
+    return frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b""
+
+
+MESSAGE = {"reduction": None, "root": None}
+HONEST = [
+    operation(0),
+    operation(1, kind="send", peer=1, received=[], **MESSAGE),
+    operation(2, b"", kind="recv", peer=1, sent=[], **MESSAGE),
+    operation(3, b"", kind="recv", peer=None, sent=[], tag=7, **MESSAGE),
+    operation(4, kind="broadcast", root=0, reduction=None),
+    operation(5, b"", kind="broadcast", root=1, reduction=None),
+    operation(6, kind="all_gather", received=[6, 6], reduction=None),
+    operation(7, kind="all_to_all", reduction=None, pieces=[[2, 4], [2, 4]]),
+    operation(8, b"", kind="barrier", dtype=None, shape=None, sent=[], received=[], bytes=0, reduction=None),
+    operation(9, kind="reduce_scatter", received=[3]),
+    operation(10, kind="reduce", root=1),
+    operation(11, kind="scatter", root=0, received=[3], reduction=None),
+    operation(12, kind="gather", root=1, received=[], reduction=None),
+    question(13, "set", "a", value="3"),
+    question(14, "add", "a", amount=2),
+    question(15, "get", "b"),
+    question(16, "wait", "a", "c"),
+    question(17, "check", "a"),
+    question(18, "compare_set", "a", expected="3", value="4"),
+    question(19, "delete", "a"),
+    question(20, "count"),
+    (frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b""),
+    (frames.DONE, {}, b""),
+]
+
+
+def make(random: Random) -> bytes:
+    """One input: how many honest operations the other rank answers with, and the hostile stream."""
+    chosen = [frame for frame in HONEST if random.random() < 0.7] or HONEST[:1]
+    target, way = random.randrange(len(chosen)), random.randrange(6)
+    parts = []
+    for index, (kind, meta, blob) in enumerate(chosen):
+        text = json.dumps(meta).encode()
+        if index == target and way < 3:
+            text = fuzz_frames._changed_text(meta, random)
+        elif index == target and way == 3:
+            blob = random.choice([b"", b"x", blob[:-4], blob * 2, bytes(1 << 16)])
+        elif index == target and way == 4:
+            kind = random.choice([*HONEST, *fuzz_frames.HONEST])[0]
+        parts.append(fuzz_frames._headed(kind, text, blob, random, lie=False))
+    stream = b"".join(parts)
+    if way == 5:
+        stream = mutated(stream, random, random.randrange(1, 4))
+    return bytes([random.randrange(len(HONEST) + 1)]) + stream
+
+
+def mirrored(frame: tuple) -> tuple:
+    """What rank 1 does where rank 0 does this."""
+    kind, meta, _ = frame
+    if kind != frames.OPERATION:
+        return frame
+    meta = copy.deepcopy(meta)
+    content = meta["operation"]
+    other = {"send": "recv", "recv": "send"}.get(content["kind"])
+    if other:
+        content |= {"kind": other, "peer": 0, "sent": content["received"], "received": content["sent"]}
+    sends = content["kind"] not in ("recv", "barrier")
+    if content["kind"] in ("broadcast", "scatter"):
+        sends = content["root"] == 1
+    if content["kind"] == "all_to_all":
+        meta["pieces"] = [[4, 2], [4, 2]]
+    if content["kind"] == "gather":
+        content["received"] = [6, 6]
+    return kind, meta, BYTES if sends else b""
+
+
+class Ends:
+    """A hub between the judge's ends and n ranks' ends, all of them in this process."""
+
+    def __init__(self, n: int = 2, silent: bool = False) -> None:
+        self.told: list[dict] = []
+        judges, ranks = ([socket.socketpair() for _ in range(n)] for _ in range(2))
+        self.judges, self.ranks = [theirs for theirs, _ in judges], [theirs for theirs, _ in ranks]
+        self.hub = Hub([ours for _, ours in judges], [ours for _, ours in ranks], self.told.append)
+        self.heard = {end: bytearray() for end in (*self.judges, *self.ranks)}
+        for end in self.heard:
+            end.setblocking(False)
+        for judge in () if silent else self.judges:
+            self.write(judge, frames.pack(frames.INPUTS, {}, b"", NONCE))
+
+    def write(self, end: socket.socket, data: bytes) -> None:
+        """Write all of it, as far as the hub listens."""
+        while data:
+            try:
+                data = data[end.send(data[: 1 << 16]) :]
+            except BlockingIOError:
+                self.settle()
+            except OSError:
+                return
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the hub do all that it can do now."""
+        while True:
+            before = sum(map(len, self.heard.values()))
+            for _ in range(3):
+                self.hub.serve()
+            for end, found in self.heard.items():
+                try:
+                    while data := end.recv(1 << 16):
+                        found += data
+                except OSError:
+                    pass
+            if sum(map(len, self.heard.values())) == before:
+                return
+
+    def frames_of(self, end: socket.socket) -> list[frames.Frame]:
+        return list(frames.Reader(NONCE).feed(bytes(self.heard[end])))
+
+    def answers(self, rank: int) -> dict[int, frames.Frame]:
+        return {frame.meta["to"]: frame for frame in self.frames_of(self.ranks[rank]) if frame.kind == frames.ANSWER}
+
+    def close(self) -> None:
+        for end in (*self.heard, *(e.socket for e in (*self.hub.judges, *self.hub.ranks))):
+            end.close()
+        self.hub.selector.close()
+
+
+@cache
+def lengths() -> dict[int, int]:
+    """The bytes that rank 1 receives where rank 0 is honest, by the number of its operation."""
+    ends = Ends()
+    try:
+        for frame in HONEST:
+            ends.write(ends.ranks[0], frames.pack(*frame, NONCE))
+            ends.write(ends.ranks[1], frames.pack(*mirrored(frame), NONCE))
+        return {number: len(frame.blob) for number, frame in ends.answers(1).items()}
+    finally:
+        ends.close()
+
+
+def judge(data: bytes) -> str:
+    """What became of an input, in a few words. Anything raised here is a fault of the hub."""
+    ends = Ends()
+    try:
+        for frame in map(mirrored, HONEST[: data[0]]):
+            ends.write(ends.ranks[1], frames.pack(*frame, NONCE))
+        ends.write(ends.ranks[0], data[1:])
+        alone = {"group": [1], "group_name": "own"}
+        ends.write(ends.ranks[1], frames.pack(*operation(99, **alone), NONCE))
+        for rank, end in enumerate(ends.judges):
+            for frame in ends.frames_of(end):  # all that a judge hears is of the agreed form
+                if frame.kind == frames.EVENT and "operation" in frame.meta:
+                    assert read_event(rank, frame.meta, 2).at > 1 << 20
+                assert frame.kind not in (frames.OPERATION, frames.STORE, frames.ANSWER)
+        answers = ends.answers(1)
+        for number in answers.keys() - {99}:
+            assert len(answers[number].blob) == lengths()[number], f"operation {number} got more or less than its due"
+        assert answers[99].blob == BYTES, "the honest rank lost its hub"
+        assert sum(ends.hub.held) >= 0 and len(ends.hub.keys.values) < 100
+        refused = [line["refused"] for line in ends.told if line.get("rank") == 0 and "refused" in line]
+        assert not any(line.get("rank") == 1 for line in ends.told), ends.told
+        if refused:
+            assert refused[0].isprintable() and len(refused[0]) <= 300
+            return f"refused: {re.sub('[0-9]+', 'n', refused[0])}"
+        return f"believed, {len(ends.frames_of(ends.ranks[0])) - 1 > 0 and 'with' or 'without'} answers"
+    finally:
+        ends.close()

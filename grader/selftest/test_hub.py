@@ -1,0 +1,253 @@
+"""The hub matches what belongs together, answers nobody else, and takes from a rank what is bounded and of the agreed form."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.selftest import fuzz
+from grader.selftest.fuzz_hub import HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
+from grader.selftest.fuzz_frames import NONCE
+from grader.worlds import combine, frames, hub, keys
+
+
+@pytest.fixture
+def ends():
+    made = []
+
+    def build(n: int = 2) -> Ends:
+        made.append(Ends(n))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+def post(ends: Ends, rank: int, *requests: tuple) -> None:
+    for request in requests:
+        ends.write(ends.ranks[rank], frames.pack(*request, NONCE))
+
+
+def values(number: float) -> bytes:
+    return np.full(6, number, np.float32).tobytes()
+
+
+def test_each_operation_meets_its_counterpart(ends):
+    both = ends()
+    for frame in HONEST[:13]:
+        post(both, 0, frame)
+        post(both, 1, mirrored(frame))
+    assert set(both.answers(0)) == set(both.answers(1)) == set(range(13))
+    assert both.told == [] and both.hub.held == [0, 0]
+
+
+def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
+    both = ends()
+    mark = (frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")
+    post(both, 0, mark, operation(0, call=3), mark)
+    heard = both.frames_of(both.judges[0])
+    times = [frame.meta.get("at") or frame.meta["operation"]["at"] for frame in heard]
+    assert [sorted(frame.meta)[-1] for frame in heard] == ["mark", "operation", "mark"]
+    assert times == sorted(times) and times[0] > 4 and heard[1].meta["call"] == 3
+
+
+CHANGES = [
+    {"kind": "all_gather", "received": [6, 6], "reduction": None},
+    {"dtype": "int32"},
+    {"sent": [5], "received": [5], "bytes": 20},
+    {"reduction": "max"},
+    {"group_name": "another"},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
+def test_ranks_that_disagree_get_no_answer(ends, changes):
+    both = ends()
+    post(both, 0, operation(0))
+    post(both, 1, operation(0, values(1)[: changes.get("bytes", 24)], **changes))
+    assert both.answers(0) == both.answers(1) == {}
+
+
+def test_a_broadcast_with_two_roots_gets_no_answer(ends):
+    both = ends()
+    for rank in (0, 1):
+        post(both, rank, operation(0, kind="broadcast", root=rank, reduction=None))
+    assert both.answers(0) == both.answers(1) == {}
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "int32"}, {"received": [5], "bytes": 20}])
+def test_a_message_that_does_not_fit_its_receive_stays(ends, changes):
+    both = ends()
+    post(both, 0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
+    post(both, 1, operation(0, b"", **({"kind": "recv", "peer": 0, "sent": []} | MESSAGE | changes)))
+    assert both.answers(0) == both.answers(1) == {}
+
+
+def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
+    both = ends()
+    for rank, pieces in enumerate(([[2, 4], [2, 4]], [[3, 3], [4, 2]])):
+        post(both, rank, operation(0, kind="all_to_all", reduction=None, pieces=pieces))
+    assert both.answers(0) == both.answers(1) == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=30))
+def test_messages_arrive_in_order_for_each_sender_and_tag(steps):
+    """Of three ranks that send (rank, peer, tag, True) and receive: each receive gets the earliest message that it may take."""
+    three, sent, expected, due = Ends(3), defaultdict(list), {}, defaultdict(list)
+    try:
+        for number, (rank, peer, tag, sends) in enumerate(steps):
+            other = {"group": [0, 1, 2], "tag": tag, "peer": peer, **MESSAGE}
+            if sends:
+                post(three, rank, operation(number, values(number), kind="send", received=[], **other))
+                sent[rank, peer, tag].append(number)
+            else:
+                post(three, rank, operation(number, b"", kind="recv", sent=[], **other))
+                due[peer, rank, tag].append(number)
+        for lane, receives in due.items():
+            expected |= {(lane[1], number): values(send) for number, send in zip(receives, sent[lane])}
+        found = {(rank, number): frame.blob for rank in range(3) for number, frame in three.answers(rank).items()}
+        assert {key: blob for key, blob in found.items() if blob} == expected
+        assert len(found) == 2 * len(expected)  # whoever sends hears of it, too
+    finally:
+        three.close()
+
+
+def test_a_receive_from_anybody_takes_the_earliest(ends):
+    three = ends(3)
+    anybody = {"group": [0, 1, 2], "kind": "recv", "peer": None, "sent": [], **MESSAGE}
+    send = {"group": [0, 1, 2], "kind": "send", "peer": 0, "received": [], **MESSAGE}
+    post(three, 2, operation(0, values(2), **send))
+    post(three, 1, operation(0, values(1), **send))
+    post(three, 0, operation(5, b"", **anybody), operation(6, b"", **anybody))
+    found = three.answers(0)
+    assert [(found[n].blob, found[n].meta["source"]) for n in (5, 6)] == [(values(2), 2), (values(1), 1)]
+
+
+def test_a_rank_is_not_heard_before_the_judge_has_spoken():
+    both = Ends(silent=True)
+    try:
+        post(both, 0, operation(0))
+        assert both.frames_of(both.judges[0]) == []
+        both.write(both.judges[0], frames.pack(frames.INPUTS, {}, b"", NONCE))
+        assert len(both.frames_of(both.judges[0])) == 1
+    finally:
+        both.close()
+
+
+# ——— what is too much
+
+
+def test_what_nobody_takes_is_bounded(ends, monkeypatch):
+    monkeypatch.setattr(hub, "MOST_HELD", 100)
+    both = ends()
+    for number in range(5):
+        post(both, 0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
+    assert [line["limit"] for line in both.told] == ["sent more than 0 MiB that nobody has taken yet"]
+
+
+def test_what_nobody_reads_is_bounded(ends, monkeypatch):
+    monkeypatch.setattr(hub, "MOST_HELD", 1 << 21)
+    both, blob = ends(), bytes(1 << 20)
+    alone = {"group": [0], "sent": [1 << 18], "received": [1 << 18], "bytes": 1 << 20, "shape": None}
+    both.heard.pop(both.ranks[0])
+    for number in range(6):
+        post(both, 0, operation(number, blob, **alone))
+    both.heard[both.ranks[0]] = bytearray()
+    assert "left more than 2 MiB of what it receives unread" in [line.get("limit") for line in both.told]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        question(0, "set", "x" * 501, value=""),
+        question(0, "set", "x", value="y" * 1025),
+        question(0, "check", *map(str, range(17))),
+        question(0, "add", "x", amount=1 << 70),
+        question(0, "add", "word", amount=1),
+        question(0, "get"),
+        question(0, "forget", "x"),
+    ],
+)
+def test_a_question_that_torch_would_not_ask_is_refused(ends, request_):
+    both = ends()
+    post(both, 0, question(1, "set", "word", value="word"), request_)
+    assert [line["rank"] for line in both.told] == [0] and "refused" in both.told[0]
+
+
+def test_the_store_is_bounded(ends):
+    both = ends()
+    for number in range(1 + keys.MOST_ALL // keys.MOST_BYTES):
+        post(both, 0, question(number, "set", str(number), value="x" * keys.MOST_BYTES))
+    assert [line["refused"] for line in both.told] == ["more than 64 KiB in the store"]
+
+
+def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
+    both = ends()
+    post(both, 0, question(1, "wait", "a", "b"), question(2, "get", "b"))
+    post(both, 1, question(1, "add", "a", amount=2), question(2, "add", "a", amount=3))
+    assert both.answers(0) == {} and both.answers(1)[2].meta["value"] == "5"
+    post(both, 1, question(3, "set", "b", value="there"))
+    assert set(both.answers(0)) == {1, 2} and both.answers(0)[2].meta["value"] == "there"
+
+
+# ——— what arrives is computed as torch does
+
+
+@pytest.mark.parametrize("dtype", sorted(combine.ITEMSIZES))
+@pytest.mark.parametrize("reduction", ["sum", "product", "min", "max", "band", "bor", "bxor"])
+def test_reductions_are_torchs(dtype, reduction):
+    torch.manual_seed(1)
+    kind = getattr(torch, dtype)
+    is_bitwise, is_real = reduction.startswith("b"), kind.is_floating_point or kind.is_complex
+    if not combine.can_reduce(dtype, reduction):
+        assert is_bitwise and is_real or kind.is_complex and reduction in ("min", "max")
+        return
+    tensors = [(torch.randn(64) * 3).to(kind) if is_real else torch.randint(0, 2, (64,)).to(kind) for _ in range(3)]
+    apply = {
+        **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
+        **{"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor},
+    }[reduction]
+    try:
+        expected = apply(apply(tensors[0], tensors[1]), tensors[2])
+    except (NotImplementedError, RuntimeError):
+        pytest.skip("torch has no such operation")
+    blobs = [bytes(tensor.view(torch.uint8).numpy()) for tensor in tensors]
+    found = torch.frombuffer(bytearray(combine.reduced(blobs, dtype, reduction)), dtype=kind)
+    tolerance = {"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-6)  # torch rounds after each step, the hub at the end
+    assert torch.allclose(found.to(torch.complex128), expected.to(torch.complex128), rtol=tolerance, atol=tolerance)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
+def test_a_bfloat16_is_rounded_as_torch_rounds(numbers):
+    values = np.array(numbers, np.float32)
+    ours = np.frombuffer(combine._write(values, "bfloat16"), np.uint16)
+    theirs = torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy()
+    assert all(a == b or np.isnan(value) for a, b, value in zip(ours, theirs, values))
+
+
+# ——— hostile streams
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_no_stream_breaks_the_hub(seed):
+    tally = fuzz.Tally()
+    fuzz.fuzz(make, judge, seed, range(500), tally)
+    assert tally.outcomes["believed, with answers"] > 20 and len(tally.outcomes) > 20
+
+
+@pytest.mark.parametrize(
+    "module, name, weaker",
+    [
+        pytest.param(hub, "_check", lambda posted: None, id="bytes of any length"),
+        pytest.param(hub, "read_event", lambda rank, meta, size: fuzz.Random(), id="any operation"),
+        pytest.param(frames, "is_text", lambda value, most: True, id="any key"),
+    ],
+)
+def test_the_fuzzer_finds_a_check_that_is_missing_in_the_hub(module, name, weaker, monkeypatch):
+    monkeypatch.setattr(module, name, weaker)
+    with pytest.raises(fuzz.Bitten):
+        fuzz.fuzz(make, judge, "1", range(3000), fuzz.Tally())

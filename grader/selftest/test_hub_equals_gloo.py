@@ -1,0 +1,224 @@
+"""What the hub carries is what gloo carries: the same programs, on both, give the same numbers on every rank."""
+
+import numpy as np
+import pytest
+
+from grader.face import call, each
+
+PROGRAMS = """
+from torch.distributed import ReduceOp, nn as dist_nn
+from torch.distributed import _functional_collectives as functional
+
+def rank(): return dist.get_rank()
+def size(): return dist.get_world_size()
+
+def all_reduce(x, dtype, op):
+    x = x.to(getattr(torch, dtype))
+    dist.all_reduce(x, getattr(ReduceOp, op))
+    return x.to(torch.float64)
+
+def collectives(x, dtype):
+    x, n, found = x.to(getattr(torch, dtype)), size(), []
+    for root in range(n):
+        y = x.clone()
+        dist.broadcast(y, root)
+        found.append(y)
+        y = x.clone()
+        dist.reduce(y, root)
+        found.append(y if rank() == root else None)
+        gathered = [torch.empty_like(x) for _ in range(n)] if rank() == root else None
+        dist.gather(x, gathered, dst=root)
+        found.append(gathered)
+        y = torch.empty_like(x)
+        dist.scatter(y, [x + i for i in range(n)] if rank() == root else None, src=root)
+        found.append(y)
+    gathered = [torch.empty_like(x) for _ in range(n)]
+    dist.all_gather(gathered, x)
+    y = torch.empty_like(x)
+    dist.reduce_scatter(y, [x + i for i in range(n)])
+    z = [torch.empty_like(x) for _ in range(n)]
+    dist.all_to_all(z, [x + i for i in range(n)])
+    found += [gathered, y, z]
+    flat = torch.cat([x + i for i in range(n)])
+    out = torch.empty_like(flat)
+    dist.all_to_all_single(out, flat)
+    y = torch.empty(n * len(x), *x.shape[1:], dtype=x.dtype)
+    dist.all_gather_into_tensor(y, x)
+    z = torch.empty_like(x)
+    dist.reduce_scatter_tensor(z, flat)
+    dist.barrier()
+    return [one if one is None or isinstance(one, list) else one.to(torch.float64) for one in [*found, out, y, z]]
+
+def uneven(x):
+    n, r = size(), rank()
+    sent = torch.arange(float(sum(range(1, n + 1)))) + 10 * r
+    got = torch.empty(n * (r + 1))
+    dist.all_to_all_single(got, sent, [r + 1] * n, list(range(1, n + 1)))
+    return got
+
+def layouts(x):
+    n, found = size(), []
+    t = x.t()
+    y = t.clone()
+    dist.all_reduce(y)
+    gathered = [torch.empty_like(t) for _ in range(n)]
+    dist.all_gather(gathered, t)
+    z = x.clone().t()
+    dist.broadcast(z, 0)
+    refused = []
+    for communicate in (dist.isend, dist.irecv):
+        try:
+            communicate(t, 0)
+        except RuntimeError as error:
+            refused.append(str(error))
+    return [y, gathered, z, refused]
+
+def messages(x):
+    n, r = size(), rank()
+    left, right = (r - 1) % n, (r + 1) % n
+    first, second, third = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+    works = [dist.isend(x, right, tag=5), dist.isend(x * 2, right, tag=4)]
+    dist.recv(second, left, tag=4)
+    dist.recv(first, left, tag=5)
+    [work.wait() for work in works]
+    ops = [dist.P2POp(dist.isend, x * 3, right), dist.P2POp(dist.irecv, third, left)]
+    [work.wait() for work in dist.batch_isend_irecv(ops)]
+    sources = []
+    if r == 0:
+        total = torch.zeros_like(x)
+        for _ in range(n - 1):
+            sources.append(dist.recv(first.clone(), src=None))
+    else:
+        dist.send(x, 0)
+        total = x
+    return [second, third, sorted(sources)]
+
+def asynchronous(x):
+    y, z = x.clone(), x * 2
+    works = [dist.all_reduce(y, async_op=True), dist.broadcast(z, 0, async_op=True)]
+    for work in reversed(works):
+        while not work.is_completed():
+            pass
+        work.wait()
+    future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] / 2)
+    return [y, z, future.wait()]
+
+def groups(x):
+    n = size()
+    others = dist.new_group(list(range(1, n)))
+    pairs = dist.new_group([0, n - 1])
+    y, z, found = x.clone(), x.clone(), []
+    if rank() > 0:
+        dist.all_reduce(y, group=others)
+        dist.broadcast(z, n - 1, group=others)
+        found.append(dist.get_rank(others))
+    if rank() in (0, n - 1):
+        dist.all_reduce(y, group=pairs)
+        if rank():
+            dist.send(y, 0, group=pairs)
+        else:
+            dist.recv(z, n - 1, group=pairs)
+    return [y, z, found, dist.get_backend(), dist.get_backend(others) if rank() else ""]
+
+def objects(x):
+    n = size()
+    gathered = [None] * n
+    dist.all_gather_object(gathered, {"rank": rank(), "x": x.tolist()})
+    sent = [rank(), "from root"] if rank() == 0 else [None, None]
+    dist.broadcast_object_list(sent, 0)
+    mine = [None]
+    dist.scatter_object_list(mine, [i * 10 for i in range(n)] if rank() == 0 else None, 0)
+    dist.monitored_barrier()
+    return [[one["rank"] for one in gathered], sent, mine]
+
+def functions(x):
+    n = size()
+    group = dist.group.WORLD
+    found = [functional.all_reduce(x, "sum", group), functional.all_gather_tensor(x, 0, group)]
+    found.append(functional.reduce_scatter_tensor(torch.cat([x] * n), "sum", 0, group))
+    found.append(functional.all_to_all_single(torch.cat([x] * n), None, None, group))
+    found.append(functional.broadcast(x, 1, group))
+    found += functional.all_reduce_coalesced([x, x * 2], "sum", group)
+    return [one + 0 for one in found]
+
+def gradients(x):
+    x.requires_grad_()
+    y = dist_nn.functional.all_reduce(x * (rank() + 1))
+    parts = dist_nn.functional.all_gather(y * x)
+    sum(parts[0].flatten() * parts[-1].flatten()).backward()
+    return x.grad
+
+def ddp(x):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-5)
+    for _ in range(2):
+        wrapped(x).square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+def dtensor(x):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (size(),))
+    torch.manual_seed(3)
+    a, b = torch.randn(6, 12), torch.randn(12, 6)
+    a, b = distribute_tensor(a, mesh, [Shard(1)]), distribute_tensor(b, mesh, [Shard(0)])
+    product = (a @ b).redistribute(mesh, [Replicate()]).to_local()
+    return [product, distribute_tensor(product, mesh, [Shard(0)]).full_tensor()]
+"""
+
+
+@pytest.fixture
+def on_both(submit, monkeypatch):
+    """``on_both(n, *requests)``: the values on every rank, with gloo and with the hub."""
+    world = submit(PROGRAMS, wall_seconds=60.0, cpu_seconds=60.0)
+
+    def run(n, *requests):
+        found = []
+        for network in ("gloo", "hub"):
+            monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+            found.append([run.values() for run in world(n, *requests)])
+        return found
+
+    return run
+
+
+def same(gloo, hub, within=0.0):
+    """Whether two trees of values are equal, entry by entry."""
+    if isinstance(gloo, np.ndarray):
+        return gloo.dtype == hub.dtype and gloo.shape == hub.shape and np.allclose(gloo, hub, rtol=within, atol=within)
+    if isinstance(gloo, (list, tuple)):
+        return len(gloo) == len(hub) and all(same(a, b, within) for a, b in zip(gloo, hub))
+    return gloo == hub
+
+
+def numbers(n, *shape):
+    rng = np.random.default_rng(7)
+    return each(*(rng.integers(1, 9, shape).astype(np.float32) for _ in range(n)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("program", ["uneven", "layouts", "messages", "asynchronous", "groups", "objects"])
+def test_a_program_gives_the_same(on_both, n, program):
+    gloo, hub = on_both(n, call(f"collectives.{program}", numbers(n, 3, 2)))
+    assert same(gloo, hub), (gloo, hub)
+
+
+@pytest.mark.parametrize("program", ["functions", "gradients", "ddp", "dtensor"])
+def test_what_torch_builds_on_collectives_gives_the_same(on_both, program):
+    gloo, hub = on_both(3, call(f"collectives.{program}", numbers(3, 4, 3)))
+    assert same(gloo, hub, 1e-5), (gloo, hub)
+
+
+def test_collectives_of_every_dtype_give_the_same(on_both):
+    dtypes = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
+    for n in (1, 2, 3):
+        gloo, hub = on_both(n, *(call("collectives.collectives", numbers(n, 3, 2), dtype) for dtype in dtypes))
+        assert same(gloo, hub), (gloo, hub)
+
+
+def test_every_reduction_gives_the_same(on_both):
+    pairs = [(dtype, op) for dtype in ("float32", "bfloat16", "int64") for op in ("SUM", "PRODUCT", "MIN", "MAX")]
+    pairs += [("float32", "AVG"), ("float64", "AVG"), ("int64", "BAND"), ("uint8", "BOR"), ("int32", "BXOR")]
+    gloo, hub = on_both(3, *(call("collectives.all_reduce", numbers(3, 3, 2), *pair) for pair in pairs))
+    assert same(gloo, hub, 1e-6), (gloo, hub)

@@ -1,0 +1,355 @@
+"""A process group whose network is the hub: every operation goes through the rank's only socket. Runs beside student code.
+
+torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods directly. What calls from C++
+(functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
+
+As with gloo, an operation sends the memory of its tensors as it lies there, and fills that of others: a transposed tensor
+arrives as what it was before. What arrives is there once somebody has waited for it, and not before.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from grader.evidence.recorder import REDUCTIONS
+from grader.worlds import frames
+from grader.worlds.combine import ITEMSIZES
+from grader.worlds.wire import Wire
+
+Tensors = Sequence[torch.Tensor]
+CUT = 64  # counts that are told of one operation
+
+
+class Network:
+    """What all groups of a rank share: its wire, and the numbers of its operations."""
+
+    def __init__(self, wire: Wire, current: dict) -> None:
+        self.wire, self.current = wire, current
+        self.numbers = itertools.count()
+        self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
+
+    def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
+        """Send an operation or a question, and return the number that its answer will have."""
+        number = next(self.numbers)
+        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
+        return number
+
+
+class HubWork(dist.Work):
+    """An operation under way."""
+
+    def __init__(self, network: Network, number: int, landing: Tensors, output: Any) -> None:
+        super().__init__()
+        self.network, self.number, self.landing, self.output = network, number, list(landing), output
+        self.lock = threading.Lock()
+        self.answer: frames.Frame | None = None
+        self.future: torch.futures.Future | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        with self.lock:
+            if self.answer is None:
+                answer = self.network.wire.take(self.number)
+                _fill(self.landing, answer.blob)
+                self.answer = answer
+        return True
+
+    def is_completed(self) -> bool:
+        return self.answer is not None or self.network.wire.has(self.number) and self.wait()
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self.landing
+
+    def source_rank(self) -> int:
+        return self.answer.meta["source"]
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        if self.future is None:
+            self.future = torch.futures.Future()
+            threading.Thread(target=self._complete, daemon=True).start()
+        return self.future
+
+    def _complete(self) -> None:
+        self.wait()
+        self.future.set_result(self.output)
+
+
+class Together(dist.Work):
+    """Several operations that count as one."""
+
+    def __init__(self, works: list[HubWork]) -> None:
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all([work.wait() for work in self.works])
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self.works for tensor in work.landing]
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.collect_all([work.get_future() for work in self.works]).then(lambda _: self.result())
+
+
+class HubGroup(dist.ProcessGroup):
+    """Made by torch where it would make gloo's process group, with the same arguments."""
+
+    network: Network
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
+        super().__init__(rank, size)
+        self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
+        self._name = self._description = ""
+
+    # ——— what else torch asks of a group
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def name(self) -> str:
+        return "gloo"
+
+    def getBackendName(self) -> str:
+        """What C++ hears: of gloo, DDP would ask for more."""
+        return "hub"
+
+    def _set_sequence_number_for_group(self) -> None:
+        """gloo counts its operations; here the hub does."""
+
+    def _get_backend(self, device: torch.device) -> "HubGroup":
+        return self
+
+    def shutdown(self) -> None:
+        """Nothing to end: the socket belongs to the rank."""
+
+    abort = shutdown
+    supports_splitting = supports_coalescing = False
+
+    # ——— operations
+
+    def allreduce(self, tensors: Tensors, opts: Any = None, timeout: Any = None) -> HubWork:
+        return self._issue("all_reduce", tensors, tensors, reduction=_reduction(opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        is_root = opts.rootRank == self.rank()
+        return self._issue("broadcast", tensors, tensors, root=opts.rootRank, silent=not is_root)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        return self._issue("reduce", tensors, tensors, reduction=_reduction(opts), root=opts.rootRank)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
+        return self._issue("all_gather", inputs, outputs[0], output=outputs)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+        return self._issue("all_gather", [input], [output], output=output)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+        return Together([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
+        columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
+        return Together([self._issue("all_gather", [x], column) for x, column in zip(inputs, columns)])
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
+        landing = outputs[0] if opts.rootRank == self.rank() else []
+        return self._issue("gather", inputs, landing, root=opts.rootRank, output=outputs)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
+        sent = inputs[0] if opts.rootRank == self.rank() else []
+        return self._issue("scatter", sent, outputs, root=opts.rootRank)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
+        return self._issue("reduce_scatter", inputs[0], outputs, reduction=_reduction(opts))
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+        return self._issue("reduce_scatter", [input], [output], reduction=_reduction(opts), output=output)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+        return Together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: torch.Tensor, input: torch.Tensor, output_splits: list, input_splits: list, opts: Any = None
+    ) -> HubWork:
+        splits = [list(input_splits), list(output_splits)]
+        pieces = [_pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)]
+        return self._issue("all_to_all", [input], [output], splits=splits, pieces=pieces, output=output)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
+        pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
+        return self._issue("all_to_all", inputs, outputs, pieces=pieces)
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
+        return self._issue("send", tensors, [], peer=peer, tag=tag)
+
+    def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
+        return self._issue("recv", [], tensors, peer=peer, tag=tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
+        return self.recv(tensors, None, tag)
+
+    def barrier(self, opts: Any = None) -> HubWork:
+        return self._issue("barrier", [], [])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
+
+    def _issue(
+        self,
+        kind: str,
+        sent: Tensors,
+        landing: Tensors,
+        *,
+        reduction: str | None = None,
+        root: int | None = None,
+        peer: int | None = None,
+        tag: int = 0,
+        splits: list[list[int]] | None = None,
+        pieces: list[list[int]] | None = None,
+        silent: bool = False,
+        output: Any = None,
+    ) -> HubWork:
+        """Start an operation: send these tensors, if it is not a silent one, and fill those."""
+        group = self.options.global_ranks_in_group or list(range(self.size()))
+        tensors = sent or landing
+        _check(kind, [*sent, *landing])
+        content = {
+            "kind": kind,
+            "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+            "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
+            "sent": [t.numel() for t in sent][:CUT],
+            "received": [t.numel() for t in landing][:CUT],
+            "bytes": sum(t.nbytes for t in tensors),
+            "reduction": reduction,
+            "peer": None if peer is None else _member(group, peer, kind),
+            "root": None if root is None else _member(group, root, kind),
+            "tag": tag,
+            "group": group,
+            "group_name": self._name,
+            "splits": splits or [[], []],
+            **dict(zip(("file", "line", "function"), self.network.caller())),
+            "main_thread": threading.current_thread() is threading.main_thread(),
+        }
+        blob = b"" if silent else b"".join(map(_raw, sent))
+        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
+        return HubWork(self.network, number, landing, list(landing) if output is None else output)
+
+
+def install(network: Network) -> None:
+    """Put the hub in the place of gloo, for all groups that this process makes."""
+    HubGroup.network = network
+    c10d.ProcessGroupGloo = HubGroup
+
+
+def _reduction(opts: Any) -> str:
+    op = opts.reduceOp if hasattr(opts, "reduceOp") else dist.ReduceOp.SUM if opts is None else opts
+    op = op.op if hasattr(op, "op") else op
+    return REDUCTIONS.get(op, str(op).rpartition(".")[2].lower())
+
+
+def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
+    """How many elements go to each rank, or come from it."""
+    if not rows:
+        if len(tensor) % n:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+        return [tensor.numel() // n] * n
+    if sum(rows) != len(tensor) or len(rows) != n:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    return [tensor[0].numel() * count if len(tensor) else 0 for count in rows]
+
+
+def _check(kind: str, tensors: Tensors) -> None:
+    for tensor in tensors:
+        if kind in ("send", "recv") and not tensor.is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")  # gloo says so of both
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{kind}: only dense tensors can be communicated")
+        if _last(tensor) > tensor.untyped_storage().nbytes():
+            raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
+        if str(tensor.dtype).removeprefix("torch.") not in ITEMSIZES:
+            raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise ValueError(f"{kind}: the tensors differ in their dtype")
+
+
+def _last(tensor: torch.Tensor) -> int:
+    """Where in its storage a tensor would end if it were contiguous, in bytes."""
+    return (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes from a tensor's first element on, as many as it has."""
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    return _memory(tensor.cpu()).numpy().tobytes()
+
+
+def _fill(landing: Tensors, blob: bytes) -> None:
+    """Lay what has arrived into the tensors' memory, one after the other."""
+    if not blob:
+        return
+    found, begin = torch.frombuffer(bytearray(blob), dtype=torch.uint8), 0
+    for tensor in landing:
+        memory = _memory(tensor)
+        memory.copy_(found[begin : begin + memory.numel()])
+        begin += memory.numel()
+
+
+def _member(group: list[int], number: int, kind: str) -> int:
+    """The rank behind a number in its group.
+
+    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its own.
+    """
+    if not 0 <= number < len(group):
+        way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
+        raise IndexError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
+    return group[number]

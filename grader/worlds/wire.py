@@ -1,0 +1,78 @@
+"""The rank's end of its only socket: frames to the judge and to the hub, and their answers. Runs beside student code."""
+
+import os
+import socket
+import threading
+from typing import Any
+
+from grader.worlds import frames
+
+GO, NOTHING = "go", "nothing"  # what a thread may wait for, beside the answer to an operation
+
+
+class Wire:
+    """A socket that any thread may write to, and wait at.
+
+    No thread of its own reads: of those that wait, one does, and hands out what is meant for the others.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+        self.reader = frames.Reader()
+        self.lock = threading.Lock()
+        self.arrived: dict[Any, frames.Frame] = {}
+        self.changed = threading.Condition()
+        self.is_read = False  # by a thread that waits
+
+    def first(self) -> frames.Frame:
+        """The judge's first frame, which also tells the nonce."""
+        while not (found := self._read()):
+            pass
+        return found[GO]
+
+    def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
+        self.send_packed(self.pack(kind, meta, blob))
+
+    def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
+        if self.reader.nonce is None:
+            self.first()
+        return frames.pack(kind, meta, blob, self.reader.nonce)
+
+    def send_packed(self, packed: bytes) -> None:
+        with self.lock:
+            self.socket.sendall(packed)
+
+    def take(self, key: Any) -> frames.Frame:
+        """Wait for the answer to an operation, by its number, or for the judge's sign to go on."""
+        with self.changed:
+            while key not in self.arrived:
+                if self.is_read:
+                    self.changed.wait()
+                    continue
+                self.is_read = True
+                self.changed.release()
+                try:
+                    found = self._read()
+                finally:
+                    self.changed.acquire()
+                    self.is_read = False
+                    self.changed.notify_all()
+                self.arrived |= found
+            return self.arrived.pop(key)
+
+    def has(self, key: Any) -> bool:
+        """Whether ``take`` would return at once."""
+        with self.changed:
+            if key not in self.arrived and not self.is_read:
+                self.arrived |= self._read(socket.MSG_DONTWAIT)
+            return key in self.arrived
+
+    def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
+        """What arrives, by what waits for it. The process ends when nobody is at the other end."""
+        try:
+            data = self.socket.recv(1 << 18, flags)
+        except BlockingIOError:
+            return {}
+        if not data:
+            os._exit(0)
+        return {frame.meta["to"] if frame.kind == frames.ANSWER else GO: frame for frame in self.reader.feed(data)}
