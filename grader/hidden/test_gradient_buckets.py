@@ -38,9 +38,9 @@ def test_buckets_values(world, rng):
         used = [[0, 1, 2, 3]] * n
         backwards = [own if rank % 2 else own[::-1] for rank, own in enumerate(used)]
         made = [
-            passes_of(rng, n, used, passes=3, bucket_bytes=300, holds=late(n)),
+            passes_of(rng, n, used, passes=3, bucket_bytes=300, as_list=True, holds=late(n)),
             passes_of(rng, n, used, bucket_bytes=1),
-            passes_of(rng, n, backwards, bucket_bytes=1 << 20, as_list=True),
+            passes_of(rng, n, backwards, bucket_bytes=1 << 20),
             passes_of(rng, n, backwards, bucket_bytes=128),
             passes_of(rng, n, [[0]] * n, dtype=np.float32),
             passes_of(rng, n, [[0, 1]] * n, more=more, layouts=["transpose"] * n),
@@ -51,7 +51,7 @@ def test_buckets_values(world, rng):
             averages(run, own)
             if n > 1:
                 sends_buckets(run, own)
-                on_their_way(run, own, plain=runs[1])
+                on_their_way(run, own, plain=runs[3])
 
 
 @number("3.5")
@@ -78,8 +78,10 @@ def test_buckets_frozen(world, rng):
     for n in (2, 3):
         used = [[0, 1, 2, 3, 4]] * n
         made, free = passes_of(rng, n, used, frozen=[3], holds=late(n)), passes_of(rng, n, used)
-        run, of_free = world(n, made.request, free.request)
+        many = passes_of(rng, n, used, frozen=[3], bucket_bytes=128)
+        run, of_free, of_many = world(n, made.request, free.request, many.request)
         averages(run, made)
+        averages(of_many, many)
         sends_buckets(run, made, mistakes=(FROZEN_TAKES_ROOM,))
         for rank in made.ranks:
             # Of [4, 2], [1, 0] the first is full as soon as the third layer has its gradient.
@@ -88,7 +90,7 @@ def test_buckets_frozen(world, rng):
                 " parameters is frozen: does the frozen one hold up its bucket?"
             )
             run.demand(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
-        on_their_way(run, made, plain=of_free)
+        on_their_way(of_many, many, plain=of_free)
 
 
 @number("3.5")
@@ -133,8 +135,8 @@ def test_buckets_collectives(world, rng):
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
         made = [
-            passes_of(rng, n, eight, bucket_bytes=100, holds=late(n)),
-            passes_of(rng, n, eight, bucket_bytes=384, as_list=True),
+            passes_of(rng, n, eight, bucket_bytes=100, as_list=True, holds=late(n)),
+            passes_of(rng, n, eight, bucket_bytes=384),
             # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but it is not at hand any more.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
             # From the last: [64, 60], [64], [800], [64, 4, 64].
@@ -154,7 +156,7 @@ def test_buckets_collectives(world, rng):
             averages(run, own)
             run.uses_only("all_reduce", because="Buckets are averaged by all-reduces.")
             sends_buckets(run, own)
-            on_their_way(run, own, plain=runs[0])
+            on_their_way(run, own, plain=runs[1])
 
 
 @number("3.5")
