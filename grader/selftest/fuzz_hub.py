@@ -53,6 +53,7 @@ HONEST = [
     question(19, "delete", "a"),
     question(20, "count"),
     (frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b""),
+    (frames.WAIT, {"for": [3, frames.FOR_GO, frames.FOR_NOTHING]}, b""),
     (frames.DONE, {}, b""),
 ]
 

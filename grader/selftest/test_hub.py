@@ -138,6 +138,71 @@ def test_a_rank_is_not_heard_before_the_judge_has_spoken():
         both.close()
 
 
+# ——— who waits
+
+
+def wait(*keys: int | str) -> tuple:
+    return frames.WAIT, {"for": list(keys)}, b""
+
+
+RECEIVE = operation(0, b"", kind="recv", peer=1, sent=[], **MESSAGE)
+
+
+def test_a_standstill_is_told_once_when_everybody_waits(ends):
+    both = ends()
+    post(both, 0, RECEIVE, wait(0))
+    assert both.told == []
+    post(both, 1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0))
+    both.settle()
+    assert both.told == [{"standstill": []}]
+
+
+def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
+    both = ends()
+    post(both, 0, RECEIVE, wait(0))
+    post(both, 1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))  # answered at once
+    post(both, 0, wait(frames.FOR_NOTHING))
+    assert both.told == []
+    post(both, 1, (frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b""))
+    post(both, 0, wait(frames.FOR_NOTHING))
+    assert both.told == []
+    post(both, 1, wait(frames.FOR_NOTHING))
+    assert both.told == [{"standstill": []}]
+
+
+def test_a_rank_that_is_held_is_told_and_waits_no_more_once_it_may_go(ends):
+    both = ends()
+    post(both, 0, RECEIVE, wait(0))
+    post(both, 1, wait(frames.FOR_GO))
+    assert both.told == [{"standstill": [1]}]
+    both.write(both.judges[1], frames.pack(frames.GO, {}, b"", NONCE))
+    post(both, 0, wait(0))
+    assert both.told == [{"standstill": [1]}]
+    post(both, 1, wait(frames.FOR_NOTHING))
+    assert both.told[1:] == [{"standstill": []}]
+
+
+def test_nobody_stands_still_where_a_rank_is_gone(ends):
+    both = ends()
+    post(both, 0, RECEIVE)
+    both.ranks[1].shutdown(2)
+    post(both, 0, wait(0))
+    assert both.told == []
+
+
+@pytest.mark.parametrize("keys", [3, [1.5], ["stop"], [None], [0] * 65])
+def test_a_wait_of_no_known_form_is_refused(ends, keys):
+    both = ends()
+    post(both, 0, (frames.WAIT, {"for": keys}, b""))
+    assert "refused" in both.told[0]
+
+
+def test_a_number_that_is_open_is_not_taken_twice(ends):
+    both = ends()
+    post(both, 0, RECEIVE, RECEIVE)
+    assert "refused" in both.told[0]
+
+
 # ——— what is too much
 
 

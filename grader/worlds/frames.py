@@ -40,9 +40,12 @@ DONE = b"D"  # all calls were made
 # Rank → hub → rank
 OPERATION = b"O"  # a communication, with the bytes that it sends
 STORE = b"S"  # a question to the store that the ranks of a world share
+WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, or what the store says
 
-KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + STORE + ANSWER
+FOR_GO, FOR_NOTHING = "go", "nothing"  # in a WAIT: the judge's sign, or the end of the world
+
+KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + STORE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + ANSWER
 

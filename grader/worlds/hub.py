@@ -17,6 +17,8 @@ from grader.worlds import combine, frames
 from grader.worlds.keys import Keys
 
 MOST_HELD = 1 << 26  # bytes that wait for one rank, or for what one rank has posted to meet its counterpart
+MOST_OPEN = 50_000  # operations of a rank that are not answered yet
+MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
 Lane = tuple  # what must be equal for operations to meet
@@ -76,6 +78,9 @@ class Hub:
         self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)  # (group, target, tag)
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
         self.held = [0] * self.size
+        self.unanswered: list[set[int]] = [set() for _ in range(self.size)]  # the numbers of what each rank asked for
+        self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
+        self.told_standstill: dict[int, list] | None = None
         self.keys = Keys()
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
@@ -99,6 +104,16 @@ class Hub:
             except OSError:
                 self._hang_up(rank)
         self._choose_events()
+        self._look_for_standstill()
+
+    def _look_for_standstill(self) -> None:
+        """Tell the judge, once, when every rank waits for what no rank will do any more."""
+        stands = all(end.is_open for end in self.ranks) and len(self.waits) == self.size
+        if stands and self.told_standstill != self.waits:
+            self.told_standstill = dict(self.waits)
+            self.tell({"standstill": [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]})
+        elif not stands:
+            self.told_standstill = None
 
     def fileno(self) -> int:
         return self.selector.fileno()
@@ -139,6 +154,8 @@ class Hub:
             if self.ranks[rank].reader.nonce is None:  # the first frame: from now on the rank may speak
                 self.ranks[rank].reader.nonce = nonce
                 self.selector.register(self.ranks[rank].socket, selectors.EVENT_READ, (self._on_rank, rank))
+            if frame.kind == frames.GO:
+                self.waits.pop(rank, None)
             self.ranks[rank].write(frames.pack(frame.kind, frame.meta, frame.blob, nonce))
 
     def _on_rank(self, rank: int) -> None:
@@ -146,9 +163,13 @@ class Hub:
         if not data:
             raise ConnectionResetError
         for frame in self.ranks[rank].reader.feed(data):
-            if frame.kind == frames.OPERATION:
+            self.waits.pop(rank, None)  # whoever says something does not wait
+            if frame.kind == frames.WAIT:
+                self._on_wait(rank, frame.meta)
+            elif frame.kind == frames.OPERATION:
                 self._post(self._read(rank, frame))
             elif frame.kind == frames.STORE:
+                self._expect(rank, frame.meta.get("number"))
                 for asker, number, answer in self.keys.ask(rank, frame.meta):
                     self._write(asker, {"to": number, **answer})
             elif frame.kind == frames.EVENT:
@@ -157,6 +178,25 @@ class Hub:
                 self._pass_on(rank, frame.kind, frame.meta | {"at": monotonic_ns()})
             else:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+
+    def _expect(self, rank: int, number: object) -> None:
+        """Remember that a rank has asked for an answer. Raises FrameError for a number that is none, or is taken."""
+        if not frames.is_whole(number) or number in self.unanswered[rank]:
+            raise frames.FrameError("an operation of no known form")
+        if len(self.unanswered[rank]) >= MOST_OPEN:
+            raise frames.FrameError(f"more than {MOST_OPEN} operations that wait for others")
+        self.unanswered[rank].add(number)
+
+    def _on_wait(self, rank: int, meta: dict) -> None:
+        """A rank waits with all its threads: unless one of them has got its answer meanwhile."""
+        waits = meta.get("for")
+        if not isinstance(waits, list) or len(waits) > MOST_THREADS:
+            raise frames.FrameError("a wait of no known form")
+        known = [frames.is_whole(key) or key in (frames.FOR_GO, frames.FOR_NOTHING) for key in waits]
+        if not all(known):
+            raise frames.FrameError("a wait of no known form")
+        if not any(frames.is_whole(key) and key not in self.unanswered[rank] for key in waits):
+            self.waits[rank] = waits
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.judges[rank].write(frames.pack(kind, meta, blob, self.ranks[rank].reader.nonce))
@@ -170,6 +210,7 @@ class Hub:
         operation = read_event(rank, event, self.size)
         posted = Posted(number, operation, frame.blob, pieces)
         _check(posted)
+        self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, event)
         return posted
 
@@ -230,6 +271,9 @@ class Hub:
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]
+        self.unanswered[rank].discard(meta["to"])
+        if meta["to"] in self.waits.get(rank, ()):
+            del self.waits[rank]
         if not end.is_open:
             return
         try:

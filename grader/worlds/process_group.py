@@ -21,7 +21,8 @@ import torch.distributed.distributed_c10d as c10d
 from grader.evidence.recorder import REDUCTIONS
 from grader.worlds import frames
 from grader.worlds.combine import ITEMSIZES
-from grader.worlds.wire import Wire
+from grader.worlds.receives import UNFILLED
+from grader.worlds.wire import NOTHING, Wire
 
 Tensors = Sequence[torch.Tensor]
 CUT = 64  # counts that are told of one operation
@@ -33,6 +34,8 @@ class Network:
     def __init__(self, wire: Wire, current: dict) -> None:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
+        self.store: dist.Store | None = None
+        self.receives: list[list[bool]] = []  # of this call: whether somebody has taken what arrived
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
 
     def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
@@ -41,33 +44,48 @@ class Network:
         self.wire.send(kind, {**self.current, "number": number, **content}, blob)
         return number
 
+    def never_awaited(self) -> list[int]:
+        """Which receives of this call nobody has waited for, by their order; and forget them all."""
+        receives, self.receives = self.receives, []
+        return [number for number, (was_taken,) in enumerate(receives) if not was_taken]
+
 
 class HubWork(dist.Work):
     """An operation under way."""
 
-    def __init__(self, network: Network, number: int, landing: Tensors, output: Any) -> None:
+    def __init__(self, network: Network, kind: str, number: int, landing: Tensors, output: Any) -> None:
         super().__init__()
         self.network, self.number, self.landing, self.output = network, number, list(landing), output
+        self.is_message, self.was_awaited = kind in ("send", "recv"), False
+        self.was_taken = [False]
         self.lock = threading.Lock()
         self.answer: frames.Frame | None = None
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.is_message and self.was_awaited:  # for the second time, which with gloo never ends
+            self.network.wire.take(NOTHING)
+        self._take()
+        self.was_awaited = True
+        return True
+
+    def _take(self) -> bool:
+        """Wait for the answer, and lay what has arrived where it belongs."""
         with self.lock:
             if self.answer is None:
                 answer = self.network.wire.take(self.number)
                 _fill(self.landing, answer.blob)
-                self.answer = answer
+                self.answer, self.was_taken[0] = answer, True
         return True
 
     def is_completed(self) -> bool:
-        return self.answer is not None or self.network.wire.has(self.number) and self.wait()
+        return self.answer is not None or self.network.wire.has(self.number) and self._take()
 
     def is_success(self) -> bool:
         return self.is_completed()
 
     def synchronize(self) -> None:
-        self.wait()
+        self._take()
 
     def exception(self) -> None:
         return None
@@ -87,7 +105,7 @@ class HubWork(dist.Work):
         return self.future
 
     def _complete(self) -> None:
-        self.wait()
+        self._take()
         self.future.set_result(self.output)
 
 
@@ -123,6 +141,9 @@ class HubGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
         self._name = self._description = ""
+        # As gloo does: nobody goes on before all have made the group.
+        store.set(str(rank), "")
+        store.wait([str(other) for other in range(size)])
 
     # ——— what else torch asks of a group
 
@@ -229,7 +250,12 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("send", tensors, [], peer=peer, tag=tag)
 
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
-        return self._issue("recv", [], tensors, peer=peer, tag=tag)
+        work = self._issue("recv", [], tensors, peer=peer, tag=tag)
+        with torch.no_grad():  # who reads before the message is there reads what no message holds
+            for tensor in tensors:
+                tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
+        self.network.receives.append(work.was_taken)
+        return work
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
         return self.recv(tensors, None, tag)
@@ -278,7 +304,7 @@ class HubGroup(dist.ProcessGroup):
         }
         blob = b"" if silent else b"".join(map(_raw, sent))
         number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
-        return HubWork(self.network, number, landing, list(landing) if output is None else output)
+        return HubWork(self.network, kind, number, landing, list(landing) if output is None else output)
 
 
 def install(network: Network) -> None:

@@ -88,6 +88,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
     current = {"call": 0}
     network = None
     if meta["network"] == "hub":
+        wire.tells_waits = True
         network = Network(wire, current)
         install(network)
     dist.init_process_group(
@@ -139,6 +140,8 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
             try:
                 function = _find(call["function"], stage)
                 result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
+                for number in network.never_awaited() if network else ():
+                    mark(f"{frames.NEVER_AWAITED} {number}")
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
             except BaseException as error:

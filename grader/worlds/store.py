@@ -14,6 +14,7 @@ class HubStore(dist.Store):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
+        network.store = self  # torch keeps its C++ half alone
 
     def _ask(self, do: str, keys: list[str], **more: str | int) -> dict:
         number = self.network.ask(frames.STORE, {"do": do, "keys": list(keys), **more})

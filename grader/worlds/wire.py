@@ -7,7 +7,7 @@ from typing import Any
 
 from grader.worlds import frames
 
-GO, NOTHING = "go", "nothing"  # what a thread may wait for, beside the answer to an operation
+GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING  # what a thread may wait for, beside the answer to an operation
 
 
 class Wire:
@@ -23,6 +23,8 @@ class Wire:
         self.arrived: dict[Any, frames.Frame] = {}
         self.changed = threading.Condition()
         self.is_read = False  # by a thread that waits
+        self.waits: dict[int, Any] = {}  # thread → what it waits for
+        self.tells_waits = False
 
     def first(self) -> frames.Frame:
         """The judge's first frame, which also tells the nonce."""
@@ -45,6 +47,7 @@ class Wire:
     def take(self, key: Any) -> frames.Frame:
         """Wait for the answer to an operation, by its number, or for the judge's sign to go on."""
         with self.changed:
+            self._begin_to_wait(key)
             while key not in self.arrived:
                 if self.is_read:
                     self.changed.wait()
@@ -58,7 +61,16 @@ class Wire:
                     self.is_read = False
                     self.changed.notify_all()
                 self.arrived |= found
+            self.waits.pop(threading.get_ident(), None)
             return self.arrived.pop(key)
+
+    def _begin_to_wait(self, key: Any) -> None:
+        """Tell the hub if no thread is left that could do anything."""
+        if key in self.arrived:
+            return
+        self.waits[threading.get_ident()] = key
+        if self.tells_waits and len(self.waits) == threading.active_count():
+            self.send(frames.WAIT, {"for": list(self.waits.values())})
 
     def has(self, key: Any) -> bool:
         """Whether ``take`` would return at once."""

@@ -97,7 +97,9 @@ class World:
         self.sleepers = hangs.Sleepers()
         self.printed = 0
         self.imported: set[str] = set()  # by ranks, of what takes long
+        self.is_certain = False  # that the ranks stand still for ever
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
+        self.standstill: list[int] | None = None  # the hub says that every rank waits; these are held, as it knows
         self.watch, self.spending = hangs.Watch(), Spending()
         self.selector = selectors.DefaultSelector()
 
@@ -182,7 +184,8 @@ class World:
 
     def _step(self, timeout: float, watch: bool = True) -> None:
         impatient = [r.rank for r in self.report.ranks if r.held is not None and self._hold_of(r).patience]
-        ready = self.selector.select(min(timeout, hangs.SLEEPS / 2) if impatient else timeout)
+        timeout = min(timeout, hangs.SLEEPS / 2) if impatient else timeout
+        ready = self.selector.select(0 if self.standstill is not None else timeout)
         for key, _ in ready:
             key.data(key.fileobj)
         if impatient:
@@ -202,6 +205,8 @@ class World:
                 self.pids = dict(enumerate(line["pids"]))
             elif "fault" in line:
                 self.report.grader_fault = line["fault"]
+            elif "standstill" in line:
+                self.standstill = line["standstill"]
             elif "refused" in line:
                 self.report.ranks[line["rank"]].refused = line["refused"]
             elif "limit" in line and not self.report.ending:
@@ -378,11 +383,15 @@ class World:
             outcomes = [o for rank in failed for o in rank.outcomes.values() if isinstance(o, Raised)]
             only_victims = all(r.exit is None and r.refused is None for r in failed)
             only_victims = only_victims and all(outcome.is_consequence for outcome in outcomes)
-            if now - self.failed_at > self.limits.grace_seconds * (20 if only_victims else 1):
+            nobody_moves = self.standstill is not None and silent
+            if nobody_moves or now - self.failed_at > self.limits.grace_seconds * (20 if only_victims else 1):
                 self.report.ending = "failed"
                 return
         if self.stacks_asked:
             self._read_stacks(now)
+            return
+        if self.standstill is not None and silent:
+            self._on_standstill(now)
             return
         if now - self.watch.looked < 0.05 or not self.pids:
             return
@@ -405,6 +414,19 @@ class World:
         elif now - self.began - self._starved({}) > self.limits.world_seconds:
             self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
         elif idle >= hangs.IDLE_SECONDS:
+            self._ask_stacks(now, "stuck", "")
+
+    def _on_standstill(self, now: float) -> None:
+        """Nothing will move by itself any more, and all that ranks have said until then has been read."""
+        held = {rank.rank: rank for rank in self.report.ranks if rank.held is not None}
+        is_news = set(self.standstill) <= held.keys()  # else one of these has been let go meanwhile
+        self.standstill = None
+        if not is_news or self._wake() or any(self._hold_of(rank).patience for rank in held.values()):
+            return
+        if held and not examine(self.report.trails)[1]:
+            self._release(everybody=True)  # the others wait for these, in what is no operation: a new group, perhaps
+        else:
+            self.is_certain = True
             self._ask_stacks(now, "stuck", "")
 
     def _used(self) -> dict[int, float]:
@@ -442,7 +464,9 @@ class World:
         self.stacks_asked = None
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
-        if (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
+        if self.is_certain:
+            self.report.ending = "stuck"
+        elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
             held = any(rank.held is not None for rank in self.report.ranks)
             if self._wake():
                 pass
