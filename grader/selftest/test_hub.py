@@ -262,7 +262,9 @@ def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
 # ——— what arrives is computed as torch does
 
 
-@pytest.mark.parametrize("dtype", sorted(combine.ITEMSIZES))
+@pytest.mark.parametrize(
+    "dtype", sorted(combine.ITEMSIZES.keys() - {"uint16", "uint32", "uint64"})
+)  # torch adds none of these
 @pytest.mark.parametrize("reduction", ["sum", "product", "min", "max", "band", "bor", "bxor"])
 def test_reductions_are_torchs(dtype, reduction):
     torch.manual_seed(1)
@@ -276,10 +278,7 @@ def test_reductions_are_torchs(dtype, reduction):
         **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
         **{"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor},
     }[reduction]
-    try:
-        expected = apply(apply(tensors[0], tensors[1]), tensors[2])
-    except (NotImplementedError, RuntimeError):
-        pytest.skip("torch has no such operation")
+    expected = apply(apply(tensors[0], tensors[1]), tensors[2])
     blobs = [bytes(tensor.view(torch.uint8).numpy()) for tensor in tensors]
     found = torch.frombuffer(bytearray(combine.reduced(blobs, dtype, reduction)), dtype=kind)
     tolerance = {"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-6)  # torch rounds after each step, the hub at the end
