@@ -3,6 +3,11 @@
 Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not grade.
 """
 
+import _signal  # the part of signal that is built in: nothing has to be imported for it
+
+if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import argparse
 import os
 import signal
@@ -10,9 +15,6 @@ import sys
 import time
 from pathlib import Path
 from typing import NoReturn
-
-if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from grader.assignment import PARTS
 from grader.grading import RUN, CannotGrade, GradingRun
