@@ -17,6 +17,7 @@ PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "
 # What a mean of squares and its gradient are made of, entry by entry.
 BY_ENTRY = {"pow", "mul", "div", "mean", "sum", "norm", "linalg_vector_norm", "mse_loss", "mse_loss_backward"}
 MOST = 20_000  # entries of the ledger
+METERS: list = []  # that are entered: where the hub carries them, sends pass no operator of torch's
 
 
 class Meter(TorchDispatchMode):
@@ -36,6 +37,14 @@ class Meter(TorchDispatchMode):
         # By the address of the storage's C++ object: a storage that is known, with its number of bytes.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # so that no address is used again
+
+    def __enter__(self) -> "Meter":
+        METERS.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        METERS.remove(self)
+        super().__exit__(*error)
 
     def note(self, operator: Any, args: tuple, kwargs: dict, result: Any) -> None:
         name = operator._schema.name.split("::")[1].removesuffix("_")

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from grader.worlds.frames import UNFILLED
+
 REDUCTIONS: dict[str, Callable] = {
     "sum": np.add,
     "average": np.add,
@@ -38,6 +40,15 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
     kind = "f" if dtype == "bfloat16" else np.dtype(dtype).kind
     refused = {"f": ("band", "bor", "bxor"), "c": ("band", "bor", "bxor", "min", "max")}
     return reduction not in refused.get(kind, ())
+
+
+def unfilled(blob: bytes, dtype: str) -> bytes:
+    """As many bytes, of numbers that nothing computes."""
+    size = len(blob) // ITEMSIZES[dtype]
+    if dtype == "bfloat16":
+        return _write(np.full(size, np.nan, np.float32), dtype)
+    kind = np.dtype(dtype)
+    return np.full(size, np.nan if kind.kind in "fc" else UNFILLED, kind).tobytes()
 
 
 def cut(blob: bytes, n: int) -> list[bytes]:

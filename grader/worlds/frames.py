@@ -54,6 +54,7 @@ WITH_BYTES = WITH_VALUES + OPERATION + ANSWER
 COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
 HEAVY = (COMPILER, SHAPES)
+UNFILLED = 77  # of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
 # A mark at the end of a call: a receive that nobody waits for, by its number in the order of issue.
 NEVER_AWAITED = "never awaited: receive"
 

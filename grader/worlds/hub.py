@@ -309,8 +309,8 @@ def collect(together: list[Posted]) -> list[bytes] | None:
         return [total] * n
     if first.kind == "reduce_scatter":
         return combine.cut(total, n)
-    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here what they had.
-    return [total if rank == root else blobs[rank] for rank in range(n)]
+    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no numbers.
+    return [total if rank == root else combine.unfilled(total, first.dtype) for rank in range(n)]
 
 
 def _exchange(together: list[Posted]) -> list[bytes] | None:

@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from grader.evidence.meter import METERS
 from grader.evidence.recorder import REDUCTIONS
 from grader.worlds import frames
 from grader.worlds.combine import ITEMSIZES
-from grader.worlds.receives import UNFILLED
 from grader.worlds.wire import NOTHING, Wire
 
 Tensors = Sequence[torch.Tensor]
@@ -53,8 +53,9 @@ class Network:
 class HubWork(dist.Work):
     """An operation under way."""
 
-    def __init__(self, network: Network, kind: str, number: int, landing: Tensors, output: Any) -> None:
+    def __init__(self, network: Network, kind: str, number: int, sent: Tensors, landing: Tensors, output: Any) -> None:
         super().__init__()
+        self.sent = list(sent)  # in use until somebody has waited, as with every backend
         self.network, self.number, self.landing, self.output = network, number, list(landing), output
         self.is_message, self.was_awaited = kind in ("send", "recv"), False
         self.was_taken = [False]
@@ -66,7 +67,7 @@ class HubWork(dist.Work):
         if self.is_message and self.was_awaited:  # for the second time, which with gloo never ends
             self.network.wire.take(NOTHING)
         self._take()
-        self.was_awaited = True
+        self.was_awaited, self.sent = True, []
         return True
 
     def _take(self) -> bool:
@@ -247,13 +248,12 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("all_to_all", inputs, outputs, pieces=pieces)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
+        for meter in dict.fromkeys(METERS):
+            meter.sends((tensors,))
         return self._issue("send", tensors, [], peer=peer, tag=tag)
 
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
         work = self._issue("recv", [], tensors, peer=peer, tag=tag)
-        with torch.no_grad():  # who reads before the message is there reads what no message holds
-            for tensor in tensors:
-                tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
         self.network.receives.append(work.was_taken)
         return work
 
@@ -304,7 +304,9 @@ class HubGroup(dist.ProcessGroup):
         }
         blob = b"" if silent else b"".join(map(_raw, sent))
         number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
-        return HubWork(self.network, kind, number, landing, list(landing) if output is None else output)
+        if kind != "broadcast" or silent:
+            _unfill(landing)
+        return HubWork(self.network, kind, number, sent, landing, list(landing) if output is None else output)
 
 
 def install(network: Network) -> None:
@@ -368,6 +370,13 @@ def _fill(landing: Tensors, blob: bytes) -> None:
         memory = _memory(tensor)
         memory.copy_(found[begin : begin + memory.numel()])
         begin += memory.numel()
+
+
+def _unfill(landing: Tensors) -> None:
+    """While an operation is under way its memory is its own: who reads there reads what no message holds."""
+    for tensor in landing:
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+        flat.fill_(float("nan") if tensor.is_floating_point() else frames.UNFILLED)
 
 
 def _member(group: list[int], number: int, kind: str) -> int:

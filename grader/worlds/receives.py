@@ -11,9 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from grader.worlds.frames import NEVER_AWAITED
-
-UNFILLED = 77  # of integers: any would do
+from grader.worlds.frames import NEVER_AWAITED, UNFILLED
 
 
 class Receives:
