@@ -185,7 +185,8 @@ class World:
     def _step(self, timeout: float, watch: bool = True) -> None:
         impatient = [r.rank for r in self.report.ranks if r.held is not None and self._hold_of(r).patience]
         timeout = min(timeout, hangs.SLEEPS / 2) if impatient else timeout
-        ready = self.selector.select(0 if self.standstill is not None else timeout)
+        stands_still = watch and self.standstill is not None and not self.stacks_asked
+        ready = self.selector.select(0 if stands_still else timeout)
         for key, _ in ready:
             key.data(key.fileobj)
         if impatient:
