@@ -130,14 +130,16 @@ def call(
     driver: str = "plain",
     may_raise: bool = False,
     holds: Mapping[int, Hold] | None = None,
+    in_step: int = 0,
     **kwargs: Any,
 ) -> Request:
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
-    ``driver`` names the program around it (see ``worlds.drivers``); ``holds`` makes ranks come late; ``may_raise`` lets the ranks
-    go on to the next call after an exception.
+    ``driver`` names the program around it (see ``worlds.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
+    ``Call``); ``may_raise`` lets the ranks go on to the next call after an exception.
     """
-    return Request(function, args, kwargs, {"driver": driver, "may_raise": may_raise, "holds": dict(holds or {})})
+    options = {"driver": driver, "may_raise": may_raise, "holds": dict(holds or {}), "in_step": in_step}
+    return Request(function, args, kwargs, options)
 
 
 class World:

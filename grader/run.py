@@ -17,13 +17,15 @@ from grader.judging.compare import EXACT, Tolerance, describe, difference
 from grader.judging import results
 from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
-from grader.worlds.frames import NEVER_AWAITED
+from grader.worlds.frames import NEVER_AWAITED, NOT_SENT_ON, OVERWRITTEN
 from grader.worlds.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
 
 # Exceptions that no value of a rank's leads to, but a slip in the judge's code.
 OUR_MISTAKES = (NameError, ImportError, SyntaxError)
+
+HAZARD = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 # What works in place: all others keep their arguments as they are.
 IN_PLACE = {"train", "broadcast_parameters"}
@@ -99,6 +101,7 @@ class Run:
             raise GraderFault(f"{len(expected)} expected values for {self.report.size} ranks")
         self._compare(self.values(), expected, within, lookalikes, part, named, otherwise)
         self._agreed()
+        self._awaited()
         self._took_part()
         self.expected = expected
 
@@ -189,6 +192,16 @@ class Run:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
+    def not_sent_on(self, rank: int) -> list[int]:
+        """Return the numbers of this rank's messages that the next rank did not send on in time: see ``Call.in_step``."""
+        names = [
+            event.name
+            for event in self.report.ranks[rank].trail
+            if isinstance(event, Mark) and event.call == self.index
+        ]
+        numbers = [name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)]
+        return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
+
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""
         marks = self.marks(rank, name)
@@ -261,7 +274,9 @@ class Run:
         of = f"{named} is wrong" if named else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
         lookalikes = lookalikes() if callable(lookalikes) else lookalikes
-        if (reason := self._never_awaited()) is None and first.got is not None:
+        hazards = self._hazards()
+        reason = _in_words(*hazards[0]) if hazards else None
+        if reason is None and first.got is not None:
             reason = self._likely(rank, first, values, expected, lookalikes)
         if reason := reason or otherwise:
             lines.append(Line(f"Likely: {reason}", LIKELY))
@@ -276,19 +291,24 @@ class Run:
         compared = {r: d.side_by_side for r, d in found.items()}
         self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
 
-    def _never_awaited(self) -> str | None:
-        """The first receive that a rank has started, and never waited for, where a driver looks for them."""
-        for rank in range(self.report.size):
-            receives = [operation for operation in self.operations(rank) if operation.kind == "recv"]
-            for mark in self.report.ranks[rank].trail:
-                of_this = isinstance(mark, Mark) and mark.call == self.index and mark.name.startswith(NEVER_AWAITED)
-                number = mark.name.removeprefix(NEVER_AWAITED).strip() if of_this else ""
-                if number.isdecimal() and len(number) < 6 and int(number) < len(receives):
-                    return (
-                        f"rank {rank} starts the {receives[int(number)]}, and never waits for it. irecv returns at once: call"
-                        " wait() on what it returns before you use the tensor."
-                    )
-        return None
+    def _hazards(self) -> list[tuple[str, Operation]]:
+        """Return the operations that nobody waited for, or whose memory was overwritten before, each with which of the two."""
+        found = []
+        for trail in self.report.trails:
+            own = operations(trail, self.index)
+            for mark in trail:
+                if isinstance(mark, Mark) and mark.call == self.index and (hazard := HAZARD.fullmatch(mark.name)):
+                    what, kind, number = hazard.groups()
+                    of_this_kind = [operation for operation in own if operation.kind == kind]
+                    if int(number) < len(of_this_kind):
+                        found.append((what, of_this_kind[int(number)]))
+        return found
+
+    def _awaited(self) -> None:
+        """Every message was waited for, and no memory was overwritten before: else the values are right by luck."""
+        for what, operation in self._hazards():
+            if operation.kind in ("send", "recv") or what == OVERWRITTEN:
+                self._fail(f"The values are right, but by luck: {_in_words(what, operation)}")
 
     def _parts(self, values: list, part: Callable, named: str) -> list:
         picked = []
@@ -343,6 +363,19 @@ class Run:
             returned = describe(outcome.value) if isinstance(outcome, Returned) else ""
             evidence.append(of_rank(self.report, self.index, rank, waiting, returned, compared.get(rank.rank)))
         return tuple(evidence)
+
+
+def _in_words(what: str, operation: Operation) -> str:
+    """Return what is wrong with an operation that nobody waited for, or whose memory was overwritten before."""
+    rank = f"rank {operation.rank}"
+    if what == OVERWRITTEN:
+        return f"{rank} overwrites the tensor of the {operation} before it has waited for it. Until wait() returns, it is in use."
+    starts = f"{rank} starts the {operation}, and never waits for it."
+    if operation.kind == "recv":
+        return f"{starts} irecv returns at once: call wait() on what it returns before you use the tensor."
+    if operation.kind == "send":
+        return f"{starts} isend returns at once: call wait() on what it returns before you return. Until then the tensor is in use."
+    return f"{starts} async_op=True returns at once: call wait() on what it returns before you use the tensor."
 
 
 def _at_path(value: Any, path: str) -> np.ndarray | None:

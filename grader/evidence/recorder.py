@@ -120,8 +120,8 @@ class Recorder(TorchDispatchMode):
                 "received": [t.numel() for t in received][:64],
                 "bytes": sum(t.nbytes for t in tensors),
                 "reduction": _reduction(arguments.get("reduce_op")),
-                "peer": None if peer is None else _member(group, peer, kind),
-                "root": None if root is None else _member(group, root, kind),
+                "peer": None if peer is None else member(group, peer, kind),
+                "root": None if root is None else member(group, root, kind),
                 "tag": arguments.get("tag", 0),
                 "group": group,
                 "group_name": process_group.group_name,
@@ -165,7 +165,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _member(group: list[int], number: int, kind: str) -> int:
+def member(group: list[int], number: int, kind: str) -> int:
     """The rank behind a number in its group. gloo itself waits for a rank that does not exist until its timeout.
 
     An IndexError: a ValueError of ours would pass for the one that a function has to raise of its own.

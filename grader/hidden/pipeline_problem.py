@@ -146,6 +146,6 @@ def demand_flow(run, ranks, m, did, where):
 def demand_in_step(run, towards):
     """Every message was sent on by the next rank before the one after it was sent."""
     for rank in range(run.report.size):
-        if late := [entry.amount for entry in run.ledger(rank) if entry.kind == "not sent on"]:
+        if late := run.not_sent_on(rank):
             text = f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while rank {rank} waited with the"
             run.demand(False, f"{text} next one: does it receive more than it needs before it goes on?")

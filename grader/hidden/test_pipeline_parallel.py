@@ -111,7 +111,7 @@ def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.forward(driver="in_step", towards=1, holds=late(n, n - 1)))
+        (run,) = world(n, p.forward(driver="metered", in_step=1, holds=late(n, n - 1)))
         run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
         demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
@@ -151,7 +151,7 @@ def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.backward(driver="in_step", towards=-1, holds=late(n, 0)))
+        (run,) = world(n, p.backward(driver="metered", in_step=-1, holds=late(n, 0)))
         run.returns(
             *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from grader.judging.rows import as_float
 
-KINDS = PRODUCT, SEND, ENTRIES, NOT_SENT_ON = "product", "send", "entries", "not sent on"  # of entries of the ledger
+KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"  # of entries of the ledger
 
 
 class Unreadable(ValueError):

@@ -113,19 +113,19 @@ def make(random: Random) -> bytes:
         if index != target or way == 6:
             parts.append(frames.pack(kind, meta, blob, NONCE))
             continue
-        text = _changed_text(meta, random) if way < 3 else json.dumps(meta).encode()
+        text = changed_text(meta, random) if way < 3 else json.dumps(meta).encode()
         if way == 3 and blob:
             blob = _changed_blob(random)
         if way == 3 and not blob:
             kind = random.choice(HONEST)[0]
-        parts.append(_headed(kind, text, blob, random, lie=way == 4))
+        parts.append(headed(kind, text, blob, random, lie=way == 4))
     stream = b"".join(parts)
     if way == 5:
         stream = mutated(stream, random, random.randrange(1, 5))
     return bytes([rank, random.choice([1, 1, 2, 7])]) + stream
 
 
-def _changed_text(meta: dict, random: Random) -> bytes:
+def changed_text(meta: dict, random: Random) -> bytes:
     meta = copy.deepcopy(meta)
     for _ in range(random.choice([1, 1, 1, 2, 3])):
         _change(meta, random)
@@ -178,7 +178,7 @@ def _changed_blob(random: Random) -> bytes:
     return claimed.to_bytes(8, "little") + text + data
 
 
-def _headed(kind: bytes, text: bytes, blob: bytes, random: Random, lie: bool) -> bytes:
+def headed(kind: bytes, text: bytes, blob: bytes, random: Random, lie: bool) -> bytes:
     parts = [frames.MAGIC, frames.VERSION, kind, NONCE, len(text), len(blob)]
     if lie:
         index = random.randrange(6)

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 
 from grader.evidence.trail import read_event
-from grader.selftest import fuzz_frames
-from grader.selftest.fuzz_frames import NONCE, OPERATION, mutated
+from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
+from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.worlds import frames
 from grader.worlds.hub import Hub
 
@@ -19,14 +19,16 @@ BYTES = np.arange(6, dtype=np.float32).tobytes()
 NO_PIECES = [[], []]
 
 
-def operation(number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, **changes) -> tuple:
-    """The frame of an operation: an all-reduce of six numbers if nothing else is said."""
+def operation(number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, **changes) -> list[tuple]:
+    """Return the frames of an operation: an all-reduce of six numbers if nothing else is said."""
     content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
-    return frames.OPERATION, {"call": call, "number": number, "operation": content, "pieces": pieces}, blob
+    issued = frames.OPERATION, {"call": call, "number": number, "operation": content, "pieces": pieces}, b""
+    return [issued, (frames.CONTENTS, {"number": number}, blob)] if blob else [issued]
 
 
-def question(number: int, do: str, *keys: str, **more) -> tuple:
-    return frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b""
+def question(number: int, do: str, *keys: str, **more) -> list[tuple]:
+    """Return the frame of a question to the store, as a list."""
+    return [(frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b"")]
 
 
 MESSAGE = {"reduction": None, "root": None}
@@ -52,37 +54,40 @@ HONEST = [
     question(18, "compare_set", "a", expected="3", value="4"),
     question(19, "delete", "a"),
     question(20, "count"),
-    (frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b""),
-    (frames.WAIT, {"for": [3, frames.FOR_GO, frames.FOR_NOTHING]}, b""),
-    (frames.DONE, {}, b""),
+    [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")],
+    [(frames.WAIT, {"for": [3, frames.FOR_GO, frames.FOR_NOTHING]}, b"")],
+    [(frames.DONE, {}, b"")],
 ]
 
 
 def make(random: Random) -> bytes:
     """One input: how many honest operations the other rank answers with, and the hostile stream."""
-    chosen = [frame for frame in HONEST if random.random() < 0.7] or HONEST[:1]
+    steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
+    chosen = [frame for step in steps for frame in step]
+    if random.random() < 0.1:  # bytes before what they belong to, or late, or twice
+        random.shuffle(chosen)
     target, way = random.randrange(len(chosen)), random.randrange(6)
     parts = []
     for index, (kind, meta, blob) in enumerate(chosen):
         text = json.dumps(meta).encode()
         if index == target and way < 3:
-            text = fuzz_frames._changed_text(meta, random)
+            text = changed_text(meta, random)
         elif index == target and way == 3:
             blob = random.choice([b"", b"x", blob[:-4], blob * 2, bytes(1 << 16)])
         elif index == target and way == 4:
-            kind = random.choice([*HONEST, *fuzz_frames.HONEST])[0]
-        parts.append(fuzz_frames._headed(kind, text, blob, random, lie=False))
+            kind = random.choice([*chosen, *OF_THE_JUDGES])[0]
+        parts.append(headed(kind, text, blob, random, lie=False))
     stream = b"".join(parts)
     if way == 5:
         stream = mutated(stream, random, random.randrange(1, 4))
     return bytes([random.randrange(len(HONEST) + 1)]) + stream
 
 
-def mirrored(frame: tuple) -> tuple:
-    """What rank 1 does where rank 0 does this."""
-    kind, meta, _ = frame
+def mirrored(step: list[tuple]) -> list[tuple]:
+    """Return what rank 1 does where rank 0 does this."""
+    kind, meta, _ = step[0]
     if kind != frames.OPERATION:
-        return frame
+        return step
     meta = copy.deepcopy(meta)
     content = meta["operation"]
     other = {"send": "recv", "recv": "send"}.get(content["kind"])
@@ -95,7 +100,7 @@ def mirrored(frame: tuple) -> tuple:
         meta["pieces"] = [[4, 2], [4, 2]]
     if content["kind"] == "gather":
         content["received"] = [6, 6]
-    return kind, meta, BYTES if sends else b""
+    return [(kind, meta, b""), (frames.CONTENTS, {"number": meta["number"]}, BYTES)][: 1 + sends]
 
 
 class Ends:
@@ -122,6 +127,12 @@ class Ends:
             except OSError:
                 return
         self.settle()
+
+    def post(self, rank: int, *steps: list[tuple]) -> None:
+        """Have a rank write the frames of these steps."""
+        for step in steps:
+            for frame in step:
+                self.write(self.ranks[rank], frames.pack(*frame, NONCE))
 
     def settle(self) -> None:
         """Let the hub do all that it can do now."""
@@ -155,9 +166,9 @@ def lengths() -> dict[int, int]:
     """The bytes that rank 1 receives where rank 0 is honest, by the number of its operation."""
     ends = Ends()
     try:
-        for frame in HONEST:
-            ends.write(ends.ranks[0], frames.pack(*frame, NONCE))
-            ends.write(ends.ranks[1], frames.pack(*mirrored(frame), NONCE))
+        for step in HONEST:
+            ends.post(0, step)
+            ends.post(1, mirrored(step))
         return {number: len(frame.blob) for number, frame in ends.answers(1).items()}
     finally:
         ends.close()
@@ -167,11 +178,10 @@ def judge(data: bytes) -> str:
     """What became of an input, in a few words. Anything raised here is a fault of the hub."""
     ends = Ends()
     try:
-        for frame in map(mirrored, HONEST[: data[0]]):
-            ends.write(ends.ranks[1], frames.pack(*frame, NONCE))
+        ends.post(1, *map(mirrored, HONEST[: data[0]]))
         ends.write(ends.ranks[0], data[1:])
         alone = {"group": [1], "group_name": "own"}
-        ends.write(ends.ranks[1], frames.pack(*operation(99, **alone), NONCE))
+        ends.post(1, operation(99, **alone))
         for rank, end in enumerate(ends.judges):
             for frame in ends.frames_of(end):  # all that a judge hears is of the agreed form
                 if frame.kind == frames.EVENT and "operation" in frame.meta:

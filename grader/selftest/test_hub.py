@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.selftest import fuzz
-from grader.selftest.fuzz_hub import HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
 from grader.selftest.fuzz_frames import NONCE
+from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
 from grader.worlds import combine, frames, hub, keys
 
 
@@ -27,28 +27,23 @@ def ends():
         one.close()
 
 
-def post(ends: Ends, rank: int, *requests: tuple) -> None:
-    for request in requests:
-        ends.write(ends.ranks[rank], frames.pack(*request, NONCE))
-
-
 def values(number: float) -> bytes:
     return np.full(6, number, np.float32).tobytes()
 
 
 def test_each_operation_meets_its_counterpart(ends):
     both = ends()
-    for frame in HONEST[:13]:
-        post(both, 0, frame)
-        post(both, 1, mirrored(frame))
+    for step in HONEST[:13]:
+        both.post(0, step)
+        both.post(1, mirrored(step))
     assert set(both.answers(0)) == set(both.answers(1)) == set(range(13))
     assert both.told == [] and both.hub.held == [0, 0]
 
 
 def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
     both = ends()
-    mark = (frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")
-    post(both, 0, mark, operation(0, call=3), mark)
+    mark = [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")]
+    both.post(0, mark, operation(0, call=3), mark)
     heard = both.frames_of(both.judges[0])
     times = [frame.meta.get("at") or frame.meta["operation"]["at"] for frame in heard]
     assert [sorted(frame.meta)[-1] for frame in heard] == ["mark", "operation", "mark"]
@@ -67,30 +62,30 @@ CHANGES = [
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
 def test_ranks_that_disagree_get_no_answer(ends, changes):
     both = ends()
-    post(both, 0, operation(0))
-    post(both, 1, operation(0, values(1)[: changes.get("bytes", 24)], **changes))
+    both.post(0, operation(0))
+    both.post(1, operation(0, values(1)[: changes.get("bytes", 24)], **changes))
     assert both.answers(0) == both.answers(1) == {}
 
 
 def test_a_broadcast_with_two_roots_gets_no_answer(ends):
     both = ends()
     for rank in (0, 1):
-        post(both, rank, operation(0, kind="broadcast", root=rank, reduction=None))
+        both.post(rank, operation(0, kind="broadcast", root=rank, reduction=None))
     assert both.answers(0) == both.answers(1) == {}
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "int32"}, {"received": [5], "bytes": 20}])
 def test_a_message_that_does_not_fit_its_receive_stays(ends, changes):
     both = ends()
-    post(both, 0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
-    post(both, 1, operation(0, b"", **({"kind": "recv", "peer": 0, "sent": []} | MESSAGE | changes)))
+    both.post(0, operation(0, kind="send", peer=1, received=[], **MESSAGE))
+    both.post(1, operation(0, b"", **({"kind": "recv", "peer": 0, "sent": []} | MESSAGE | changes)))
     assert both.answers(0) == both.answers(1) == {}
 
 
 def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
     both = ends()
     for rank, pieces in enumerate(([[2, 4], [2, 4]], [[3, 3], [4, 2]])):
-        post(both, rank, operation(0, kind="all_to_all", reduction=None, pieces=pieces))
+        both.post(rank, operation(0, kind="all_to_all", reduction=None, pieces=pieces))
     assert both.answers(0) == both.answers(1) == {}
 
 
@@ -102,10 +97,10 @@ def test_messages_arrive_in_order_for_each_sender_and_tag(steps):
         for number, (rank, peer, tag, sends) in enumerate(steps):
             other = {"group": [0, 1, 2], "tag": tag, "peer": peer, **MESSAGE}
             if sends:
-                post(three, rank, operation(number, values(number), kind="send", received=[], **other))
+                three.post(rank, operation(number, values(number), kind="send", received=[], **other))
                 sent[rank, peer, tag].append(number)
             else:
-                post(three, rank, operation(number, b"", kind="recv", sent=[], **other))
+                three.post(rank, operation(number, b"", kind="recv", sent=[], **other))
                 due[peer, rank, tag].append(number)
         for lane, receives in due.items():
             expected |= {(lane[1], number): values(send) for number, send in zip(receives, sent[lane])}
@@ -120,9 +115,9 @@ def test_a_receive_from_anybody_takes_the_earliest(ends):
     three = ends(3)
     anybody = {"group": [0, 1, 2], "kind": "recv", "peer": None, "sent": [], **MESSAGE}
     send = {"group": [0, 1, 2], "kind": "send", "peer": 0, "received": [], **MESSAGE}
-    post(three, 2, operation(0, values(2), **send))
-    post(three, 1, operation(0, values(1), **send))
-    post(three, 0, operation(5, b"", **anybody), operation(6, b"", **anybody))
+    three.post(2, operation(0, values(2), **send))
+    three.post(1, operation(0, values(1), **send))
+    three.post(0, operation(5, b"", **anybody), operation(6, b"", **anybody))
     found = three.answers(0)
     assert [(found[n].blob, found[n].meta["source"]) for n in (5, 6)] == [(values(2), 2), (values(1), 1)]
 
@@ -130,7 +125,7 @@ def test_a_receive_from_anybody_takes_the_earliest(ends):
 def test_a_rank_is_not_heard_before_the_judge_has_spoken():
     both = Ends(silent=True)
     try:
-        post(both, 0, operation(0))
+        both.post(0, operation(0))
         assert both.frames_of(both.judges[0]) == []
         both.write(both.judges[0], frames.pack(frames.INPUTS, {}, b"", NONCE))
         assert len(both.frames_of(both.judges[0])) == 1
@@ -141,8 +136,8 @@ def test_a_rank_is_not_heard_before_the_judge_has_spoken():
 # ——— who waits
 
 
-def wait(*keys: int | str) -> tuple:
-    return frames.WAIT, {"for": list(keys)}, b""
+def wait(*keys: int | str) -> list[tuple]:
+    return [(frames.WAIT, {"for": list(keys)}, b"")]
 
 
 RECEIVE = operation(0, b"", kind="recv", peer=1, sent=[], **MESSAGE)
@@ -150,56 +145,94 @@ RECEIVE = operation(0, b"", kind="recv", peer=1, sent=[], **MESSAGE)
 
 def test_a_standstill_is_told_once_when_everybody_waits(ends):
     both = ends()
-    post(both, 0, RECEIVE, wait(0))
+    both.post(0, RECEIVE, wait(0))
     assert both.told == []
-    post(both, 1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0))
+    both.post(1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0))
     both.settle()
     assert both.told == [{"standstill": []}]
 
 
 def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
-    post(both, 0, RECEIVE, wait(0))
-    post(both, 1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))  # answered at once
-    post(both, 0, wait(frames.FOR_NOTHING))
+    both.post(0, RECEIVE, wait(0))
+    both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))  # answered at once
+    both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
-    post(both, 1, (frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b""))
-    post(both, 0, wait(frames.FOR_NOTHING))
+    both.post(1, [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")])
+    both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
-    post(both, 1, wait(frames.FOR_NOTHING))
+    both.post(1, wait(frames.FOR_NOTHING))
     assert both.told == [{"standstill": []}]
 
 
 def test_a_rank_that_is_held_is_told_and_waits_no_more_once_it_may_go(ends):
     both = ends()
-    post(both, 0, RECEIVE, wait(0))
-    post(both, 1, wait(frames.FOR_GO))
+    both.post(0, RECEIVE, wait(0))
+    both.post(1, wait(frames.FOR_GO))
     assert both.told == [{"standstill": [1]}]
     both.write(both.judges[1], frames.pack(frames.GO, {}, b"", NONCE))
-    post(both, 0, wait(0))
+    both.post(0, wait(0))
     assert both.told == [{"standstill": [1]}]
-    post(both, 1, wait(frames.FOR_NOTHING))
+    both.post(1, wait(frames.FOR_NOTHING))
     assert both.told[1:] == [{"standstill": []}]
 
 
 def test_nobody_stands_still_where_a_rank_is_gone(ends):
     both = ends()
-    post(both, 0, RECEIVE)
+    both.post(0, RECEIVE)
     both.ranks[1].shutdown(2)
-    post(both, 0, wait(0))
+    both.post(0, wait(0))
     assert both.told == []
 
 
 @pytest.mark.parametrize("keys", [3, [1.5], ["stop"], [None], [0] * 65])
 def test_a_wait_of_no_known_form_is_refused(ends, keys):
     both = ends()
-    post(both, 0, (frames.WAIT, {"for": keys}, b""))
+    both.post(0, [(frames.WAIT, {"for": keys}, b"")])
     assert "refused" in both.told[0]
+
+
+EXCHANGE = {"kind": "all_to_all", "reduction": None}
+
+
+@pytest.mark.parametrize(
+    "step, why",
+    [
+        (operation(0, **EXCHANGE, pieces=None), "pieces"),
+        (operation(0, **EXCHANGE, pieces=[[2, 4]]), "pieces"),
+        (operation(0, **EXCHANGE, pieces=[[6], [6]]), "pieces"),
+        (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "pieces"),
+        (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "pieces"),
+        (operation(0, pieces=[[2, 4], [2, 4]]), "pieces"),
+        (operation(0, group=[0], kind="broadcast", root=1), "not in its group"),
+        (operation(0, group=[0], kind="send", peer=1, received=[]), "not in its group"),
+        (operation(0, dtype="float31"), "dtype"),
+        (operation(0, dtype=None), "dtype"),
+        (operation(0, bytes=23), "dtype"),
+        (operation(0, BYTES[:-4]), "bytes"),
+        (operation(0, b"") + operation(1, BYTES + BYTES)[1:], "bytes"),
+        (operation(0) + operation(0)[1:], "bytes"),
+    ],
+)
+def test_an_operation_that_contradicts_itself_is_refused(ends, step, why):
+    both = ends()
+    both.post(0, step)
+    assert [line["rank"] for line in both.told] == [0] and why in both.told[0]["refused"]
+
+
+def test_an_operation_is_carried_out_when_its_bytes_are_here(ends):
+    both, message = ends(), {"received": [], **MESSAGE}
+    issued, contents = operation(0, kind="send", peer=1, **message)
+    both.post(0, [issued], operation(1, kind="send", peer=1, **message))
+    both.post(1, mirrored([issued]), *[operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE)])
+    assert both.answers(0) == both.answers(1) == {}  # the second message does not overtake the first
+    both.post(0, [contents])
+    assert set(both.answers(0)) == set(both.answers(1)) == {0, 1}
 
 
 def test_a_number_that_is_open_is_not_taken_twice(ends):
     both = ends()
-    post(both, 0, RECEIVE, RECEIVE)
+    both.post(0, RECEIVE, RECEIVE)
     assert "refused" in both.told[0]
 
 
@@ -210,7 +243,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     monkeypatch.setattr(hub, "MOST_HELD", 100)
     both = ends()
     for number in range(5):
-        post(both, 0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
+        both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
     assert [line["limit"] for line in both.told] == ["sent more than 0 MiB that nobody has taken yet"]
 
 
@@ -220,7 +253,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     alone = {"group": [0], "sent": [1 << 18], "received": [1 << 18], "bytes": 1 << 20, "shape": None}
     both.heard.pop(both.ranks[0])
     for number in range(6):
-        post(both, 0, operation(number, blob, **alone))
+        both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
     assert "left more than 2 MiB of what it receives unread" in [line.get("limit") for line in both.told]
 
@@ -239,23 +272,23 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
 )
 def test_a_question_that_torch_would_not_ask_is_refused(ends, request_):
     both = ends()
-    post(both, 0, question(1, "set", "word", value="word"), request_)
+    both.post(0, question(1, "set", "word", value="word"), request_)
     assert [line["rank"] for line in both.told] == [0] and "refused" in both.told[0]
 
 
 def test_the_store_is_bounded(ends):
     both = ends()
     for number in range(1 + keys.MOST_ALL // keys.MOST_BYTES):
-        post(both, 0, question(number, "set", str(number), value="x" * keys.MOST_BYTES))
+        both.post(0, question(number, "set", str(number), value="x" * keys.MOST_BYTES))
     assert [line["refused"] for line in both.told] == ["more than 64 KiB in the store"]
 
 
 def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
     both = ends()
-    post(both, 0, question(1, "wait", "a", "b"), question(2, "get", "b"))
-    post(both, 1, question(1, "add", "a", amount=2), question(2, "add", "a", amount=3))
+    both.post(0, question(1, "wait", "a", "b"), question(2, "get", "b"))
+    both.post(1, question(1, "add", "a", amount=2), question(2, "add", "a", amount=3))
     assert both.answers(0) == {} and both.answers(1)[2].meta["value"] == "5"
-    post(both, 1, question(3, "set", "b", value="there"))
+    both.post(1, question(3, "set", "b", value="there"))
     assert set(both.answers(0)) == {1, 2} and both.answers(0)[2].meta["value"] == "there"
 
 
@@ -306,7 +339,7 @@ def test_no_stream_breaks_the_hub(seed):
 @pytest.mark.parametrize(
     "module, name, weaker",
     [
-        pytest.param(hub, "_check", lambda posted: None, id="bytes of any length"),
+        pytest.param(hub.Posted, "is_here", True, id="bytes that are not here"),
         pytest.param(hub, "read_event", lambda rank, meta, size: fuzz.Random(), id="any operation"),
         pytest.param(frames, "is_text", lambda value, most: True, id="any key"),
     ],

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from grader.evidence.meter import Meter
+from grader.worlds.frames import NOT_SENT_ON
+from grader.worlds.process_group import let_send
 from grader.worlds.receives import Receives
 from grader.worlds.scenes import SCENES
 
@@ -26,6 +28,7 @@ def make_probe(node: dict, returns: Any, mark: Mark) -> Callable[[], Any]:
 
     def probe() -> Any:
         mark(f"{node['probe']} began")
+        let_send()
         time.sleep(node["seconds"])
         mark(f"{node['probe']} ended")
         return returns
@@ -305,11 +308,10 @@ def in_step(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """The same, but a rank sends a message only when the one before it has been sent on.
 
     ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the neighbour does not send on in
-    time, the ledger says so, and nobody waits any more.
+    time, a mark says so, and nobody waits any more. The hub has a rule for this: see ``steps``.
     """
-    step = Step(kwargs.pop("towards"))
+    step = Step(kwargs.pop("towards"), mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
-        step.ledger = meter.ledger
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
 
@@ -319,20 +321,20 @@ class Step:
 
     PATIENCE = 8.0  # seconds, for what takes milliseconds
 
-    def __init__(self, towards: int) -> None:
+    def __init__(self, towards: int, mark: Mark) -> None:
+        self.mark = mark
         self.rank, size = dist.get_rank(), dist.get_world_size()
         self.neighbour = self.rank + towards
         self.sends_on = 0 <= self.neighbour + towards < size
         self.sent = 0
         self.store = dist.FileStore(str(Path("..", "rendezvous").resolve()), size)
-        self.ledger: list = []
 
     def before_a_send(self) -> None:
         if self.sends_on and self.sent:
             awaited, deadline = f"sent-{self.neighbour}-{self.sent - 1}", time.monotonic() + self.PATIENCE
             while not self.store.check([awaited]):
                 if time.monotonic() > deadline:
-                    self.ledger.append(["not sent on", self.sent - 1, 0, time.monotonic()])
+                    self.mark(f"{NOT_SENT_ON} {self.sent - 1}")
                     self.sends_on = False
                     break
                 time.sleep(0.002)

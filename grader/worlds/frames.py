@@ -38,25 +38,28 @@ RETURNED = b"R"  # a call's result, and its arguments afterwards
 RAISED = b"X"  # a call raised, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 # Rank → hub → rank
-OPERATION = b"O"  # a communication, with the bytes that it sends
+OPERATION = b"O"  # a communication was started
+CONTENTS = b"C"  # the bytes that an operation sends
 STORE = b"S"  # a question to the store that the ranks of a world share
 WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, or what the store says
 
 FOR_GO, FOR_NOTHING = "go", "nothing"  # in a WAIT: the judge's sign, or the end of the world
 
-KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + STORE + WAIT + ANSWER
+KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED
-WITH_BYTES = WITH_VALUES + OPERATION + ANSWER
-
+WITH_BYTES = WITH_VALUES + CONTENTS + ANSWER
 
 # What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
 COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
 HEAVY = (COMPILER, SHAPES)
 UNFILLED = 77  # of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
-# A mark at the end of a call: a receive that nobody waits for, by its number in the order of issue.
-NEVER_AWAITED = "never awaited: receive"
+# Marks at the end of a call. The kind of an operation follows, and its number among those of this kind, in the order of issue.
+NEVER_AWAITED = "never awaited:"
+OVERWRITTEN = "overwritten before its wait:"
+# A mark of whoever waits with the next message: the number of one that the next rank did not send on. See ``report.Call.in_step``.
+NOT_SENT_ON = "not sent on:"
 
 
 class FrameError(ValueError):

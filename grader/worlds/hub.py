@@ -15,13 +15,14 @@ from grader.evidence.agreement import difference
 from grader.evidence.trail import Operation, read_event
 from grader.worlds import combine, frames
 from grader.worlds.keys import Keys
+from grader.worlds.steps import Steps
 
 MOST_HELD = 1 << 26  # bytes that wait for one rank, or for what one rank has posted to meet its counterpart
 MOST_OPEN = 50_000  # operations of a rank that are not answered yet
 MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
-Lane = tuple  # what must be equal for operations to meet
+Lane = tuple  # what operations have in common that may meet
 
 
 @dataclass
@@ -30,12 +31,18 @@ class Posted:
 
     number: int
     operation: Operation
-    blob: bytes
     pieces: list[list[int]]  # of an all-to-all: elements to each rank, and from each
+    due: int  # bytes that it sends
+    blob: bytes = b""  # these, once they are here
+    position: int = 0  # of a collective: how many its rank has issued in this group, with it
 
     @property
     def rank(self) -> int:
         return self.operation.rank
+
+    @property
+    def is_here(self) -> bool:
+        return len(self.blob) == self.due
 
 
 @dataclass
@@ -69,14 +76,23 @@ class End:
 class Hub:
     """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r."""
 
-    def __init__(self, judges: list[socket.socket], ranks: list[socket.socket], tell: Callable[[dict], None]) -> None:
-        self.size, self.tell = len(ranks), tell
+    def __init__(
+        self,
+        judges: list[socket.socket],
+        ranks: list[socket.socket],
+        tell: Callable[[dict], None],
+        steps: Steps | None = None,
+    ) -> None:
+        self.size, self.tell, self.steps = len(ranks), tell, steps or Steps()
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.counts: dict[tuple, int] = defaultdict(int)  # (rank, group) → its collectives so far
         self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
         self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)  # (group, target, tag)
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
+        self.owed: list[dict[int, Posted]] = [
+            {} for _ in range(self.size)
+        ]  # by number: what has not brought its bytes yet
         self.held = [0] * self.size
         self.unanswered: list[set[int]] = [set() for _ in range(self.size)]  # the numbers of what each rank asked for
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
@@ -109,7 +125,12 @@ class Hub:
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
         stands = all(end.is_open for end in self.ranks) and len(self.waits) == self.size
-        if stands and self.told_standstill != self.waits:
+        if stands and self.steps.withheld:
+            for rank, call, number in self.steps.lift():
+                self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
+            for lane in list(self.receives):
+                self._match(lane)
+        elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
             self.tell({"standstill": [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]})
         elif not stands:
@@ -168,6 +189,8 @@ class Hub:
                 self._on_wait(rank, frame.meta)
             elif frame.kind == frames.OPERATION:
                 self._post(self._read(rank, frame))
+            elif frame.kind == frames.CONTENTS:
+                self._on_contents(rank, frame)
             elif frame.kind == frames.STORE:
                 self._expect(rank, frame.meta.get("number"))
                 for asker, number, answer in self.keys.ask(rank, frame.meta):
@@ -208,7 +231,7 @@ class Hub:
             raise frames.FrameError("an operation of no known form")
         event = {"call": frame.meta.get("call"), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
-        posted = Posted(number, operation, frame.blob, pieces)
+        posted = Posted(number, operation, pieces, _bytes_due(operation))
         _check(posted)
         self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, event)
@@ -217,26 +240,45 @@ class Hub:
     # ——— what meets what
 
     def _post(self, posted: Posted) -> None:
-        operation = posted.operation
-        self.held[posted.rank] += len(posted.blob)
-        if self.held[posted.rank] > MOST_HELD:
+        """Put an operation where others can meet it."""
+        operation, lane = posted.operation, _lane(posted.operation)
+        if posted.due:
+            self.owed[posted.rank][posted.number] = posted
+        if operation.kind == "send":
+            self.sends[lane].append(posted)
+            if self.steps.note_sent(operation):
+                for other in [other for other in self.receives if other[2] == operation.rank]:
+                    self._match(other)
+        elif operation.kind == "recv":
+            self.receives[lane].append(posted)
+        else:
+            self.counts[posted.rank, lane] += 1
+            posted.position = self.counts[posted.rank, lane]
+            self.collectives[lane, posted.position][posted.rank] = posted
+        self._meet(posted)
+
+    def _on_contents(self, rank: int, frame: frames.Frame) -> None:
+        """Take the bytes of an operation. Raises FrameError where none waits for them, or they are too many or too few."""
+        number = frame.meta.get("number")
+        posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
+        if posted is None or len(frame.blob) != posted.due:
+            raise frames.FrameError("bytes that no operation has told of")
+        posted.blob = frame.blob
+        self.held[rank] += posted.due
+        if self.held[rank] > MOST_HELD:
             self.tell({"limit": f"sent more than {MOST_HELD >> 20} MiB that nobody has taken yet"})
             return
-        group = (tuple(operation.group), operation.group_name)
-        if operation.kind == "send":
-            self.sends[group, operation.peer, operation.tag].append(posted)
-            self._match((group, operation.peer, operation.tag))
-        elif operation.kind == "recv":
-            self.receives[group, operation.rank, operation.tag].append(posted)
-            self._match((group, operation.rank, operation.tag))
-        else:
-            position = self.counts[posted.rank, group]
-            self.counts[posted.rank, group] += 1
-            together = self.collectives[group, position]
-            together[posted.rank] = posted
-            if len(together) == len(operation.group):
-                del self.collectives[group, position]
-                self._collect([together[rank] for rank in operation.group])
+        self._meet(posted)
+
+    def _meet(self, posted: Posted) -> None:
+        """Answer what this operation, or its bytes, complete."""
+        lane = _lane(posted.operation)
+        if posted.operation.kind in ("send", "recv"):
+            return self._match(lane)
+        together = self.collectives[lane, posted.position]
+        if len(together) == len(posted.operation.group) and all(other.is_here for other in together.values()):
+            del self.collectives[lane, posted.position]
+            self._collect([together[rank] for rank in posted.operation.group])
 
     def _match(self, lane: Lane) -> None:
         """Give each receive, in order, the earliest message that it may take."""
@@ -244,17 +286,17 @@ class Hub:
         for receive in self.receives[lane]:
             peer = receive.operation.peer
             send = next((s for s in sends if peer in (None, s.rank)), None)
-            if send is None or not self._fits(send, receive):
+            if send is None or not send.is_here or not _fits(send, receive) or self._is_withheld(send, receive):
                 waiting.append(receive)
                 continue
+            self.steps.note_received(receive.operation, send.rank)
             sends.remove(send)
             self._answer(send, b"")
             self._answer(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
 
-    @staticmethod
-    def _fits(send: Posted, receive: Posted) -> bool:
-        return (send.operation.elements, send.operation.dtype) == (receive.operation.elements, receive.operation.dtype)
+    def _is_withheld(self, send: Posted, receive: Posted) -> bool:
+        return self.steps.withholds(receive.operation, send.rank, self.size)
 
     def _collect(self, together: list[Posted]) -> None:
         """A collective that all its ranks have joined. Where they disagree, nobody gets an answer."""
@@ -284,8 +326,23 @@ class Hub:
             self.tell({"limit": f"left more than {MOST_HELD >> 20} MiB of what it receives unread"})
 
 
+def _lane(operation: Operation) -> Lane:
+    """Return what operations have in common that may meet."""
+    group = (tuple(operation.group), operation.group_name)
+    if operation.kind == "send":
+        return (*group, operation.peer, operation.tag)
+    if operation.kind == "recv":
+        return (*group, operation.rank, operation.tag)
+    return group
+
+
+def _fits(send: Posted, receive: Posted) -> bool:
+    """Return whether a message is what a receive expects."""
+    return (send.operation.elements, send.operation.dtype) == (receive.operation.elements, receive.operation.dtype)
+
+
 def collect(together: list[Posted]) -> list[bytes] | None:
-    """What each rank of a collective gets, in the order of the group; None where what they have sent does not fit together."""
+    """Return what each rank of a collective gets, in the order of the group; None if what they have sent does not fit together."""
     first, n = together[0].operation, len(together)
     blobs = [posted.blob for posted in together]
     root = first.group.index(first.root) if first.root in first.group else 0
@@ -323,8 +380,15 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
     return [b"".join(parts[i][j] for i in range(n)) for j in range(n)]
 
 
+def _bytes_due(operation: Operation) -> int:
+    """Return how many bytes a rank sends for its part in an operation."""
+    if operation.kind in ("broadcast", "scatter"):
+        return operation.bytes if operation.root == operation.rank else 0
+    return 0 if operation.kind in ("recv", "barrier") else operation.bytes
+
+
 def _check(posted: Posted) -> None:
-    """Raise FrameError where an operation's bytes are not those of the tensors that it tells of."""
+    """Raise FrameError where an operation's counts are not those of the tensors that it tells of."""
     operation, pieces = posted.operation, posted.pieces
     n = len(operation.group) if operation.kind == "all_to_all" else 0
     proper = (
@@ -335,9 +399,6 @@ def _check(posted: Posted) -> None:
     )
     if not proper:
         raise frames.FrameError("an operation without proper pieces")
-    sends = operation.kind not in ("recv", "barrier")
-    if operation.kind in ("broadcast", "scatter"):
-        sends = operation.root == operation.rank
     others = [other for other in (operation.peer, operation.root) if other is not None]
     if not set(others) <= set(operation.group):
         raise frames.FrameError("an operation with a rank that is not in its group")
@@ -346,5 +407,3 @@ def _check(posted: Posted) -> None:
         raise frames.FrameError("an operation without proper pieces")
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
         raise frames.FrameError("an operation without a proper dtype")
-    if len(posted.blob) != (operation.bytes if sends else 0):
-        raise frames.FrameError("an operation that does not bring the bytes which it tells of")

@@ -22,6 +22,7 @@ from grader.worlds import confinement, ending, place, platform, removal, sweep
 from grader.worlds.excess import Bounds
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
+from grader.worlds.steps import Steps
 
 LOOK_EVERY = 0.1  # seconds
 STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a keeper
@@ -49,7 +50,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     users = place.users(world["size"], os.getpid()) if confinement.TIERS[tier].uid else set()
     ranks: dict[int, int] = {}
     everyone: set[int] = set()
-    hub, descriptors = _hub(judge, descriptors) if world.get("network") == "hub" else (None, descriptors)
+    hub, descriptors = _hub(judge, descriptors, world) if world.get("network") == "hub" else (None, descriptors)
     try:
         bounds = Bounds(world)
         for own, home in zip(descriptors, place.prepare(world, tier)):
@@ -76,11 +77,11 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             removal.remove(world["folder"])
 
 
-def _hub(judge: socket.socket, descriptors: list[list[int]]) -> tuple[Hub, list[list[int]]]:
-    """The world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
+def _hub(judge: socket.socket, descriptors: list[list[int]], world: dict) -> tuple[Hub, list[list[int]]]:
+    """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
-    hub = Hub(judges, [mine for mine, _ in pairs], partial(_tell, judge))
+    hub = Hub(judges, [mine for mine, _ in pairs], partial(_tell, judge), Steps(world.get("in_step", [])))
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 

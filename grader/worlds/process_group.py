@@ -9,7 +9,9 @@ arrives as what it was before. What arrives is there once somebody has waited fo
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from grader.evidence.meter import METERS
-from grader.evidence.recorder import REDUCTIONS
-from grader.worlds import frames
-from grader.worlds.combine import ITEMSIZES
+from grader.evidence.recorder import REDUCTIONS, member
+from grader.worlds import combine, frames
 from grader.worlds.wire import NOTHING, Wire
 
 Tensors = Sequence[torch.Tensor]
@@ -35,39 +36,96 @@ class Network:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
         self.store: dist.Store | None = None
-        self.receives: list[list[bool]] = []  # of this call: whether somebody has taken what arrived
+        self.issued: list[Issued] = []  # in this call
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
 
-    def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
+    def ask(self, kind: bytes, content: dict) -> int:
         """Send an operation or a question, and return the number that its answer will have."""
         number = next(self.numbers)
-        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
+        self.wire.send(kind, {**self.current, "number": number, **content})
         return number
 
-    def never_awaited(self) -> list[int]:
-        """Which receives of this call nobody has waited for, by their order; and forget them all."""
-        receives, self.receives = self.receives, []
-        return [number for number, (was_taken,) in enumerate(receives) if not was_taken]
+    def end_call(self) -> list[str]:
+        """Return the marks of operations that nobody waited for, or whose memory was overwritten before, and forget them all.
+
+        The memory that such an operation has not sent yet belongs to the caller again. So it sends what nobody can compute with.
+        """
+        issued, self.issued = self.issued, []
+        marks, counts = [], Counter()
+        for operation in issued:
+            number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
+            if not operation.was_awaited:
+                marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
+            if operation.was_overwritten:
+                marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
+        for contents in list(self.wire.owed.values()):
+            contents.spoil()
+        self.wire.pay()
+        return marks
+
+
+@dataclass
+class Issued:
+    """What is remembered of an operation to the end of its call."""
+
+    kind: str
+    was_awaited: bool = False
+    was_overwritten: bool = False
+
+
+class MemoryInUse:
+    """The memory that an operation sends. Read when its rank next waits: whoever overwrites it before sends something else.
+
+    Where the operation also writes there, as an all-reduce does, it is read at once.
+    """
+
+    def __init__(self, sent: Tensors, landing: Tensors) -> None:
+        self.sent, self.is_spoiled = list(sent), False
+        places = {tensor.untyped_storage().data_ptr() for tensor in landing}
+        is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
+        self.early = self._now() if is_in_place else None
+        self.kept: bytes | None = None
+
+    def _now(self) -> bytes:
+        return b"".join(map(_raw, self.sent))
+
+    def read(self, keep: bool) -> bytes:
+        """Return what is to be sent; ``keep`` it to compare it with what is there later."""
+        blob = self._now() if self.early is None else self.early
+        if self.is_spoiled:
+            return combine.unfilled(blob, _dtype(self.sent[0]))
+        self.kept = blob if keep and self.early is None else None
+        self.early = None
+        return blob
+
+    def spoil(self) -> None:
+        """Have numbers sent that nobody can compute with: the memory belongs to somebody else."""
+        self.is_spoiled = True
+
+    def was_overwritten(self) -> bool:
+        """Return whether the memory holds something else than what was sent."""
+        return self.kept is not None and self.kept != self._now()
 
 
 class HubWork(dist.Work):
     """An operation under way."""
 
-    def __init__(self, network: Network, kind: str, number: int, sent: Tensors, landing: Tensors, output: Any) -> None:
+    def __init__(
+        self, network: Network, issued: Issued, number: int, memory: MemoryInUse | None, landing: Tensors, output: Any
+    ) -> None:
         super().__init__()
-        self.sent = list(sent)  # in use until somebody has waited, as with every backend
         self.network, self.number, self.landing, self.output = network, number, list(landing), output
-        self.is_message, self.was_awaited = kind in ("send", "recv"), False
-        self.was_taken = [False]
+        self.issued, self.memory = issued, memory
+        self.was_awaited = self.was_polled = False
         self.lock = threading.Lock()
         self.answer: frames.Frame | None = None
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.is_message and self.was_awaited:  # for the second time, which with gloo never ends
+        if self.was_awaited and self.issued.kind in ("send", "recv"):  # for the second time, which with gloo never ends
             self.network.wire.take(NOTHING)
         self._take()
-        self.was_awaited, self.sent = True, []
+        self.was_awaited = True
         return True
 
     def _take(self) -> bool:
@@ -75,11 +133,18 @@ class HubWork(dist.Work):
         with self.lock:
             if self.answer is None:
                 answer = self.network.wire.take(self.number)
+                if self.memory:
+                    self.issued.was_overwritten = self.memory.was_overwritten()
+                    self.memory = None  # no longer in use
                 _fill(self.landing, answer.blob)
-                self.answer, self.was_taken[0] = answer, True
+                self.answer, self.issued.was_awaited = answer, True
         return True
 
     def is_completed(self) -> bool:
+        """Return whether it is. The first look moves nothing: a program that looks only once has not waited."""
+        if self.answer is None and self.was_polled:
+            self.network.wire.pay()
+        self.was_polled = True
         return self.answer is not None or self.network.wire.has(self.number) and self._take()
 
     def is_success(self) -> bool:
@@ -253,9 +318,7 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("send", tensors, [], peer=peer, tag=tag)
 
     def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
-        work = self._issue("recv", [], tensors, peer=peer, tag=tag)
-        self.network.receives.append(work.was_taken)
-        return work
+        return self._issue("recv", [], tensors, peer=peer, tag=tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
         return self.recv(tensors, None, tag)
@@ -287,14 +350,14 @@ class HubGroup(dist.ProcessGroup):
         _check(kind, [*sent, *landing])
         content = {
             "kind": kind,
-            "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+            "dtype": _dtype(tensors[0]) if tensors else None,
             "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
             "sent": [t.numel() for t in sent][:CUT],
             "received": [t.numel() for t in landing][:CUT],
             "bytes": sum(t.nbytes for t in tensors),
             "reduction": reduction,
-            "peer": None if peer is None else _member(group, peer, kind),
-            "root": None if root is None else _member(group, root, kind),
+            "peer": None if peer is None else member(group, peer, kind),
+            "root": None if root is None else member(group, root, kind),
             "tag": tag,
             "group": group,
             "group_name": self._name,
@@ -302,17 +365,27 @@ class HubGroup(dist.ProcessGroup):
             **dict(zip(("file", "line", "function"), self.network.caller())),
             "main_thread": threading.current_thread() is threading.main_thread(),
         }
-        blob = b"" if silent else b"".join(map(_raw, sent))
-        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
+        memory = MemoryInUse(sent, landing) if sent and not silent else None
+        issued = Issued(kind)
+        self.network.issued.append(issued)
+        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]})
+        if memory and content["bytes"]:
+            self.network.wire.owed[number] = memory
         if kind != "broadcast" or silent:
             _unfill(landing)
-        return HubWork(self.network, kind, number, sent, landing, list(landing) if output is None else output)
+        return HubWork(self.network, issued, number, memory, landing, list(landing) if output is None else output)
 
 
 def install(network: Network) -> None:
     """Put the hub in the place of gloo, for all groups that this process makes."""
     HubGroup.network = network
     c10d.ProcessGroupGloo = HubGroup
+
+
+def let_send() -> None:
+    """Send what this rank has started to send, as a network of one's own would while its rank computes."""
+    if hasattr(HubGroup, "network"):
+        HubGroup.network.wire.pay()
 
 
 def _reduction(opts: Any) -> str:
@@ -340,10 +413,14 @@ def _check(kind: str, tensors: Tensors) -> None:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
         if _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
-        if str(tensor.dtype).removeprefix("torch.") not in ITEMSIZES:
+        if _dtype(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError(f"{kind}: the tensors differ in their dtype")
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _last(tensor: torch.Tensor) -> int:
@@ -377,14 +454,3 @@ def _unfill(landing: Tensors) -> None:
     for tensor in landing:
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
         flat.fill_(float("nan") if tensor.is_floating_point() else frames.UNFILLED)
-
-
-def _member(group: list[int], number: int, kind: str) -> int:
-    """The rank behind a number in its group.
-
-    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its own.
-    """
-    if not 0 <= number < len(group):
-        way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
-        raise IndexError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
-    return group[number]

@@ -139,12 +139,16 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
             before = tensors.originals(args), tensors.originals(kwargs)
             try:
                 function = _find(call["function"], stage)
+                if call["driver"] == "in_step":
+                    kwargs = {**kwargs, "towards": call["in_step"]}
                 result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
-                for number in network.never_awaited() if network else ():
-                    mark(f"{frames.NEVER_AWAITED} {number}")
+                for hazard in network.end_call() if network else ():
+                    mark(hazard)
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
             except BaseException as error:
+                if network:
+                    network.end_call()
                 wire.send(frames.RAISED, {"call": index, **_describe(error, stage)})
                 if not call["may_raise"]:
                     return

@@ -21,9 +21,8 @@ class Receives:
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
-        self.landed: dict[int, tuple] = (
-            {}
-        )  # by its work's id: the work, kept alive, its number, where it lands, where it belongs
+        # By its work's id: the work, kept alive, its number, where it lands, where it belongs.
+        self.landed: dict[int, tuple] = {}
         self.count = 0
 
     def __enter__(self) -> None:
@@ -39,7 +38,7 @@ class Receives:
         for owner, name, method in self.theirs:
             setattr(owner, name, method)
         for _, number, _, _ in self.landed.values():
-            self.mark(f"{NEVER_AWAITED} {number}")
+            self.mark(f"{NEVER_AWAITED} recv {number}")
         self.kept += self.landed.values()
 
     def _receiving(self, receive: Callable) -> Callable:
@@ -47,9 +46,8 @@ class Receives:
             number, self.count = self.count, self.count + 1
             if any(tensor.is_cuda for tensor in tensors):
                 return receive(group, tensors, *rest)
-            landing = [
-                torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors
-            ]  # gloo looks at strides
+            # gloo looks at strides.
+            landing = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors]
             work = receive(group, landing, *rest)
             with torch.no_grad():
                 for tensor in tensors:

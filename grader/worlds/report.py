@@ -38,6 +38,9 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     holds: dict[int, Hold] = field(default_factory=dict)
+    in_step: int = (
+        0  # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
+    )
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 

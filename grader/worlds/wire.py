@@ -3,11 +3,18 @@
 import os
 import socket
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from grader.worlds import frames
 
 GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING  # what a thread may wait for, beside the answer to an operation
+
+
+class Contents(Protocol):
+    """What an operation sends, read as late as it may be: when its rank next waits for something."""
+
+    def read(self, keep: bool) -> bytes:
+        """Return it; ``keep`` is for comparing it later with what is there then."""
 
 
 class Wire:
@@ -25,9 +32,10 @@ class Wire:
         self.is_read = False  # by a thread that waits
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False
+        self.owed: dict[int, Contents] = {}  # by the operation's number
 
     def first(self) -> frames.Frame:
-        """The judge's first frame, which also tells the nonce."""
+        """Wait for the judge's first frame, which also tells the nonce, and return it."""
         while not (found := self._read()):
             pass
         return found[GO]
@@ -44,8 +52,18 @@ class Wire:
         with self.lock:
             self.socket.sendall(packed)
 
+    def pay(self, awaited: Any = None) -> None:
+        """Send the contents that are owed, as they are now. ``awaited`` is the operation that somebody begins to wait for."""
+        while self.owed:
+            try:
+                number, contents = self.owed.popitem()
+            except KeyError:  # another thread was quicker
+                return
+            self.send(frames.CONTENTS, {"number": number}, contents.read(keep=number != awaited))
+
     def take(self, key: Any) -> frames.Frame:
-        """Wait for the answer to an operation, by its number, or for the judge's sign to go on."""
+        """Wait for the answer to an operation, by its number, or for the judge's sign to go on; return it."""
+        self.pay(key)
         with self.changed:
             self._begin_to_wait(key)
             while key not in self.arrived:
@@ -73,14 +91,14 @@ class Wire:
             self.send(frames.WAIT, {"for": list(self.waits.values())})
 
     def has(self, key: Any) -> bool:
-        """Whether ``take`` would return at once."""
+        """Return whether ``take`` would return at once."""
         with self.changed:
             if key not in self.arrived and not self.is_read:
                 self.arrived |= self._read(socket.MSG_DONTWAIT)
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
-        """What arrives, by what waits for it. The process ends when nobody is at the other end."""
+        """Return what has arrived, by the key that ``take`` knows it by. End the process when nobody is at the other end."""
         try:
             data = self.socket.recv(1 << 18, flags)
         except BlockingIOError:

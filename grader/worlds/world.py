@@ -136,6 +136,7 @@ class World:
         try:
             asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
             asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
+            asked["in_step"] = [call.in_step for call in self.calls]
             self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
         finally:
             for descriptor in theirs:
@@ -148,7 +149,8 @@ class World:
             meta["calls"] = [
                 {
                     "function": call.function,
-                    "driver": call.driver,
+                    "driver": "in_step" if call.in_step and self.network == "gloo" else call.driver,
+                    "in_step": call.in_step,
                     "may_raise": call.may_raise,
                     "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
                 }
@@ -208,6 +210,9 @@ class World:
                 self.report.grader_fault = line["fault"]
             elif "standstill" in line:
                 self.standstill = line["standstill"]
+            elif "not_sent_on" in line:
+                rank, call, number, at = line["not_sent_on"]
+                self.report.ranks[rank].trail.append(Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at))
             elif "refused" in line:
                 self.report.ranks[line["rank"]].refused = line["refused"]
             elif "limit" in line and not self.report.ending:
