@@ -31,6 +31,18 @@ def server(_run: dict) -> Server:
 
 
 @pytest.fixture
+def on_gloo(monkeypatch) -> None:
+    """Have gloo carry what ranks communicate."""
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")
+
+
+@pytest.fixture
+def on_hub(monkeypatch) -> None:
+    """Have the hub carry what ranks communicate."""
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "hub")
+
+
+@pytest.fixture
 def grounds() -> Iterator[Path]:
     """A folder that ranks can pass through, whoever they are: pytest's own is closed to strangers."""
     with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:

@@ -1,6 +1,7 @@
 """What ranks may not do, tier by tier, and what they are told when they meet a bound."""
 
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -417,6 +418,53 @@ def test_a_right_value_that_came_by_no_communication_is_no_answer(submit, functi
         return run.returns([3.0, 3.0], [3.0, 3.0])
     with pytest.raises(CheckFailed, match="rank 0 has the right result, and has communicated nothing"):
         run.returns([3.0, 3.0], [3.0, 3.0])
+
+
+OTHER_WAYS = {
+    "a socket": "socket.socket()",
+    "a socket of no file": "socket.socket(socket.AF_UNIX)",
+    "a pair's connect": "socket.socketpair()[0].connect('\\0name')",
+    "a semaphore": "made(libc.semget(0, 1, 0o600))",
+    "a queue of messages": "made(libc.msgget(0, 0o600))",
+    "a named queue": "made(libc.mq_open(b'/lockstep', 0o102, 0o600, None))",
+    "its neighbour's memory": "made(libc.syscall(CALLS['process_vm_readv'], os.getppid(), None, 0, None, 0, 0))",
+    "a tracer": "made(libc.ptrace(16, os.getppid(), 0, 0))",
+    "a process's descriptor": "os.pidfd_open(os.getpid())",
+    "a namespace": "made(libc.unshare(0x10000000))",
+    "a ring": "made(libc.syscall(CALLS['io_uring_setup'], 1, bytes(120)))",
+    "a key": "made(libc.syscall(CALLS['keyctl'], 0, -3, 0))",
+    "events of the processor": "made(libc.syscall(CALLS['perf_event_open'], bytes(120), 0, -1, -1, 0))",
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
+    """Each works with gloo here, or is refused for another reason than that it is."""
+    if not syscalls.can_refuse():
+        pytest.skip("no filter of system calls for this machine")
+    world = submit(f"""
+        import ctypes, socket
+        libc = ctypes.CDLL(None, use_errno=True)
+        CALLS = {syscalls.CONNECTING[platform.machine()]!r}
+        def made(number):
+            if number < 0:
+                raise OSError(ctypes.get_errno(), "not made")
+        def broken():
+            try:
+                {OTHER_WAYS[way]}
+            except OSError as error:
+                return error.errno
+            return "it works"
+        """)
+    assert told(world, "broken") == str(errno.EPERM)
+
+
+def test_ranks_share_no_file_where_the_hub_connects_them(submit, on_hub):
+    world = submit("""
+        def broken():
+            return os.path.exists("../rendezvous")
+        """)
+    assert told(world, "broken") == "False"
 
 
 def segments() -> set[str]:

@@ -148,7 +148,7 @@ def test_reductions_that_differ_silently(submit):
     assert "disagree about the reduction" in message and "all-reduce (max)" in message
 
 
-def test_right_values_by_luck_are_not_right(submit):
+def test_right_values_by_luck_are_not_right(submit, on_gloo):
     world = submit("""
         def broken(x):
             dist.all_reduce(torch.zeros(4), op=dist.ReduceOp.MAX if dist.get_rank() == 0 else dist.ReduceOp.SUM)

@@ -18,7 +18,7 @@ def in_turn_on_two_ranks(world, holds=HELD):
     return ended.at <= began.at
 
 
-def test_an_action_lasts_until_the_others_stand_still(submit):
+def test_an_action_lasts_until_the_others_stand_still(submit, on_gloo):
     world = submit("""
         def turns(action):
             for turn in range(dist.get_world_size()):

@@ -283,6 +283,33 @@ def test_the_store_is_bounded(ends):
     assert [line["refused"] for line in both.told] == ["more than 64 KiB in the store"]
 
 
+@pytest.mark.parametrize(
+    "asked, is_refused",
+    [
+        (question(0, "set", "x", value="1"), False),
+        (question(0, "set", "x", value="2"), True),
+        (question(0, "add", "x", amount=1), False),
+        (question(0, "add", "x", amount=2), True),
+        (question(0, "compare_set", "x", expected="", value=""), True),
+        (question(0, "delete", "x"), True),
+        (question(0, "count"), True),
+        (question(0, "check", "x"), False),
+        ([(frames.STORE, {"call": 0, "number": 0, "do": [], "keys": ["x"]}, b"")], True),
+    ],
+)
+def test_the_store_takes_no_values_from_a_rank_that_has_begun(ends, asked, is_refused):
+    both, mark = ends(), [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")]
+    both.post(0, mark, asked)
+    assert bool(both.told) == is_refused == (both.answers(0) == {})
+
+
+def test_a_rank_that_has_begun_may_not_ask_the_store_for_ever(ends, monkeypatch):
+    monkeypatch.setattr(keys, "MOST_QUESTIONS", 3)
+    both, mark = ends(), [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")]
+    both.post(0, mark, *(question(number, "check", "x") for number in range(4)))
+    assert set(both.answers(0)) == {0, 1, 2} and "more than 3 questions" in both.told[0]["refused"]
+
+
 def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
     both = ends()
     both.post(0, question(1, "wait", "a", "b"), question(2, "get", "b"))

@@ -22,7 +22,7 @@ def test_a_held_rank_is_let_go_when_the_other_one_waits_for_it(submit):
 
 
 @LINUX
-def test_whoever_does_not_wait_is_too_early_every_time(submit):
+def test_whoever_does_not_wait_is_too_early_every_time(submit, on_gloo):
     world = submit("def broken(x):\n    dist.all_reduce(x, async_op=True)\n    return x.clone()\n")
     for run in world(2, *[call("collectives.broken", X, holds=LATE)] * 8):
         assert run.values()[0].tolist() == X.tolist()

@@ -98,6 +98,7 @@ class Hub:
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
         self.keys = Keys()
+        self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
                 end.socket.setblocking(False)
@@ -193,11 +194,12 @@ class Hub:
                 self._on_contents(rank, frame)
             elif frame.kind == frames.STORE:
                 self._expect(rank, frame.meta.get("number"))
-                for asker, number, answer in self.keys.ask(rank, frame.meta):
+                for asker, number, answer in self.keys.ask(rank, frame.meta, rank in self.begun):
                     self._write(asker, {"to": number, **answer})
             elif frame.kind == frames.EVENT:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation told to the judge, past the hub")
+                self.begun.add(rank)
                 self._pass_on(rank, frame.kind, frame.meta | {"at": monotonic_ns()})
             else:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)

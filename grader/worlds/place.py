@@ -12,7 +12,7 @@ from grader.worlds import confinement
 @dataclass(frozen=True)
 class Place:
     folder: str  # the rank's own, and its working directory
-    rendezvous: str
+    rendezvous: str  # a file that all ranks of the world may write to; none where the hub connects them
     stage: str
     device: str
     tier: str
@@ -24,7 +24,10 @@ class Place:
         os.environ["TMPDIR"] = os.environ["HOME"] = self.folder
         tempfile.tempdir = None  # decided anew
         tier = confinement.TIERS[self.tier]
-        confinement.enter(tier, self.user, [self.stage], [self.folder, self.rendezvous], self.device)
+        writable = [self.folder]
+        if self.rendezvous:
+            writable.append(self.rendezvous)
+        confinement.enter(tier, self.user, [self.stage], writable, self.device)
 
 
 def users(size: int, keeper: int) -> set[int]:
@@ -37,11 +40,13 @@ def prepare(world: dict, tier: str) -> list[Place]:
     own = confinement.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        rendezvous = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
         if own:  # strangers to each other, and to whoever owns the folder
             os.fchmod(inside, 0o711)
-            os.fchmod(rendezvous, 0o666)
-        os.close(rendezvous)
+        if world.get("network") != "hub":
+            rendezvous = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+            if own:
+                os.fchmod(rendezvous, 0o666)
+            os.close(rendezvous)
         return [_make(world, tier, rank, inside) for rank in range(world["size"])]
     finally:
         os.close(inside)
@@ -54,7 +59,8 @@ def _make(world: dict, tier: str, rank: int, inside: int) -> Place:
     if confinement.TIERS[tier].uid:
         os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
     folder = Path(world["folder"])
-    return Place(str(folder / name), str(folder / "rendezvous"), world["stage"], world["device"], tier, user)
+    rendezvous = "" if world.get("network") == "hub" else str(folder / "rendezvous")
+    return Place(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
 
 
 def refusal(stage: str, engine: Path) -> str:

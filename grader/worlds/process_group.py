@@ -141,11 +141,14 @@ class HubWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it is. The first look moves nothing: a program that looks only once has not waited."""
-        if self.answer is None and self.was_polled:
-            self.network.wire.pay()
-        self.was_polled = True
-        return self.answer is not None or self.network.wire.has(self.number) and self._take()
+        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck."""
+        if self.answer is not None:
+            return True
+        if not self.was_polled:
+            self.was_polled = True
+            return False
+        self.network.wire.pay()
+        return self.network.wire.has(self.number) and self._take()
 
     def is_success(self) -> bool:
         return self.is_completed()

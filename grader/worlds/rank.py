@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
-from grader.worlds import drivers, frames, platform, tensors
+from grader.worlds import drivers, frames, platform, syscalls, tensors
 from grader.worlds.place import Place
 from grader.worlds.process_group import Network, install
 from grader.worlds.store import HubStore
@@ -99,6 +99,8 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
         timeout=PATIENCE,
         **({"device_id": device} if device.type == "cuda" else {}),
     )
+    if network:
+        syscalls.cut_off()
     held: list = []  # the mark before which this rank has to wait for a sign from the judge, and how long after that
     there = {name for name in frames.HEAVY if name in sys.modules}
 

@@ -49,7 +49,6 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         from grader.worlds import probe
 
         facts["tier"], facts["failed"] = probe.best(Path(engine))
-    facts["gaps"] = confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi())
     start = keeper.fork_rank if facts["way"] == "fork" else keeper.spawn_rank
     keepers = Keepers(facts["tier"], requests)
     while True:
@@ -210,11 +209,15 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
             "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
         )
         facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
-    if not request.get("tiers") or facts["way"] != "fork":
-        return {}
-    from grader.worlds import probe
+    from grader.worlds import confinement, syscalls
 
-    return {"tiers": probe.all_that_work(engine)}
+    is_cut_off = request["network"] == "hub" and syscalls.can_refuse()
+    more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), is_cut_off)}
+    if request.get("tiers") and facts["way"] == "fork":
+        from grader.worlds import probe
+
+        more["tiers"] = probe.all_that_work(engine)
+    return more
 
 
 def _start_world(

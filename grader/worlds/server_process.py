@@ -31,6 +31,14 @@ class WorldsUnavailable(RuntimeError):
     """Ranks cannot be started on this machine: nothing can be graded."""
 
 
+def network() -> str:
+    """Return what carries the operations of ranks on CPUs: gloo, or the hub where ``LOCKSTEP_NETWORK`` asks for it."""
+    asked = os.environ.get("LOCKSTEP_NETWORK") or "gloo"
+    if asked not in ("gloo", "hub"):
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are gloo and hub")
+    return asked
+
+
 def way_to_start() -> str:
     """fork where it is safe, else spawn; ``LOCKSTEP_START`` overrides. macOS's frameworks do not survive a fork."""
     return os.environ.get("LOCKSTEP_START") or ("fork" if sys.platform.startswith("linux") else "spawn")
@@ -124,7 +132,7 @@ class Server:
         ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier`` how ranks are confined, and
         ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
         """
-        with self.request({"hello": True, **more}) as connection:
+        with self.request({"hello": True, "network": network(), **more}) as connection:
             connection.settimeout(SECONDS)
             try:
                 answer = connection.makefile().readline()

@@ -1,8 +1,10 @@
-"""System calls that a rank does without: those that give memory which no process is charged with.
+"""System calls that a rank does without, refused to it by a filter of the kernel's (seccomp), for good.
 
-A file of ``memfd_create`` and a segment of ``shmget`` lie in memory until they are gone. Pages of them that no process has mapped are
-in nobody's account, and a descriptor of one may hide in the queue of a socket. The calls fail as on a kernel that lacks them, so that
-libraries fall back on something else.
+Some give memory which no process is charged with: a file of ``memfd_create`` and a segment of ``shmget`` lie in memory until they
+are gone. Pages of them that no process has mapped are in nobody's account, and a descriptor of one may hide in the queue of a socket.
+These fail as on a kernel that lacks them, so that libraries fall back on something else.
+
+Others lead to another process: a rank whose operations go through the hub has no use for them.
 """
 
 import contextlib
@@ -11,14 +13,40 @@ import errno
 import os
 import platform
 import struct
+import sys
+from collections.abc import Iterable
 
 PR_SET_DUMPABLE = 4
 SECCOMP_SET_MODE_FILTER = 1
 SPEC_ALLOW = 1 << 2  # without this flag, kernels before 5.16 slow the whole process down
-# By machine: the number of its call interface, of seccomp(2), and of what is refused: memfd_create, memfd_secret, shmget; and prctl.
-MACHINES = {
-    "x86_64": (0xC000003E, 317, (319, 447, 29), 157),
-    "aarch64": (0xC00000B7, 277, (279, 447, 194), 167),
+# By machine: the number of its call interface, of seccomp(2) and of prctl(2).
+MACHINES = {"x86_64": (0xC000003E, 317, 157), "aarch64": (0xC00000B7, 277, 167)}
+# The numbers of system calls, by machine.
+UNCHARGED = {
+    "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29},
+    "aarch64": {"memfd_create": 279, "memfd_secret": 447, "shmget": 194},
+}
+CONNECTING = {
+    "x86_64": {
+        **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
+        **{"msgget": 68, "semget": 64, "mq_open": 240},
+        **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
+        **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
+        **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155},
+        **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},  # would do all of that unseen
+        **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
+        **{"add_key": 248, "request_key": 249, "keyctl": 250},
+    },
+    "aarch64": {
+        **{"socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242},
+        **{"msgget": 186, "semget": 190, "mq_open": 180},
+        **{"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272},
+        **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 265},
+        **{"unshare": 97, "setns": 268, "mount": 40, "pivot_root": 41},
+        **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
+        **{"bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
+        **{"add_key": 217, "request_key": 218, "keyctl": 219},
+    },
 }
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besides
 
@@ -29,20 +57,38 @@ ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
 def refuse() -> bool:
-    """Refuse these calls to this process, and to what it starts, for good; return whether that works here.
+    """Refuse memory that nobody is charged with to this process, and to what it starts; return whether that works here.
 
     It can no longer hide from the process that watches it, either: that looks at its open files.
     """
-    if platform.machine() not in MACHINES:
+    if not can_refuse():
         return False
-    interface, seccomp, refused, prctl = MACHINES[platform.machine()]
+    _, _, prctl = MACHINES[platform.machine()]
+    fail = (RETURN, 0, 0, FAIL | errno.ENOSYS)
+    hiding = [(EQUAL, 0, 3, prctl), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 0, 1, PR_SET_DUMPABLE), fail]
+    return _install([*_refused(UNCHARGED[platform.machine()].values(), errno.ENOSYS), *hiding])
+
+
+def cut_off() -> bool:
+    """Refuse every way to another process, but the descriptors that are open; return whether that works here."""
+    return can_refuse() and _install(_refused(CONNECTING[platform.machine()].values(), errno.EPERM))
+
+
+def can_refuse() -> bool:
+    """Return whether the numbers of this machine's system calls are known."""
+    return sys.platform.startswith("linux") and platform.machine() in MACHINES
+
+
+def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
+    return [line for number in numbers for line in ((EQUAL, 0, 1, number), (RETURN, 0, 0, FAIL | error))]
+
+
+def _install(lines: list[tuple]) -> bool:
+    """Have the kernel run these lines of a filter at each system call, with its number loaded; return whether it does."""
+    interface, seccomp, _ = MACHINES[platform.machine()]
     fail = (RETURN, 0, 0, FAIL | errno.ENOSYS)
     program = [(LOAD, 0, 0, INTERFACE), (EQUAL, 1, 0, interface), fail, (LOAD, 0, 0, NUMBER)]
-    program += [(AT_LEAST, 0, 1, OTHER_INTERFACE), fail]
-    for number in refused:
-        program += [(EQUAL, 0, 1, number), fail]
-    program += [(EQUAL, 0, 3, prctl), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 0, 1, PR_SET_DUMPABLE), fail]
-    program += [(RETURN, 0, 0, ALLOW)]
+    program += [(AT_LEAST, 0, 1, OTHER_INTERFACE), fail, *lines, (RETURN, 0, 0, ALLOW)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     with contextlib.suppress(OSError):

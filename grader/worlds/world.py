@@ -19,7 +19,7 @@ from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
 from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
-from grader.worlds.server_process import ENGINE, Server, WorldsUnavailable
+from grader.worlds.server_process import ENGINE, Server, network
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
@@ -27,14 +27,6 @@ AROUND_WAITS = {
     str(ENGINE / "grader" / place)
     for place in ("evidence/waits.py", "worlds/receives.py", "worlds/process_group.py", "worlds/wire.py")
 }
-
-
-def network() -> str:
-    """What carries the operations of ranks on CPUs: gloo, or the hub where ``LOCKSTEP_NETWORK`` asks for it."""
-    asked = os.environ.get("LOCKSTEP_NETWORK") or "gloo"
-    if asked not in ("gloo", "hub"):
-        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are gloo and hub")
-    return asked
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""Programs that are right by luck on a real network, and wrong every time where the hub carries them. And right ones."""
+
+import numpy as np
+import pytest
+
+from grader.face import CheckFailed, call, each
+
+pytestmark = pytest.mark.usefixtures("on_hub")
+A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
+
+
+def verdict(submit, body: str) -> str:
+    """What becomes of two ranks that are to exchange their tensors."""
+    world = submit(f"""
+        def swap(x):
+            rank, y = dist.get_rank(), torch.empty_like(x)
+            {body}
+            return y
+        """)
+    (run,) = world(2, call("collectives.swap", each(A, B)))
+    try:
+        run.returns(B, A)
+    except CheckFailed as failure:
+        return str(failure)
+    return "right"
+
+
+RIGHT = {
+    "waits at the end": "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()",
+    "polls": """w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank)
+            while not w.is_completed(): time.sleep(0.001)""",
+    "polls for a receive": """w = dist.irecv(y, 1 - rank); s = dist.isend(x, 1 - rank)
+            while not w.is_completed() or not s.is_completed(): pass""",
+    "a batch": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]""",
+    "overwritten after its wait": """w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()
+            x.zero_()""",
+    "another part of the memory": """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank)
+            z[2:].zero_(); dist.recv(y, 1 - rank); z[2:].fill_(3); w.wait()""",
+    "by turns": """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
+            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)""",
+    "in another thread": """import threading
+            w = dist.irecv(y, 1 - rank); t = threading.Thread(target=w.wait); t.start()
+            dist.send(x, 1 - rank); t.join()""",
+    "by a future": "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank); w.get_future().wait()",
+    "a collective in place": """dist.all_reduce(y.copy_(x), async_op=True).wait()
+            y -= x""",
+    "gathered": """parts = [torch.empty_like(x) for _ in range(2)]; w = dist.all_gather(parts, x, async_op=True)
+            w.wait(); y = parts[1 - rank]""",
+    "gathered in place": """z = torch.empty(4); z[2 * rank : 2 * rank + 2] = x
+            w = dist.all_gather_into_tensor(z, z[2 * rank : 2 * rank + 2], async_op=True); w.wait(); y = z.view(2, 2)[1 - rank]""",
+}
+BY_LUCK = {
+    "no wait for the send": (
+        "dist.isend(x, 1 - rank); dist.recv(y, 1 - rank)",
+        "starts the send",
+        "never waits for it",
+    ),
+    "a look at the send": (
+        "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.is_completed()",
+        *("starts the send", "never waits for it"),
+    ),
+    "overwritten before its wait": (
+        "z = x.clone(); w = dist.isend(z, 1 - rank); dist.recv(y, 1 - rank); z.zero_(); w.wait()",
+        *("rank 0 overwrites the tensor of the send", "before it has waited"),
+    ),
+    "a collective's input overwritten": (
+        """parts, z = [torch.empty_like(x) for _ in range(2)], x.clone()
+            w = dist.all_gather(parts, z, async_op=True); dist.barrier(); z.zero_(); w.wait(); y = parts[1 - rank]""",
+        *("overwrites the tensor of the all-gather", "before it has waited"),
+    ),
+}
+WRONG = {
+    "overwritten at once": (
+        "z = x.clone(); w = dist.isend(z, 1 - rank); z.zero_(); dist.recv(y, 1 - rank); w.wait()",
+        *("expected 3, got 0",),
+    ),
+    "no wait for the receive": (
+        "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank)",
+        "starts the receive",
+        "never waits",
+    ),
+    "neither is waited for": ("dist.isend(x, 1 - rank); dist.irecv(y, 1 - rank)", "nan at [0]", "never waits for it"),
+    "no wait for a collective": (
+        """dist.all_reduce(y.copy_(x), async_op=True)
+            y = y - x""",
+        *("starts the all-reduce", "never waits for it", "async_op=True returns at once"),
+    ),
+}
+
+
+@pytest.mark.parametrize("program", RIGHT)
+def test_a_right_program_is_right(submit, program):
+    assert verdict(submit, RIGHT[program]) == "right"
+
+
+@pytest.mark.parametrize("program", BY_LUCK)
+def test_what_is_right_by_luck_is_told(submit, program):
+    body, *words = BY_LUCK[program]
+    message = verdict(submit, body)
+    assert all(word in message for word in ["The values are right, but by luck", *words]), message
+
+
+@pytest.mark.parametrize("program", WRONG)
+def test_what_would_be_wrong_one_day_is_wrong_today(submit, program):
+    body, *words = WRONG[program]
+    message = verdict(submit, body)
+    assert all(word in message for word in ["the result is wrong", *words]), message
+
+
+def test_a_send_that_is_waited_for_in_the_next_call_sends_no_numbers(submit):
+    world = submit("""
+        kept = []
+        def swap(x):
+            while kept:
+                kept.pop().wait()
+            rank, y = dist.get_rank(), torch.empty_like(x)
+            if rank == 0:
+                kept.append(dist.isend(x, 1))
+                return x
+            dist.recv(y, 0)
+            return y
+        """)
+    first, second = world(2, *[call("collectives.swap", each(A, B))] * 2)
+    for run in (first, second):
+        with pytest.raises(CheckFailed, match="rank 0 starts the send.* and never waits for it"):
+            run.returns(A, A)
