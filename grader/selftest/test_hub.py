@@ -152,6 +152,18 @@ def test_a_standstill_is_told_once_when_everybody_waits(ends):
     assert both.told == [{"standstill": []}]
 
 
+def test_a_standstill_is_told_after_all_that_was_said_before(ends):
+    """Else the judge would take a rank whose result is under way for one that has not returned."""
+    both, result = ends(), [(frames.RETURNED, {"call": 0}, bytes(1 << 21))]
+    both.heard.pop(both.judges[0])
+    both.post(0, result, wait(frames.FOR_NOTHING))
+    both.post(1, wait(frames.FOR_NOTHING))
+    assert both.told == [] and both.hub.judges[0].queue
+    both.heard[both.judges[0]] = bytearray()
+    both.settle()
+    assert both.told == [{"standstill": []}] and len(both.heard[both.judges[0]]) > 1 << 21
+
+
 def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))

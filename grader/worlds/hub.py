@@ -64,7 +64,7 @@ class End:
         """Write as much as the socket takes at once. Raises OSError where nobody is at the other end."""
         while self.queue:
             try:
-                sent = self.socket.send(self.queue[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = self.socket.send(self.queue[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             self.queued -= sent
@@ -126,14 +126,16 @@ class Hub:
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
         stands = all(end.is_open for end in self.ranks) and len(self.waits) == self.size
-        if stands and self.steps.withheld:
+        stands = stands and not any(end.queue for end in self.judges)  # what ranks said before that comes first
+        held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
+        if stands and self.steps.withheld and not held:
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
             for lane in list(self.receives):
                 self._match(lane)
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
-            self.tell({"standstill": [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]})
+            self.tell({"standstill": held})
         elif not stands:
             self.told_standstill = None
 

@@ -35,6 +35,7 @@ class Steps:
         """Count a message that a rank gets."""
         if self._is_passed_on(receive, source):
             self.received[receive.rank, receive.call] += 1
+            self.withheld.discard((receive.rank, receive.call))
 
     def withholds(self, receive: Operation, source: int, size: int) -> bool:
         """Return whether this message has to wait, and remember it."""
