@@ -141,9 +141,14 @@ class HubWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck."""
+        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck.
+
+        A send is not before somebody has waited for it, as with gloo.
+        """
         if self.answer is not None:
             return True
+        if self.issued.kind == "send":
+            return False
         if not self.was_polled:
             self.was_polled = True
             return False
