@@ -19,7 +19,7 @@ import numpy as np
 from grader.judging.compare import EXACT, Tolerance, rounding
 from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
 from grader.worlds.arrays import LAYOUTS, Leaf, Probe, Strided
-from grader.worlds.report import STANDSTILL, Call, Hold, Runner
+from grader.worlds.report import GLOO, STANDSTILL, Call, Hold, Runner
 
 __all__ = [
     "EXACT",
@@ -39,6 +39,7 @@ __all__ = [
     "call",
     "each",
     "mixed",
+    "on_gloo",
     "rounding",
     "tensor",
 ]
@@ -53,6 +54,16 @@ class Each:
 
 # Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
 OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
+
+
+def on_gloo(check: Callable) -> Callable:
+    """Have this check's ranks communicate through gloo, as they do outside of the grader.
+
+    In all other checks the grader carries what ranks on CPUs communicate: see ``worlds.hub``. One check of each problem shows that
+    what passes there also runs on a network.
+    """
+    check.__network__ = GLOO
+    return check
 
 
 def each(*values: Any) -> Each:

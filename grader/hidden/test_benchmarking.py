@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Tolerance, call, each, rounding
+from grader.face import Tolerance, call, each, on_gloo, rounding
 from grader.judging import bandwidth_truth as truth
 from grader.judging import rows as table_rows
 from grader.judging import watches
@@ -292,6 +292,7 @@ def test_median(world, rng):
 
 @number("2.2")
 @weight(0.25)
+@on_gloo
 def test_stopwatch_twice(world, rng):
     """The samples of one measurement stay as they are while another one goes on"""
     own = [float(rng.uniform(1, 2)) for _ in range(3)]

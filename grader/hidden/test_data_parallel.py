@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import LAYOUTS, Hold, Leaf, Request, Strided, Tolerance, call, each, mixed, rounding
+from grader.face import LAYOUTS, Hold, Leaf, Request, Strided, Tolerance, call, each, mixed, on_gloo, rounding
 from grader.judging import truth
 from grader.judging.training_mistakes import (
     OTHER_MEMORY,
@@ -103,6 +103,7 @@ def test_broadcast_parameters(world, rng):
 
 @number("3.2")
 @weight(0.25)
+@on_gloo
 def test_broadcast_replaces_everything(world, rng):
     """What a rank holds before has no effect, be it infinite or no number at all, as in memory that was never filled"""
     for n in (2, 3):
@@ -238,6 +239,7 @@ def _does_not_accumulate(run, gradients, n):
 
 @number("3.3")
 @weight(1.0)
+@on_gloo
 def test_step_loss_is_local(world, rng):
     """Each rank returns the loss of its own shard, and their mean is the loss of the whole batch"""
     for n in SIZES:
@@ -378,6 +380,7 @@ def test_train_state(world, rng):
 
 @number("3.4")
 @weight(1.0)
+@on_gloo
 def test_train_losses(world, rng):
     """The losses are those of the whole batch before each update, the same on every rank"""
     for n in SIZES:

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import call, each, rounding
+from grader.face import call, each, on_gloo, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import pipeline_truth
 from grader.hidden.pipeline_problem import (
@@ -84,6 +84,7 @@ def test_forward(world, rng):
 
 @number("5.2")
 @weight(0.5)
+@on_gloo
 def test_forward_saves(world, rng):
     """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
     for n in SIZES:
@@ -162,6 +163,7 @@ def test_backward_flows(world, rng):
 
 @number("5.3")
 @weight(0.5)
+@on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass with the same tensors gives the same gradients, not twice as much"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, call, each, rounding
+from grader.face import Hold, call, each, on_gloo, rounding
 from grader.hidden.pipeline_problem import NO_COUNTS, PipelineProblem, demand_messages, problems
 from grader.judging import parallel_truth, pipeline_truth, schedules
 from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
@@ -175,6 +175,7 @@ def test_run_schedule(world, rng):
 
 @number("5.5")
 @weight(0.25)
+@on_gloo
 def test_run_schedule_twice(world, rng):
     """A second step with the same tensors gives the same gradients, not twice as much; a later one leaves them alone"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import LAYOUTS, Leaf, Strided, call, each, rounding
+from grader.face import LAYOUTS, Leaf, Strided, call, each, on_gloo, rounding
 from grader.judging import parallel_truth as parts
 from grader.judging import results, truth
 
@@ -201,6 +201,7 @@ def test_forward(world, rng):
 
 @number("4.2")
 @weight(0.5)
+@on_gloo
 def test_forward_saves(world, rng):
     """Each rank saves the whole input of every layer, and its own columns of x @ W"""
     for n in (1, 2, 3):
@@ -309,6 +310,7 @@ def test_backward_input(world, rng):
 
 @number("4.3")
 @weight(0.5)
+@on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass gives the right gradients, with the same tensors or with others, and leaves the first's alone"""
     first, second = Problem(rng, 2), Problem(rng, 2)
@@ -569,6 +571,7 @@ def judge_pair(run, pair, x, upstream, trained):
 
 @number("4.4")
 @weight(0.5)
+@on_gloo
 def test_megatron_pairs_in_a_row(world, rng):
     """Three pairs, one after the other, have the gradients of six layers on a single device"""
     for n in (2, 3):

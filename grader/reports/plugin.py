@@ -10,6 +10,7 @@ import json
 import os
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -151,11 +152,21 @@ def _run() -> dict:
 @pytest.fixture
 def world(_run: dict, request: pytest.FixtureRequest) -> World:
     """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
-    return make_world(_run, request.node.stash.setdefault(SPENT, []))
+    return make_world(_run, request.node.stash.setdefault(SPENT, []), network=network_of(request.function))
 
 
-def make_world(_run: dict, spent: list[tuple[int, float]], limits: worlds.Limits = worlds.Limits()) -> World:
-    """What starts the worlds of a check. Each is noted in ``spent``."""
+def network_of(check: Callable) -> str | None:
+    """Return the network that a check asks for; None where it takes the usual one."""
+    return getattr(check, "__network__", None)
+
+
+def make_world(
+    _run: dict,
+    spent: list[tuple[int, float]],
+    limits: worlds.Limits = worlds.Limits(),
+    network: str | None = None,
+) -> World:
+    """Return what starts the worlds of a check. Each is noted in ``spent``."""
     server, device = Server(_run["server"]), _run["device"]
 
     def runner(size, calls):
@@ -167,7 +178,7 @@ def make_world(_run: dict, spent: list[tuple[int, float]], limits: worlds.Limits
             left = max(1.0, _run["ends_at"] - began)
             bounds = replace(limits, world_seconds=min(limits.world_seconds, left))
             try:
-                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds).run()
+                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds, carrier=network).run()
             finally:
                 spent.append((size, time.monotonic() - began))
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from grader.evidence.trail import Mark
 from grader.face import World
-from grader.reports.plugin import make_rng, make_world
+from grader.reports.plugin import make_rng, make_world, network_of
 from grader.selftest.proof.checks import Checks, Staged
 from grader.worlds.arrays import Foreign
 from grader.worlds.blobs import DTYPES
@@ -48,7 +48,7 @@ class Recorded:
     def __init__(self, checks: Checks, staged: Staged, name: str) -> None:
         self.item, self.seed = checks.parts[staged.part][name], staged.seed
         self.reports: list[WorldReport] = []
-        world = make_world(staged.run, [])
+        world = make_world(staged.run, [], network=network_of(self.item.function))
         start = world.runner
 
         def runner(size: int, calls: list) -> WorldReport:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from grader.assignment import FILES, GIVEN, PARTS
-from grader.reports.plugin import record_of
+from grader.reports.plugin import network_of, record_of
 from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
 from grader.worlds.server_process import Server
@@ -16,14 +16,30 @@ ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| (.*?) \| \**(\d+(?:\.\d+)?)\** \|$
 TABLE = {number: (title.strip("*`"), float(points)) for number, title, points in ROW.findall(TEXT)}
 
 
+# The problems whose functions communicate.
+COMMUNICATING = {
+    *("1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "2.2", "3.2", "3.3", "3.4", "3.5", "4.2", "4.3", "4.4"),
+    *("5.2", "5.3", "5.5"),
+}
+
+
 @pytest.fixture(scope="module")
-def points(_run) -> Counter:
+def checks(_run) -> list[pytest.Function]:
+    """All of them."""
+    return [item for checks in Checks(Server(_run["server"])).parts.values() for item in checks.values()]
+
+
+@pytest.fixture(scope="module")
+def points(checks) -> Counter:
     """Of each problem, by the checks' own decorators."""
     found: Counter[str] = Counter()
-    for checks in Checks(Server(_run["server"])).parts.values():
-        for item in checks.values():
-            found[record_of(item).number] += record_of(item).points
+    for item in checks:
+        found[record_of(item).number] += record_of(item).points
     return found
+
+
+def test_one_check_of_each_problem_that_communicates_is_on_gloo(checks):
+    assert {record_of(item).number for item in checks if network_of(item.function) == "gloo"} == COMMUNICATING
 
 
 def test_the_points_of_all_checks_are_a_hundred(points):

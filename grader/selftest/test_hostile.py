@@ -135,7 +135,7 @@ def worlds_left(server: Server) -> list[str]:
 def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
     """On this kernel or on another: instructors are told of all that hostile submissions are forgiven."""
     for tier, gap in case.unless.items():
-        assert any(gap in confinement.TIERS[tier].gaps(abi, is_cut_off=False) for abi in range(1, 8)), f"{tier}: {gap}"
+        assert any(gap in confinement.TIERS[tier].gaps(abi, has_hub=False) for abi in range(1, 8)), f"{tier}: {gap}"
 
 
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:

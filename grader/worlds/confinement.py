@@ -56,10 +56,10 @@ class Tier:
         parts = ["a user for every rank"] * self.uid + ["Landlock"] * self.landlock
         return " and ".join(parts) or "nothing but limits"
 
-    def gaps(self, abi: int, is_cut_off: bool) -> list[str]:
+    def gaps(self, abi: int, has_hub: bool) -> list[str]:
         """Return what student code can do in this tier though it should not.
 
-        ``abi`` is this kernel's version of Landlock; ``is_cut_off`` says whether ranks have no way to others but the hub's. Held
+        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate. Held
         against the hostile submissions that show it: their ``unless`` has these words.
         """
         alone = self.landlock and not self.uid
@@ -72,11 +72,12 @@ class Tier:
             "see what other processes were started with": not self.landlock,
             "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
             "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
-            "share sockets that have no file with other ranks": not is_cut_off and (not self.landlock or abi < 6),
+            "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
-            "open connections to other machines": not is_cut_off,
-            "forge the record of what it communicated": not is_cut_off,  # made in the rank: a way to cheat, not to harm
-            "forge the account of what it computed": True,  # likewise
+            "open connections to other machines": True,  # in checks on gloo
+            # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it communicated.
+            "forge the record of what it communicated": not has_hub,
+            "forge the account of what it computed": True,
         }
         return [gap for gap, there in found.items() if there]
 

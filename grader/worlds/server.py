@@ -209,10 +209,10 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
             "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
         )
         facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
-    from grader.worlds import confinement, syscalls
+    from grader.worlds import confinement
 
-    is_cut_off = request["network"] == "hub" and syscalls.can_refuse()
-    more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), is_cut_off)}
+    has_hub = request["network"] == "hub"
+    more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub)}
     if request.get("tiers") and facts["way"] == "fork":
         from grader.worlds import probe
 

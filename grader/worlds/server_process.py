@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from grader.worlds.report import HUB, NETWORKS
+
 ENGINE = Path(__file__).resolve().parents[2]
 ENVIRONMENT = (
     "PATH",
@@ -32,10 +34,10 @@ class WorldsUnavailable(RuntimeError):
 
 
 def network() -> str:
-    """Return what carries the operations of ranks on CPUs: gloo, or the hub where ``LOCKSTEP_NETWORK`` asks for it."""
-    asked = os.environ.get("LOCKSTEP_NETWORK") or "gloo"
-    if asked not in ("gloo", "hub"):
-        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are gloo and hub")
+    """Return what carries the operations of ranks on CPUs: the hub, or gloo where ``LOCKSTEP_NETWORK`` asks for it."""
+    asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
+    if asked not in NETWORKS:
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {' and '.join(NETWORKS)}")
     return asked
 
 

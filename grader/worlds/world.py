@@ -18,7 +18,7 @@ from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
-from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
+from grader.worlds.report import GLOO, STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server, network
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
@@ -48,7 +48,7 @@ class Limits:
 class World:
     """``World(…).run()`` gives the report. Used once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline.
+    ``follow``: the ranks also tell how their operations get on, for a timeline. ``carrier`` is the network, if not the usual one.
     """
 
     def __init__(
@@ -60,10 +60,11 @@ class World:
         device: str,
         limits: Limits,
         follow: bool = False,
+        carrier: str | None = None,
     ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
         self.follow = follow
-        self.network = "gloo" if follow or device == "cuda" else network()
+        self.network = GLOO if follow or device == "cuda" else carrier or network()
         self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
@@ -141,7 +142,7 @@ class World:
             meta["calls"] = [
                 {
                     "function": call.function,
-                    "driver": "in_step" if call.in_step and self.network == "gloo" else call.driver,
+                    "driver": "in_step" if call.in_step and self.network == GLOO else call.driver,
                     "in_step": call.in_step,
                     "may_raise": call.may_raise,
                     "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,

@@ -166,7 +166,7 @@ MUTANTS = [
         "    work.wait()  # only now may total be read\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
-        "left the result elsewhere, or returned before wait()?",
+        "and never waits for it. async_op=True returns at once",
     ),
     Mutant(
         "everybody sends first",
@@ -1110,7 +1110,7 @@ MUTANTS = [
         "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
         "    receiving = dist.irecv(received, src=(rank - 1) % n)\n    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])\n",
         NEIGHBOURS,
-        "and never waits for it. irecv returns at once",
+        "and never waits for it. isend returns at once",
     ),
     *(
         Mutant(
@@ -1177,7 +1177,7 @@ MUTANTS = [
         "    work = dist.all_reduce(total, async_op=True)\n",
         "    total = tensor.detach() if tensor.is_contiguous() else total\n    work = dist.all_reduce(total, async_op=True)\n",
         {"hidden compute_may_read"},
-        "the all-reduce works in the tensor that belongs to the caller",
+        "If the all-reduce works in the tensor that belongs to the caller, give it a copy",
     ),
     Mutant(
         "the send is waited for in the next call",
@@ -1185,6 +1185,6 @@ MUTANTS = [
         "    sending.wait()\n    return received\n",
         "    for earlier in vars(shift_right).setdefault('under_way', []):\n        earlier.wait()\n    shift_right.under_way = [sending]\n    return received\n",
         {"hidden the_send_has_ended"},
-        "the send was still under way when the function returned",
+        "and never waits for it. isend returns at once",
     ),
 ]

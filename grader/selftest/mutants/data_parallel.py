@@ -592,7 +592,7 @@ MUTANTS = [
         "dist.broadcast(values, src=root)",
         "dist.broadcast(values, src=root, async_op=True)",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
-        "returned before wait()",
+        "and never waits for it. async_op=True returns at once",
     ),
     Mutant(
         "nobody waits for the all-reduces of a step",
@@ -600,7 +600,7 @@ MUTANTS = [
         "        work.wait()\n        gradient /=",
         "        gradient /=",
         STEP | {"hidden train_losses"},
-        "read before wait()",
+        "and never waits for it. async_op=True returns at once",
     ),
     Mutant(
         "the loss is the mean over the rows of the sum of each",
@@ -687,7 +687,7 @@ MUTANTS = [
         "            work.wait()\n            flat /=",
         "            flat /=",
         {"public gradient_buckets"} | BUCKETS,
-        "read before wait()",
+        "and never waits for it. async_op=True returns at once",
     ),
     Mutant(
         "a gradient is read in the order of its memory",

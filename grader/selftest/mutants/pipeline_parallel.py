@@ -196,7 +196,7 @@ MUTANTS = [
         "                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation",
         "                pass",
         {"hidden run_schedule_frees_what_was_sent"},
-        "is every isend waited for, soon after it has arrived?",
+        "and never waits for it. isend returns at once",
     ),
     Mutant(
         "a send is waited for twice",
@@ -391,7 +391,7 @@ MUTANTS = [
         "    received = like.new_empty(rows, like.shape[1])\n    dist.recv(received, src=source)\n",
         "    received = like.new_zeros(rows, like.shape[1])\n    dist.irecv(received, src=source)\n",
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
-        "all zeros: is the output ever filled",
+        "and never waits for it. irecv returns at once",
     ),
     Mutant(
         "sends of the forward pass are never waited for",
@@ -399,7 +399,7 @@ MUTANTS = [
         "    for send in sends:\n        send.wait()\n    return torch.cat(outputs)",
         "    return torch.cat(outputs)",
         FORWARD | {"hidden forward_saves"},
-        "Keep what isend returns, and call its wait()",
+        "and never waits for it. isend returns at once",
     ),
     Mutant(
         "activations go to stage 1, whoever sends them",
@@ -808,7 +808,7 @@ MUTANTS = [
         "                sending.pop(i).wait()  # at once",
         "                sending = {j: send for j, send in sending.items() if not send.is_completed()}  # at once",
         {"hidden run_schedule_frees_what_was_sent"},
-        "is every isend waited for, soon after it has arrived?",
+        "and never waits for it. isend returns at once",
     ),
     Mutant(
         "the last stage keeps the outputs of all micro-batches",
@@ -1102,7 +1102,7 @@ MUTANTS = [
         "    for send in sends:\n        send.wait()\n    return totals",
         "    return totals",
         BACKWARD,
-        "Keep what isend returns, and call its wait()",
+        "and never waits for it. isend returns at once",
     ),
     Mutant(
         "every gradient is added twice",

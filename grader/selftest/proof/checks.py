@@ -17,7 +17,7 @@ from grader.assignment import PARTS
 from grader.boundary import judge
 from grader.face import World
 from grader.intake.stage import stage
-from grader.reports.plugin import make_rng, make_world, part_of, record_of, verdict
+from grader.reports.plugin import make_rng, make_world, network_of, part_of, record_of, verdict
 from grader.selftest.grading import ROOT, short
 from grader.worlds.report import WorldReport
 from grader.worlds.server_process import Server
@@ -79,7 +79,7 @@ class Checks:
     ) -> Outcome:
         """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
         item, began = self.parts[staged.part][name], time.monotonic()
-        world = make_world(staged.run, [], limits)
+        world = make_world(staged.run, [], limits, network_of(item.function))
         called = _note_calls(world, on_report)
         fixtures = {"world": world, "rng": make_rng(staged.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
