@@ -192,6 +192,10 @@ class Run:
         trail = self.report.ranks[rank].trail
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
+    def waits_for_nobody(self, sentence: str) -> None:
+        """Fail with this sentence where the ranks waited for those that are to come late, by what is no operation."""
+        self.demand(self.index not in self.report.let_go, sentence)
+
     def not_sent_on(self, rank: int) -> list[int]:
         """Return the numbers of this rank's messages that the next rank did not send on in time: see ``Call.in_step``."""
         names = [
@@ -302,7 +306,7 @@ class Run:
                     of_this_kind = [operation for operation in own if operation.kind == kind]
                     if int(number) < len(of_this_kind):
                         found.append((what, of_this_kind[int(number)]))
-        return found
+        return sorted(found, key=lambda hazard: hazard[1].kind != "recv")  # what a rank receives is seen first
 
     def _awaited(self) -> None:
         """Every message was waited for, and no memory was overwritten before: else the values are right by luck."""

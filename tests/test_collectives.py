@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Probe, Strided, call, each, mixed, on_gloo, tensor
+from grader.face import Hold, Probe, Strided, call, each, mixed, tensor
 from grader.judging import collective_mistakes as mistakes
 
 # Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
@@ -53,7 +53,6 @@ def test_the_eight_collectives(world, collective):
 
 @number("1.2")
 @weight(0.25)
-@on_gloo
 def test_in_rank_order(world):
     """The action runs once on every rank, in rank order"""
     actions = each(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))

@@ -279,6 +279,7 @@ def _no_gradient_of(world, rng, function, right, *more):
 
 @number("1.2")
 @weight(0.75)
+@on_gloo
 def test_in_rank_order(world):
     """The action runs once on every rank, in rank order, and nobody returns before the last rank has ended"""
     for n in SIZES:
@@ -336,9 +337,9 @@ def the_sum(xs):
     return truth.all_reduce(xs, "sum")
 
 
-def _sums(world, rng, function, n, tensors, kept=None, driver="plain"):
-    """Sums of such (shape, dtype, layout) on n ranks, and the two calls ``kept``."""
-    inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
+    """Sums of such (shape, dtype, layout) of numbers up to ``high`` on n ranks, and the two calls ``kept``."""
+    inputs = [[integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors]
     given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
     requests = [call(function, own, driver=driver) for own in given]
     runs = world(n, *requests, *(kept[:1] if kept else ()))
@@ -445,6 +446,7 @@ def test_compute_does_not_wait(world, rng):
             requests.append(call("collectives.overlapped_all_reduce", each(*xs), Probe("compute", 7), holds=holds))
         for run in world(n, *requests):
             run.values()
+            run.waits_for_nobody("the ranks waited for each other before compute began: nothing overlaps.")
             for rank in range(n):
                 began = run.marks(rank, "compute began")
                 run.demand(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
@@ -598,8 +600,8 @@ def test_ring_values(world, rng):
         _ring_sums(world, rng, n, tensors, kept)
 
 
-def _ring_sums(world, rng, n, tensors, kept=None):
-    return _sums(world, rng, "collectives.ring_all_reduce", n, tensors, kept, driver="received_at_wait")
+def _ring_sums(world, rng, n, tensors, kept=None, high=50):
+    return _sums(world, rng, "collectives.ring_all_reduce", n, tensors, kept, driver="received_at_wait", high=high)
 
 
 @number("1.7")
@@ -615,7 +617,8 @@ def test_ring_sum_requires_no_gradient(world, rng):
 def test_ring_traffic(world, rng):
     """Sends and receives alone, to the neighbours alone, and each rank sends at most 2(n−1)/n of the bytes"""
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        runs = _ring_sums(world, rng, n, [((length,), np.float32, None) for length in lengths])
+        # As many bits as a float32 has for exact sums: sent as a smaller dtype they would not be what they were.
+        runs = _ring_sums(world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21)
         for run, length in zip(runs, lengths):
             run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
             for rank in range(n):

@@ -179,6 +179,8 @@ def test_buckets_overlap(world, rng):
         averages(of_many, many)
         averages(run, made)
         averages(of_waits, waits)
+        for held in (of_many, run):
+            held.waits_for_nobody("the ranks waited for each other during the backward pass: nothing overlaps.")
         for p, which in zip(made.passes, ("the first", "the second")):
             for rank in made.ranks:
                 early = started_early(run, rank, p)

@@ -22,8 +22,10 @@ NO_PIECES = [[], []]
 def operation(number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, **changes) -> list[tuple]:
     """Return the frames of an operation: an all-reduce of six numbers if nothing else is said."""
     content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
-    issued = frames.OPERATION, {"call": call, "number": number, "operation": content, "pieces": pieces}, b""
-    return [issued, (frames.CONTENTS, {"number": number}, blob)] if blob else [issued]
+    meta = {"call": call, "number": number, "operation": content, "pieces": pieces}
+    if content["kind"] != "send" or not blob:
+        return [(frames.OPERATION, meta, blob)]
+    return [(frames.OPERATION, meta, b""), (frames.CONTENTS, {"number": number}, blob)]
 
 
 def question(number: int, do: str, *keys: str, **more) -> list[tuple]:
@@ -100,7 +102,7 @@ def mirrored(step: list[tuple]) -> list[tuple]:
         meta["pieces"] = [[4, 2], [4, 2]]
     if content["kind"] == "gather":
         content["received"] = [6, 6]
-    return [(kind, meta, b""), (frames.CONTENTS, {"number": meta["number"]}, BYTES)][: 1 + sends]
+    return operation(meta["number"], BYTES if sends else b"", meta["pieces"], **content)
 
 
 class Ends:

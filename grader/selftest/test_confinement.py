@@ -433,6 +433,12 @@ OTHER_WAYS = {
     "a namespace": "made(libc.unshare(0x10000000))",
     "a ring": "made(libc.syscall(CALLS['io_uring_setup'], 1, bytes(120)))",
     "a key": "made(libc.syscall(CALLS['keyctl'], 0, -3, 0))",
+    "a lock of a file": "fcntl.lockf(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB, 7, 12345)",
+    "a look at a lock": "fcntl.fcntl(open(os.__file__), 5, bytes(32))",
+    "a lock of a whole file": "fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB)",
+    "news of a file": "made(libc.inotify_init1(0))",
+    "a process's priority": "os.getpriority(os.PRIO_PROCESS, os.getppid())",
+    "a process's group": "os.getpgid(os.getppid())",
     "events of the processor": "made(libc.syscall(CALLS['perf_event_open'], bytes(120), 0, -1, -1, 0))",
 }
 
@@ -443,7 +449,7 @@ def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
     if not syscalls.can_refuse():
         pytest.skip("no filter of system calls for this machine")
     world = submit(f"""
-        import ctypes, socket
+        import ctypes, fcntl, socket
         libc = ctypes.CDLL(None, use_errno=True)
         CALLS = {syscalls.CONNECTING[platform.machine()]!r}
         def made(number):

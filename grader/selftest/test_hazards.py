@@ -41,7 +41,14 @@ RIGHT = {
     "in another thread": """import threading
             w = dist.irecv(y, 1 - rank); t = threading.Thread(target=w.wait); t.start()
             dist.send(x, 1 - rank); t.join()""",
-    "by a future": "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank); w.get_future().wait()",
+    "joined in another thread": """import threading
+            t = threading.Thread(target=lambda: dist.recv(y, 1 - rank)); t.start(); time.sleep(0.2)
+            w = dist.isend(x, 1 - rank); t.join(); w.wait()""",
+    "by a future": """w = dist.all_reduce(y.copy_(x), async_op=True); w.get_future().wait()
+            y -= x""",
+    "inference tensors": """with torch.inference_mode(): y, z = x.clone(), x.clone()
+            w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait(); dist.all_reduce(z)
+            y = y.clone()""",
     "a collective in place": """dist.all_reduce(y.copy_(x), async_op=True).wait()
             y -= x""",
     "gathered": """parts = [torch.empty_like(x) for _ in range(2)]; w = dist.all_gather(parts, x, async_op=True)

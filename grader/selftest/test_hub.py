@@ -43,11 +43,16 @@ def test_each_operation_meets_its_counterpart(ends):
 def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
     both = ends()
     mark = [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")]
-    both.post(0, mark, operation(0, call=3), mark)
+    returned = [(frames.RETURNED, {"call": 0}, b"")]
+    both.hub.steps.towards = [0, 0]
+    both.post(0, mark, operation(0, call=3), returned, mark, returned, mark)
     heard = both.frames_of(both.judges[0])
-    times = [frame.meta.get("at") or frame.meta["operation"]["at"] for frame in heard]
-    assert [sorted(frame.meta)[-1] for frame in heard] == ["mark", "operation", "mark"]
-    assert times == sorted(times) and times[0] > 4 and heard[1].meta["call"] == 3
+    told = [frame for frame in heard if frame.kind == frames.EVENT]
+    times = [frame.meta.get("at") or frame.meta["operation"]["at"] for frame in told]
+    assert [sorted(frame.meta)[-1] for frame in told] == ["mark", "operation", "mark", "mark"]
+    assert times == sorted(times) and times[0] > 4
+    # To the call that it is in, whatever the rank says; and after the last one to that.
+    assert [frame.meta["call"] for frame in told] == [0, 0, 1, 1]
 
 
 CHANGES = [
@@ -204,6 +209,8 @@ def test_a_wait_of_no_known_form_is_refused(ends, keys):
     assert "refused" in both.told[0]
 
 
+TO_RANK_1 = {"kind": "send", "peer": 1, "received": [], **MESSAGE}
+SEND = operation(0, **TO_RANK_1)
 EXCHANGE = {"kind": "all_to_all", "reduction": None}
 
 
@@ -222,8 +229,12 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, dtype=None), "dtype"),
         (operation(0, bytes=23), "dtype"),
         (operation(0, BYTES[:-4]), "bytes"),
-        (operation(0, b"") + operation(1, BYTES + BYTES)[1:], "bytes"),
-        (operation(0) + operation(0)[1:], "bytes"),
+        (operation(0, b""), "bytes"),
+        (operation(0, sent=[1 << 60], received=[6]), "bytes"),
+        (operation(0, sent=[3], received=[6]), "bytes"),
+        (SEND[:1] + operation(1, BYTES + BYTES, **TO_RANK_1)[1:], "bytes"),
+        (SEND + SEND[1:], "bytes"),
+        ([(frames.OPERATION, SEND[0][1], BYTES)], "too early"),
     ],
 )
 def test_an_operation_that_contradicts_itself_is_refused(ends, step, why):
@@ -242,6 +253,24 @@ def test_an_operation_is_carried_out_when_its_bytes_are_here(ends):
     assert set(both.answers(0)) == set(both.answers(1)) == {0, 1}
 
 
+def test_a_rank_that_announces_a_send_gets_nothing_before_it_has_sent_its_bytes(ends):
+    both = ends()
+    announced, contents = operation(0, **TO_RANK_1)
+    both.post(0, [announced], operation(1, b"", kind="recv", peer=1, sent=[], **MESSAGE))
+    both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE))
+    assert both.answers(0) == {} and set(both.answers(1)) == {0}
+    both.post(0, [contents])
+    assert set(both.answers(0)) == {1}
+
+
+def test_a_collective_fills_what_a_rank_has_told_of(ends):
+    """More or fewer bytes would be written past its memory, or leave a part of it as it was."""
+    both = ends()
+    both.post(0, operation(0, kind="scatter", root=0, received=[3], reduction=None))
+    both.post(1, operation(0, b"", kind="scatter", root=0, sent=[], received=[2], bytes=8, reduction=None))
+    assert both.answers(0) == both.answers(1) == {} and both.told == []
+
+
 def test_a_number_that_is_open_is_not_taken_twice(ends):
     both = ends()
     both.post(0, RECEIVE, RECEIVE)
@@ -256,7 +285,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     both = ends()
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
-    assert [line["limit"] for line in both.told] == ["sent more than 0 MiB that nobody has taken yet"]
+    assert [line["limit"] for line in both.told] == ["had more than 0 MiB under way that nobody takes"]
 
 
 def test_what_nobody_reads_is_bounded(ends, monkeypatch):
@@ -267,7 +296,7 @@ def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     for number in range(6):
         both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
-    assert "left more than 2 MiB of what it receives unread" in [line.get("limit") for line in both.told]
+    assert "had more than 2 MiB under way that nobody takes" in [line.get("limit") for line in both.told]
 
 
 @pytest.mark.parametrize(

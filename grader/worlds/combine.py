@@ -42,8 +42,8 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
     return reduction not in refused.get(kind, ())
 
 
-def unfilled(blob: bytes, dtype: str) -> bytes:
-    """As many bytes, of numbers that nothing computes."""
+def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
+    """Return as many bytes, of numbers that nothing computes."""
     size = len(blob) // ITEMSIZES[dtype]
     if dtype == "bfloat16":
         return _write(np.full(size, np.nan, np.float32), dtype)

@@ -59,7 +59,8 @@ class Bounds:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk
-        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory > self.bytes:
+        carried = max(0, memory(os.getpid()) - self.inherited)  # by the hub, in this process
+        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
             return f"took more than {self.bytes >> 20} MiB of memory together"
         if on_disk > confinement.FOLDER_BYTES:
             return f"wrote more than {confinement.FOLDER_BYTES >> 20} MiB to files"

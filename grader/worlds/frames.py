@@ -38,8 +38,8 @@ RETURNED = b"R"  # a call's result, and its arguments afterwards
 RAISED = b"X"  # a call raised, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 # Rank → hub → rank
-OPERATION = b"O"  # a communication was started
-CONTENTS = b"C"  # the bytes that an operation sends
+OPERATION = b"O"  # a communication was started; a collective brings the bytes that it sends
+CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a question to the store that the ranks of a world share
 WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, or what the store says
@@ -48,7 +48,7 @@ FOR_GO, FOR_NOTHING = "go", "nothing"  # in a WAIT: the judge's sign, or the end
 
 KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED
-WITH_BYTES = WITH_VALUES + CONTENTS + ANSWER
+WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 
 # What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
 COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled

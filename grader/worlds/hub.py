@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from grader.evidence.agreement import difference
-from grader.evidence.trail import Operation, read_event
+from grader.evidence.trail import MAX_COUNTS, Operation, read_event
 from grader.worlds import combine, frames
 from grader.worlds.keys import Keys
 from grader.worlds.steps import Steps
 
-MOST_HELD = 1 << 26  # bytes that wait for one rank, or for what one rank has posted to meet its counterpart
-MOST_OPEN = 50_000  # operations of a rank that are not answered yet
+MOST_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
+MOST_OPEN = 2000  # operations of a rank that are not answered yet: matching takes the square of that
 MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
@@ -93,11 +93,14 @@ class Hub:
         self.owed: list[dict[int, Posted]] = [
             {} for _ in range(self.size)
         ]  # by number: what has not brought its bytes yet
+        self.withheld: list[list[tuple]] = [[] for _ in range(self.size)]  # answers to ranks that owe bytes
         self.held = [0] * self.size
+        self.ended = [0] * self.size  # calls
         self.unanswered: list[set[int]] = [set() for _ in range(self.size)]  # the numbers of what each rank asked for
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
         self.keys = Keys()
+        self.is_full = False
         self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
@@ -122,6 +125,14 @@ class Hub:
                 self._hang_up(rank)
         self._choose_events()
         self._look_for_standstill()
+        self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        """Tell the judge where what ranks send is not taken, or what they receive is not read."""
+        unread = sum(end.queued for end in self.ranks) + sum(len(blob) for own in self.withheld for _, blob in own)
+        if sum(self.held) + unread > MOST_HELD and not self.is_full:
+            self.is_full = True
+            self.tell({"limit": f"had more than {MOST_HELD >> 20} MiB under way that nobody takes"})
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
@@ -202,9 +213,14 @@ class Hub:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation told to the judge, past the hub")
                 self.begun.add(rank)
-                self._pass_on(rank, frame.kind, frame.meta | {"at": monotonic_ns()})
+                self._pass_on(rank, frame.kind, frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()})
             else:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
+                self.ended[rank] += frame.kind in (frames.RETURNED, frames.RAISED)
+
+    def _call_of(self, rank: int) -> int:
+        """Return which call a rank is in, whatever it says: what it does after the last one belongs to that."""
+        return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
 
     def _expect(self, rank: int, number: object) -> None:
         """Remember that a rank has asked for an answer. Raises FrameError for a number that is none, or is taken."""
@@ -233,10 +249,15 @@ class Hub:
         content, number, pieces = (frame.meta.get(name) for name in ("operation", "number", "pieces"))
         if not isinstance(content, dict) or not frames.is_whole(number):
             raise frames.FrameError("an operation of no known form")
-        event = {"call": frame.meta.get("call"), "operation": content | {"at": monotonic_ns()}}
+        event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
         posted = Posted(number, operation, pieces, _bytes_due(operation))
         _check(posted)
+        if operation.kind != "send":
+            _bring(posted, frame.blob)
+            self.held[rank] += posted.due
+        elif frame.blob:
+            raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, event)
         return posted
@@ -246,7 +267,7 @@ class Hub:
     def _post(self, posted: Posted) -> None:
         """Put an operation where others can meet it."""
         operation, lane = posted.operation, _lane(posted.operation)
-        if posted.due:
+        if not posted.is_here:
             self.owed[posted.rank][posted.number] = posted
         if operation.kind == "send":
             self.sends[lane].append(posted)
@@ -262,17 +283,18 @@ class Hub:
         self._meet(posted)
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
-        """Take the bytes of an operation. Raises FrameError where none waits for them, or they are too many or too few."""
+        """Take the bytes of a send. Raises FrameError where none waits for them, or they are too many or too few."""
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
-        if posted is None or len(frame.blob) != posted.due:
+        if posted is None:
             raise frames.FrameError("bytes that no operation has told of")
-        posted.blob = frame.blob
+        _bring(posted, frame.blob)
         self.held[rank] += posted.due
-        if self.held[rank] > MOST_HELD:
-            self.tell({"limit": f"sent more than {MOST_HELD >> 20} MiB that nobody has taken yet"})
-            return
         self._meet(posted)
+        if not self.owed[rank]:
+            answers, self.withheld[rank] = self.withheld[rank], []
+            for meta, blob in answers:
+                self._write(rank, meta, blob)
 
     def _meet(self, posted: Posted) -> None:
         """Answer what this operation, or its bytes, complete."""
@@ -312,8 +334,16 @@ class Hub:
                 self._answer(posted, result)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation: but a rank that has announced a send gets nothing before it has sent its bytes.
+
+        Else it could announce all that it will send, receive everything, and only then compute.
+        """
         self.held[posted.rank] -= len(posted.blob)
-        self._write(posted.rank, {"to": posted.number, **more}, blob)
+        meta = {"to": posted.number, **more}
+        if self.owed[posted.rank]:
+            self.withheld[posted.rank].append((meta, blob))
+        else:
+            self._write(posted.rank, meta, blob)
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]
@@ -326,8 +356,6 @@ class Hub:
             end.write(frames.pack(frames.ANSWER, meta, blob, end.reader.nonce))
         except OSError:
             self._hang_up(rank)
-        if end.queued > MOST_HELD:
-            self.tell({"limit": f"left more than {MOST_HELD >> 20} MiB of what it receives unread"})
 
 
 def _lane(operation: Operation) -> Lane:
@@ -347,6 +375,21 @@ def _fits(send: Posted, receive: Posted) -> bool:
 
 def collect(together: list[Posted]) -> list[bytes] | None:
     """Return what each rank of a collective gets, in the order of the group; None if what they have sent does not fit together."""
+    results = _results(together)
+    if results is None or any(not _has_room(posted, result) for posted, result in zip(together, results)):
+        return None
+    return results
+
+
+def _has_room(posted: Posted, result: bytes) -> bool:
+    """Return whether these are the bytes that a rank has told of as what it receives."""
+    operation = posted.operation
+    if operation.kind == "barrier" or len(operation.received) == MAX_COUNTS:
+        return True
+    return len(result) in (0, sum(operation.received) * combine.ITEMSIZES[operation.dtype])
+
+
+def _results(together: list[Posted]) -> list[bytes] | None:
     first, n = together[0].operation, len(together)
     blobs = [posted.blob for posted in together]
     root = first.group.index(first.root) if first.root in first.group else 0
@@ -384,6 +427,13 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
     return [b"".join(parts[i][j] for i in range(n)) for j in range(n)]
 
 
+def _bring(posted: Posted, blob: bytes) -> None:
+    """Give an operation its bytes. Raises FrameError where it has told of more, or of fewer."""
+    if len(blob) != posted.due:
+        raise frames.FrameError("an operation that does not bring the bytes which it tells of")
+    posted.blob = blob
+
+
 def _bytes_due(operation: Operation) -> int:
     """Return how many bytes a rank sends for its part in an operation."""
     if operation.kind in ("broadcast", "scatter"):
@@ -411,3 +461,7 @@ def _check(posted: Posted) -> None:
         raise frames.FrameError("an operation without proper pieces")
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
         raise frames.FrameError("an operation without a proper dtype")
+    counts = operation.sent or operation.received
+    elements, is_cut = sum(counts), len(counts) == MAX_COUNTS
+    if operation.bytes < elements * itemsize or operation.bytes > elements * itemsize and not is_cut:
+        raise frames.FrameError("an operation with other bytes than its elements have")

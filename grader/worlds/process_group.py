@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -39,10 +40,10 @@ class Network:
         self.issued: list[Issued] = []  # in this call
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
 
-    def ask(self, kind: bytes, content: dict) -> int:
+    def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
         """Send an operation or a question, and return the number that its answer will have."""
         number = next(self.numbers)
-        self.wire.send(kind, {**self.current, "number": number, **content})
+        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
         return number
 
     def end_call(self) -> list[str]:
@@ -74,28 +75,27 @@ class Issued:
 
 
 class MemoryInUse:
-    """The memory that an operation sends. Read when its rank next waits: whoever overwrites it before sends something else.
+    """The memory that an operation sends. That of a send is read when its rank next waits, and that of a collective at once.
 
-    Where the operation also writes there, as an all-reduce does, it is read at once.
+    So whoever overwrites what a send holds, before its rank waits, sends something else.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
         self.sent, self.is_spoiled = list(sent), False
         places = {tensor.untyped_storage().data_ptr() for tensor in landing}
-        is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
-        self.early = self._now() if is_in_place else None
+        self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: bytes | None = None
 
     def _now(self) -> bytes:
         return b"".join(map(_raw, self.sent))
 
-    def read(self, keep: bool) -> bytes:
+    def read(self, keep: bool = True) -> bytes:
         """Return what is to be sent; ``keep`` it to compare it with what is there later."""
-        blob = self._now() if self.early is None else self.early
+        blob = self._now()
         if self.is_spoiled:
             return combine.unfilled(blob, _dtype(self.sent[0]))
-        self.kept = blob if keep and self.early is None else None
-        self.early = None
+        if keep and not self.is_in_place:
+            self.kept = blob
         return blob
 
     def spoil(self) -> None:
@@ -173,6 +173,8 @@ class HubWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
+        if self.issued.kind in ("send", "recv"):  # as gloo has it
+            raise RuntimeError("getFuture not implemented.")
         if self.future is None:
             self.future = torch.futures.Future()
             threading.Thread(target=self._complete, daemon=True).start()
@@ -376,9 +378,10 @@ class HubGroup(dist.ProcessGroup):
         memory = MemoryInUse(sent, landing) if sent and not silent else None
         issued = Issued(kind)
         self.network.issued.append(issued)
-        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]})
-        if memory and content["bytes"]:
-            self.network.wire.owed[number] = memory
+        blob = memory.read() if memory and kind != "send" else b""
+        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
+        if kind == "send" and content["bytes"]:
+            self.network.wire.owe(number, memory)
         if kind != "broadcast" or silent:
             _unfill(landing)
         return HubWork(self.network, issued, number, memory, landing, list(landing) if output is None else output)
@@ -436,29 +439,32 @@ def _last(tensor: torch.Tensor) -> int:
     return (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
 
 
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes from a tensor's first element on, as many as it has."""
+def _memory(tensor: torch.Tensor) -> np.ndarray:
+    """Return the bytes from a tensor's first element on, as many as it has; to be written to as well.
+
+    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor.
+    """
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+    return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
 
 
 def _raw(tensor: torch.Tensor) -> bytes:
-    return _memory(tensor.cpu()).numpy().tobytes()
+    return _memory(tensor).tobytes()
 
 
 def _fill(landing: Tensors, blob: bytes) -> None:
     """Lay what has arrived into the tensors' memory, one after the other."""
     if not blob:
         return
-    found, begin = torch.frombuffer(bytearray(blob), dtype=torch.uint8), 0
+    found, begin = np.frombuffer(blob, np.uint8), 0
     for tensor in landing:
         memory = _memory(tensor)
-        memory.copy_(found[begin : begin + memory.numel()])
-        begin += memory.numel()
+        memory[:] = found[begin : begin + memory.size]
+        begin += memory.size
 
 
 def _unfill(landing: Tensors) -> None:
     """While an operation is under way its memory is its own: who reads there reads what no message holds."""
     for tensor in landing:
-        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-        flat.fill_(float("nan") if tensor.is_floating_point() else frames.UNFILLED)
+        memory = _memory(tensor)
+        memory[:] = np.frombuffer(combine.unfilled(memory, _dtype(tensor)), np.uint8)

@@ -106,6 +106,9 @@ class WorldReport:
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # the deadline that was passed, or what there was too much of, in words
     grader_fault: str = ""  # a failure of ours
+    let_go: set[int] = field(
+        default_factory=set
+    )  # calls whose late ranks came earlier than asked: the others waited for them
 
     @property
     def trails(self) -> list[list]:

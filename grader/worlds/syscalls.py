@@ -36,6 +36,9 @@ CONNECTING = {
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},  # would do all of that unseen
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
         **{"add_key": 248, "request_key": 249, "keyctl": 250},
+        **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},  # files that all may read
+        **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},  # what others may look at
+        **{"getpgid": 121, "getsid": 124, "sched_getparam": 143, "sched_getscheduler": 145, "sched_getattr": 315},
     },
     "aarch64": {
         **{"socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242},
@@ -46,13 +49,19 @@ CONNECTING = {
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 280, "perf_event_open": 241, "userfaultfd": 282},
         **{"add_key": 217, "request_key": 218, "keyctl": 219},
+        **{"flock": 32, "inotify_init1": 26, "fanotify_init": 262},
+        **{"getpriority": 141, "setpriority": 140, "ioprio_get": 31, "ioprio_set": 30},
+        **{"getpgid": 155, "getsid": 156, "sched_getparam": 121, "sched_getscheduler": 120, "sched_getattr": 275},
     },
 }
+FCNTL = {"x86_64": 72, "aarch64": 25}
+# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does, another one sees.
+SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026)
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besides
 
 # Berkeley packet filter: load a word, compare it with a constant and jump, return a constant.
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-NUMBER, INTERFACE, FIRST_ARGUMENT = 0, 4, 16  # where these stand in what the filter sees
+NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # where these stand in what the filter sees
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
@@ -71,7 +80,11 @@ def refuse() -> bool:
 
 def cut_off() -> bool:
     """Refuse every way to another process, but the descriptors that are open; return whether that works here."""
-    return can_refuse() and _install(_refused(CONNECTING[platform.machine()].values(), errno.EPERM))
+    if not can_refuse():
+        return False
+    sharing = _refused(SHARING, errno.EPERM)
+    locks = [(EQUAL, 0, 1 + len(sharing), FCNTL[platform.machine()]), (LOAD, 0, 0, SECOND_ARGUMENT), *sharing]
+    return _install([*_refused(CONNECTING[platform.machine()].values(), errno.EPERM), *locks])
 
 
 def can_refuse() -> bool:

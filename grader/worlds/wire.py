@@ -52,6 +52,12 @@ class Wire:
         with self.lock:
             self.socket.sendall(packed)
 
+    def owe(self, number: int, contents: Contents) -> None:
+        """Send the contents of an operation when a thread next waits; at once if one does already, perhaps for this."""
+        self.owed[number] = contents
+        if self.waits:
+            self.pay()
+
     def pay(self, awaited: Any = None) -> None:
         """Send the contents that are owed, as they are now. ``awaited`` is the operation that somebody begins to wait for."""
         while self.owed:

@@ -283,6 +283,8 @@ class World:
     def _on_event(self, rank: RankReport, event: Event) -> None:
         if isinstance(event, Progress) and not self.follow:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
+        if isinstance(event, Mark) and self._is_before_its_hold(rank.rank, event):
+            raise frames.FrameError("a mark that the rank is held before, and was not")
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(f"more than {self.limits.events} operations")
@@ -290,6 +292,10 @@ class World:
         if isinstance(event, Mark) and (mark := (rank.rank, event.call, event.name)) in self.awaited:
             self.passed.add(mark)
             self._release()
+
+    def _is_before_its_hold(self, rank: int, mark: Mark) -> bool:
+        hold = self.calls[mark.call].holds.get(rank)
+        return hold is not None and hold.at == mark.name and (rank, mark.call) not in self.released
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:
@@ -423,10 +429,15 @@ class World:
         if not is_news or self._wake() or any(self._hold_of(rank).patience for rank in held.values()):
             return
         if held and not examine(self.report.trails)[1]:
-            self._release(everybody=True)  # the others wait for these, in what is no operation: a new group, perhaps
+            self._let_go()
         else:
             self.is_certain = True
             self._ask_stacks(now, "stuck", "")
+
+    def _let_go(self) -> None:
+        """Release all that are held: the others wait for these, in what is no operation. A new group, perhaps."""
+        self.report.let_go |= {rank.held for rank in self.report.ranks if rank.held is not None}
+        self._release(everybody=True)
 
     def _used(self) -> dict[int, float]:
         """Return the seconds of processor time that each rank's process has used since this call began, with all it has started."""
@@ -470,9 +481,7 @@ class World:
             if self._wake():
                 pass
             elif held and not examine(self.report.trails)[1]:
-                self._release(
-                    everybody=True
-                )  # the others wait for these, in what is no operation: a new group, perhaps
+                self._let_go()
                 self.watch.moved()
             else:
                 self.report.ending = "stuck"

@@ -1110,7 +1110,7 @@ MUTANTS = [
         "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
         "    receiving = dist.irecv(received, src=(rank - 1) % n)\n    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])\n",
         NEIGHBOURS,
-        "and never waits for it. isend returns at once",
+        "and never waits for it. irecv returns at once",
     ),
     *(
         Mutant(
