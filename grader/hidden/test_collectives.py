@@ -279,7 +279,6 @@ def _no_gradient_of(world, rng, function, right, *more):
 
 @number("1.2")
 @weight(0.75)
-@on_gloo
 def test_in_rank_order(world):
     """The action runs once on every rank, in rank order, and nobody returns before the last rank has ended"""
     for n in SIZES:
