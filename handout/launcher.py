@@ -113,12 +113,11 @@ def _interrupt_once(*_) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[set[signal.Signals]]:
-    """Handle Ctrl-C at the end of the block. Processes that start in it inherit that SIGINT is blocked; the old mask is given."""
+    """Handle Ctrl-C at the end of the block. SIGINT is blocked in processes that start in it; yield the mask from before."""
     pressed: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    if (
-        handler is _interrupt_once
-    ):  # the mask is not enough: another thread takes the signal, and Python calls the handler here
+    # The mask is not enough: another thread takes the signal, and Python calls the handler here.
+    if handler is _interrupt_once:
         signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
-from grader.worlds import combine, frames, hub, keys
+from grader.worlds import combine, frames, hub, keys, matching
 
 
 @pytest.fixture
@@ -407,7 +407,7 @@ def test_no_stream_breaks_the_hub(seed):
 @pytest.mark.parametrize(
     "module, name, weaker",
     [
-        pytest.param(hub.Posted, "is_here", True, id="bytes that are not here"),
+        pytest.param(matching.Posted, "is_here", True, id="bytes that are not here"),
         pytest.param(hub, "read_event", lambda rank, meta, size: fuzz.Random(), id="any operation"),
         pytest.param(frames, "is_text", lambda value, most: True, id="any key"),
     ],

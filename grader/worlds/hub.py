@@ -6,43 +6,21 @@ on all other frames between the judge and each rank. A rank's frames are those o
 
 import selectors
 import socket
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
-from grader.evidence.agreement import difference
-from grader.evidence.trail import MAX_COUNTS, Operation, read_event
-from grader.worlds import combine, frames
+from grader.evidence.trail import read_event
+from grader.worlds import frames
 from grader.worlds.keys import Keys
+from grader.worlds.matching import Matching, Posted, bring, bytes_due, check
 from grader.worlds.steps import Steps
 
 MOST_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
-MOST_OPEN = 2000  # operations of a rank that are not answered yet: matching takes the square of that
+MOST_OPEN = 2000  # operations of a rank that are not answered yet: to match them takes the square of that
 MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
-
-Lane = tuple  # what operations have in common that may meet
-
-
-@dataclass
-class Posted:
-    """An operation that a rank has started, and that is not answered yet."""
-
-    number: int
-    operation: Operation
-    pieces: list[list[int]]  # of an all-to-all: elements to each rank, and from each
-    due: int  # bytes that it sends
-    blob: bytes = b""  # these, once they are here
-    position: int = 0  # of a collective: how many its rank has issued in this group, with it
-
-    @property
-    def rank(self) -> int:
-        return self.operation.rank
-
-    @property
-    def is_here(self) -> bool:
-        return len(self.blob) == self.due
 
 
 @dataclass
@@ -86,13 +64,9 @@ class Hub:
         self.size, self.tell, self.steps = len(ranks), tell, steps or Steps()
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
-        self.counts: dict[tuple, int] = defaultdict(int)  # (rank, group) → its collectives so far
-        self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
-        self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)  # (group, target, tag)
-        self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
-        self.owed: list[dict[int, Posted]] = [
-            {} for _ in range(self.size)
-        ]  # by number: what has not brought its bytes yet
+        self.matching = Matching(self.size, self.steps, self._answer)
+        # By rank and number: what has not brought its bytes yet.
+        self.owed: list[dict[int, Posted]] = [{} for _ in range(self.size)]
         self.withheld: list[list[tuple]] = [[] for _ in range(self.size)]  # answers to ranks that owe bytes
         self.held = [0] * self.size
         self.ended = [0] * self.size  # calls
@@ -142,8 +116,7 @@ class Hub:
         if stands and self.steps.withheld and not held:
             for rank, call, number in self.steps.lift():
                 self.tell({"not_sent_on": [rank, call, number, monotonic_ns()]})
-            for lane in list(self.receives):
-                self._match(lane)
+            self.matching.match_all()
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
             self.tell({"standstill": held})
@@ -202,7 +175,10 @@ class Hub:
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
             elif frame.kind == frames.OPERATION:
-                self._post(self._read(rank, frame))
+                posted = self._read(rank, frame)
+                if not posted.is_here:
+                    self.owed[rank][posted.number] = posted
+                self.matching.post(posted)
             elif frame.kind == frames.CONTENTS:
                 self._on_contents(rank, frame)
             elif frame.kind == frames.STORE:
@@ -251,10 +227,10 @@ class Hub:
             raise frames.FrameError("an operation of no known form")
         event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
-        posted = Posted(number, operation, pieces, _bytes_due(operation))
-        _check(posted)
+        posted = Posted(number, operation, pieces, bytes_due(operation))
+        check(posted)
         if operation.kind != "send":
-            _bring(posted, frame.blob)
+            bring(posted, frame.blob)
             self.held[rank] += posted.due
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
@@ -262,76 +238,19 @@ class Hub:
         self._pass_on(rank, frames.EVENT, event)
         return posted
 
-    # ——— what meets what
-
-    def _post(self, posted: Posted) -> None:
-        """Put an operation where others can meet it."""
-        operation, lane = posted.operation, _lane(posted.operation)
-        if not posted.is_here:
-            self.owed[posted.rank][posted.number] = posted
-        if operation.kind == "send":
-            self.sends[lane].append(posted)
-            if self.steps.note_sent(operation):
-                for other in [other for other in self.receives if other[2] == operation.rank]:
-                    self._match(other)
-        elif operation.kind == "recv":
-            self.receives[lane].append(posted)
-        else:
-            self.counts[posted.rank, lane] += 1
-            posted.position = self.counts[posted.rank, lane]
-            self.collectives[lane, posted.position][posted.rank] = posted
-        self._meet(posted)
-
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send. Raises FrameError where none waits for them, or they are too many or too few."""
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
         if posted is None:
             raise frames.FrameError("bytes that no operation has told of")
-        _bring(posted, frame.blob)
+        bring(posted, frame.blob)
         self.held[rank] += posted.due
-        self._meet(posted)
+        self.matching.meet(posted)
         if not self.owed[rank]:
             answers, self.withheld[rank] = self.withheld[rank], []
             for meta, blob in answers:
                 self._write(rank, meta, blob)
-
-    def _meet(self, posted: Posted) -> None:
-        """Answer what this operation, or its bytes, complete."""
-        lane = _lane(posted.operation)
-        if posted.operation.kind in ("send", "recv"):
-            return self._match(lane)
-        together = self.collectives[lane, posted.position]
-        if len(together) == len(posted.operation.group) and all(other.is_here for other in together.values()):
-            del self.collectives[lane, posted.position]
-            self._collect([together[rank] for rank in posted.operation.group])
-
-    def _match(self, lane: Lane) -> None:
-        """Give each receive, in order, the earliest message that it may take."""
-        sends, waiting = self.sends[lane], deque()
-        for receive in self.receives[lane]:
-            peer = receive.operation.peer
-            send = next((s for s in sends if peer in (None, s.rank)), None)
-            if send is None or not send.is_here or not _fits(send, receive) or self._is_withheld(send, receive):
-                waiting.append(receive)
-                continue
-            self.steps.note_received(receive.operation, send.rank)
-            sends.remove(send)
-            self._answer(send, b"")
-            self._answer(receive, send.blob, source=receive.operation.group.index(send.rank))
-        self.receives[lane] = waiting
-
-    def _is_withheld(self, send: Posted, receive: Posted) -> bool:
-        return self.steps.withholds(receive.operation, send.rank, self.size)
-
-    def _collect(self, together: list[Posted]) -> None:
-        """A collective that all its ranks have joined. Where they disagree, nobody gets an answer."""
-        if difference([posted.operation for posted in together]) is not None:
-            return
-        results = collect(together)
-        if results is not None:
-            for posted, result in zip(together, results):
-                self._answer(posted, result)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation: but a rank that has announced a send gets nothing before it has sent its bytes.
@@ -356,112 +275,3 @@ class Hub:
             end.write(frames.pack(frames.ANSWER, meta, blob, end.reader.nonce))
         except OSError:
             self._hang_up(rank)
-
-
-def _lane(operation: Operation) -> Lane:
-    """Return what operations have in common that may meet."""
-    group = (tuple(operation.group), operation.group_name)
-    if operation.kind == "send":
-        return (*group, operation.peer, operation.tag)
-    if operation.kind == "recv":
-        return (*group, operation.rank, operation.tag)
-    return group
-
-
-def _fits(send: Posted, receive: Posted) -> bool:
-    """Return whether a message is what a receive expects."""
-    return (send.operation.elements, send.operation.dtype) == (receive.operation.elements, receive.operation.dtype)
-
-
-def collect(together: list[Posted]) -> list[bytes] | None:
-    """Return what each rank of a collective gets, in the order of the group; None if what they have sent does not fit together."""
-    results = _results(together)
-    if results is None or any(not _has_room(posted, result) for posted, result in zip(together, results)):
-        return None
-    return results
-
-
-def _has_room(posted: Posted, result: bytes) -> bool:
-    """Return whether these are the bytes that a rank has told of as what it receives."""
-    operation = posted.operation
-    if operation.kind == "barrier" or len(operation.received) == MAX_COUNTS:
-        return True
-    return len(result) in (0, sum(operation.received) * combine.ITEMSIZES[operation.dtype])
-
-
-def _results(together: list[Posted]) -> list[bytes] | None:
-    first, n = together[0].operation, len(together)
-    blobs = [posted.blob for posted in together]
-    root = first.group.index(first.root) if first.root in first.group else 0
-    if first.kind == "barrier":
-        return [b""] * n
-    if first.kind == "broadcast":
-        return [blobs[root]] * n
-    if first.kind == "scatter":
-        return combine.cut(blobs[root], n)
-    if first.kind == "all_to_all":
-        return _exchange(together)
-    if len({len(blob) for blob in blobs}) > 1:
-        return None
-    if first.kind in ("all_gather", "gather"):
-        whole = b"".join(blobs)
-        return [whole if first.kind == "all_gather" or rank == root else b"" for rank in range(n)]
-    if not combine.can_reduce(first.dtype, first.reduction):
-        return None
-    total = combine.reduced(blobs, first.dtype, first.reduction)
-    if first.kind == "all_reduce":
-        return [total] * n
-    if first.kind == "reduce_scatter":
-        return combine.cut(total, n)
-    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no numbers.
-    return [total if rank == root else combine.unfilled(total, first.dtype) for rank in range(n)]
-
-
-def _exchange(together: list[Posted]) -> list[bytes] | None:
-    n = len(together)
-    itemsize = combine.ITEMSIZES[together[0].operation.dtype]
-    sent = [posted.pieces[0] for posted in together]
-    if any(sent[i][j] != together[j].pieces[1][i] for i in range(n) for j in range(n)):
-        return None
-    parts = [combine.cut_by(posted.blob, posted.pieces[0], itemsize) for posted in together]
-    return [b"".join(parts[i][j] for i in range(n)) for j in range(n)]
-
-
-def _bring(posted: Posted, blob: bytes) -> None:
-    """Give an operation its bytes. Raises FrameError where it has told of more, or of fewer."""
-    if len(blob) != posted.due:
-        raise frames.FrameError("an operation that does not bring the bytes which it tells of")
-    posted.blob = blob
-
-
-def _bytes_due(operation: Operation) -> int:
-    """Return how many bytes a rank sends for its part in an operation."""
-    if operation.kind in ("broadcast", "scatter"):
-        return operation.bytes if operation.root == operation.rank else 0
-    return 0 if operation.kind in ("recv", "barrier") else operation.bytes
-
-
-def _check(posted: Posted) -> None:
-    """Raise FrameError where an operation's counts are not those of the tensors that it tells of."""
-    operation, pieces = posted.operation, posted.pieces
-    n = len(operation.group) if operation.kind == "all_to_all" else 0
-    proper = (
-        isinstance(pieces, list)
-        and len(pieces) == 2
-        and all(isinstance(way, list) and len(way) == n for way in pieces)
-        and all(frames.is_whole(count) and 0 <= count < frames.MAX_BLOB for way in pieces for count in way)
-    )
-    if not proper:
-        raise frames.FrameError("an operation without proper pieces")
-    others = [other for other in (operation.peer, operation.root) if other is not None]
-    if not set(others) <= set(operation.group):
-        raise frames.FrameError("an operation with a rank that is not in its group")
-    itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
-    if operation.kind == "all_to_all" and operation.bytes != sum(pieces[0]) * itemsize:
-        raise frames.FrameError("an operation without proper pieces")
-    if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
-        raise frames.FrameError("an operation without a proper dtype")
-    counts = operation.sent or operation.received
-    elements, is_cut = sum(counts), len(counts) == MAX_COUNTS
-    if operation.bytes < elements * itemsize or operation.bytes > elements * itemsize and not is_cut:
-        raise frames.FrameError("an operation with other bytes than its elements have")

@@ -4,19 +4,15 @@ torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python c
 (functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
 
 As with gloo, an operation sends the memory of its tensors as it lies there, and fills that of others: a transposed tensor
-arrives as what it was before. What arrives is there once somebody has waited for it, and not before.
+arrives as what it was before.
 """
 
-import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -24,188 +20,9 @@ import torch.distributed.distributed_c10d as c10d
 from grader.evidence.meter import METERS
 from grader.evidence.recorder import REDUCTIONS, member
 from grader.worlds import combine, frames
-from grader.worlds.wire import NOTHING, Wire
+from grader.worlds.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
 
-Tensors = Sequence[torch.Tensor]
 CUT = 64  # counts that are told of one operation
-
-
-class Network:
-    """What all groups of a rank share: its wire, and the numbers of its operations."""
-
-    def __init__(self, wire: Wire, current: dict) -> None:
-        self.wire, self.current = wire, current
-        self.numbers = itertools.count()
-        self.store: dist.Store | None = None
-        self.issued: list[Issued] = []  # in this call
-        self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
-
-    def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
-        """Send an operation or a question, and return the number that its answer will have."""
-        number = next(self.numbers)
-        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
-        return number
-
-    def end_call(self) -> list[str]:
-        """Return the marks of operations that nobody waited for, or whose memory was overwritten before, and forget them all.
-
-        The memory that such an operation has not sent yet belongs to the caller again. So it sends what nobody can compute with.
-        """
-        issued, self.issued = self.issued, []
-        marks, counts = [], Counter()
-        for operation in issued:
-            number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
-            if not operation.was_awaited:
-                marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
-            if operation.was_overwritten:
-                marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
-        for contents in list(self.wire.owed.values()):
-            contents.spoil()
-        self.wire.pay()
-        return marks
-
-
-@dataclass
-class Issued:
-    """What is remembered of an operation to the end of its call."""
-
-    kind: str
-    was_awaited: bool = False
-    was_overwritten: bool = False
-
-
-class MemoryInUse:
-    """The memory that an operation sends. That of a send is read when its rank next waits, and that of a collective at once.
-
-    So whoever overwrites what a send holds, before its rank waits, sends something else.
-    """
-
-    def __init__(self, sent: Tensors, landing: Tensors) -> None:
-        self.sent, self.is_spoiled = list(sent), False
-        places = {tensor.untyped_storage().data_ptr() for tensor in landing}
-        self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
-        self.kept: bytes | None = None
-
-    def _now(self) -> bytes:
-        return b"".join(map(_raw, self.sent))
-
-    def read(self, keep: bool = True) -> bytes:
-        """Return what is to be sent; ``keep`` it to compare it with what is there later."""
-        blob = self._now()
-        if self.is_spoiled:
-            return combine.unfilled(blob, _dtype(self.sent[0]))
-        if keep and not self.is_in_place:
-            self.kept = blob
-        return blob
-
-    def spoil(self) -> None:
-        """Have numbers sent that nobody can compute with: the memory belongs to somebody else."""
-        self.is_spoiled = True
-
-    def was_overwritten(self) -> bool:
-        """Return whether the memory holds something else than what was sent."""
-        return self.kept is not None and self.kept != self._now()
-
-
-class HubWork(dist.Work):
-    """An operation under way."""
-
-    def __init__(
-        self, network: Network, issued: Issued, number: int, memory: MemoryInUse | None, landing: Tensors, output: Any
-    ) -> None:
-        super().__init__()
-        self.network, self.number, self.landing, self.output = network, number, list(landing), output
-        self.issued, self.memory = issued, memory
-        self.was_awaited = self.was_polled = False
-        self.lock = threading.Lock()
-        self.answer: frames.Frame | None = None
-        self.future: torch.futures.Future | None = None
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.was_awaited and self.issued.kind in ("send", "recv"):  # for the second time, which with gloo never ends
-            self.network.wire.take(NOTHING)
-        self._take()
-        self.was_awaited = True
-        return True
-
-    def _take(self) -> bool:
-        """Wait for the answer, and lay what has arrived where it belongs."""
-        with self.lock:
-            if self.answer is None:
-                answer = self.network.wire.take(self.number)
-                if self.memory:
-                    self.issued.was_overwritten = self.memory.was_overwritten()
-                    self.memory = None  # no longer in use
-                _fill(self.landing, answer.blob)
-                self.answer, self.issued.was_awaited = answer, True
-        return True
-
-    def is_completed(self) -> bool:
-        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck.
-
-        A send is not before somebody has waited for it, as with gloo.
-        """
-        if self.answer is not None:
-            return True
-        if self.issued.kind == "send":
-            return False
-        if not self.was_polled:
-            self.was_polled = True
-            return False
-        self.network.wire.pay()
-        return self.network.wire.has(self.number) and self._take()
-
-    def is_success(self) -> bool:
-        return self.is_completed()
-
-    def synchronize(self) -> None:
-        self._take()
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        return self.landing
-
-    def source_rank(self) -> int:
-        return self.answer.meta["source"]
-
-    _source_rank = source_rank
-
-    def get_future(self) -> torch.futures.Future:
-        if self.issued.kind in ("send", "recv"):  # as gloo has it
-            raise RuntimeError("getFuture not implemented.")
-        if self.future is None:
-            self.future = torch.futures.Future()
-            threading.Thread(target=self._complete, daemon=True).start()
-        return self.future
-
-    def _complete(self) -> None:
-        self._take()
-        self.future.set_result(self.output)
-
-
-class Together(dist.Work):
-    """Several operations that count as one."""
-
-    def __init__(self, works: list[HubWork]) -> None:
-        super().__init__()
-        self.works = works
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([work.wait() for work in self.works])
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self.works)
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        return [tensor for work in self.works for tensor in work.landing]
-
-    def get_future(self) -> torch.futures.Future:
-        return torch.futures.collect_all([work.get_future() for work in self.works]).then(lambda _: self.result())
 
 
 class HubGroup(dist.ProcessGroup):
@@ -360,7 +177,7 @@ class HubGroup(dist.ProcessGroup):
         _check(kind, [*sent, *landing])
         content = {
             "kind": kind,
-            "dtype": _dtype(tensors[0]) if tensors else None,
+            "dtype": dtype_of(tensors[0]) if tensors else None,
             "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
             "sent": [t.numel() for t in sent][:CUT],
             "received": [t.numel() for t in landing][:CUT],
@@ -383,7 +200,7 @@ class HubGroup(dist.ProcessGroup):
         if kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
         if kind != "broadcast" or silent:
-            _unfill(landing)
+            unfill(landing)
         return HubWork(self.network, issued, number, memory, landing, list(landing) if output is None else output)
 
 
@@ -424,47 +241,12 @@ def _check(kind: str, tensors: Tensors) -> None:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
         if _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
-        if _dtype(tensor) not in combine.ITEMSIZES:
+        if dtype_of(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError(f"{kind}: the tensors differ in their dtype")
 
 
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def _last(tensor: torch.Tensor) -> int:
     """Where in its storage a tensor would end if it were contiguous, in bytes."""
     return (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-
-
-def _memory(tensor: torch.Tensor) -> np.ndarray:
-    """Return the bytes from a tensor's first element on, as many as it has; to be written to as well.
-
-    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor.
-    """
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
-
-
-def _raw(tensor: torch.Tensor) -> bytes:
-    return _memory(tensor).tobytes()
-
-
-def _fill(landing: Tensors, blob: bytes) -> None:
-    """Lay what has arrived into the tensors' memory, one after the other."""
-    if not blob:
-        return
-    found, begin = np.frombuffer(blob, np.uint8), 0
-    for tensor in landing:
-        memory = _memory(tensor)
-        memory[:] = found[begin : begin + memory.size]
-        begin += memory.size
-
-
-def _unfill(landing: Tensors) -> None:
-    """While an operation is under way its memory is its own: who reads there reads what no message holds."""
-    for tensor in landing:
-        memory = _memory(tensor)
-        memory[:] = np.frombuffer(combine.unfilled(memory, _dtype(tensor)), np.uint8)

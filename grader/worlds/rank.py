@@ -27,9 +27,10 @@ from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, syscalls, tensors
 from grader.worlds.place import Place
-from grader.worlds.process_group import Network, install
+from grader.worlds.process_group import install
 from grader.worlds.store import HubStore
 from grader.worlds.wire import GO, NOTHING, Wire
+from grader.worlds.work import Network
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
 

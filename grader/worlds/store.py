@@ -5,7 +5,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from grader.worlds import frames
-from grader.worlds.process_group import Network
+from grader.worlds.work import Network
 
 
 class HubStore(dist.Store):

@@ -25,7 +25,13 @@ PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
 AROUND_WAITS = {
     str(ENGINE / "grader" / place)
-    for place in ("evidence/waits.py", "worlds/receives.py", "worlds/process_group.py", "worlds/wire.py")
+    for place in (
+        "evidence/waits.py",
+        "worlds/receives.py",
+        "worlds/process_group.py",
+        "worlds/work.py",
+        "worlds/wire.py",
+    )
 }
 
 
