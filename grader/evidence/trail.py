@@ -140,6 +140,9 @@ MARK_SHOWN = 100
 
 
 Event = Operation | Mark | Progress
+TOLD = [
+    (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
+]  # by a rank, or the hub
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:
@@ -155,12 +158,10 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
     if not isinstance(content, dict):
         raise FrameError("an event of no known kind")
     values: dict[str, Any] = {"rank": rank, "call": call}
-    for field in fields(Operation):
-        if field.name not in values:
-            values[field.name] = value = content.get(field.name)
-            proper = isinstance(value, field.type) and isinstance(value, bool) == (field.type is bool)
-            if not proper or not _is_sane(value):
-                raise FrameError(f"an operation without a proper {field.name}")
+    for name, kind in TOLD:
+        values[name] = value = content.get(name)
+        if not isinstance(value, kind) or (kind is bool) != (type(value) is bool) or not _is_sane(value):
+            raise FrameError(f"an operation without a proper {name}")
     if values["kind"] not in KINDS:
         raise FrameError("an operation of no known kind")
     for counts in (values["sent"], values["received"], values["group"], values["shape"] or [], [values["bytes"]]):

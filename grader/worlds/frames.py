@@ -89,7 +89,7 @@ def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> b
 def read_object(text: bytes) -> dict:
     """A JSON object from a stranger. Raises FrameError for whatever is none, or no honest rank would write."""
     try:
-        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
+        found = DECODER.decode(text.decode())
         if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -110,6 +110,9 @@ def _integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
         raise ValueError("a number without end")
     return int(text)
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)  # to make one takes as long as to use it
 
 
 def is_text(value: Any, most: int) -> bool:
