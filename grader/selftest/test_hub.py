@@ -277,6 +277,61 @@ def test_a_number_that_is_open_is_not_taken_twice(ends):
     assert "refused" in both.told[0]
 
 
+# ——— messages that come in step
+
+
+def message(number: int, peer: int, sends: bool) -> list[tuple]:
+    other = {"group": [0, 1, 2], "peer": peer, **MESSAGE}
+    if sends:
+        return operation(number, values(number), kind="send", received=[], **other)
+    return operation(number, b"", kind="recv", sent=[], **other)
+
+
+@pytest.fixture
+def in_step(ends):
+    """Three ranks in a row, of which the first has sent two messages to the second."""
+    three = ends(3)
+    three.hub.steps.towards = [1]
+    three.post(0, message(0, 1, True), message(1, 1, True), wait(0))
+    return three
+
+
+def test_a_message_comes_when_the_one_before_has_been_sent_on(in_step):
+    in_step.post(1, message(0, 0, False), message(1, 0, False))
+    assert set(in_step.answers(1)) == {0}
+    in_step.post(1, message(2, 2, True))
+    assert set(in_step.answers(1)) == {0, 1}
+    in_step.post(1, wait(2))
+    for rank in (0, 2):
+        in_step.post(rank, wait(frames.FOR_NOTHING))
+    assert in_step.told == [{"standstill": []}]  # nobody is blamed for a message that came late
+
+
+def test_who_waits_for_the_next_message_first_is_told_and_gets_it(in_step):
+    in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1))
+    in_step.post(2, message(0, 1, False), wait(0))
+    in_step.post(0, wait(1))
+    assert [line["not_sent_on"][:3] for line in in_step.told] == [[0, 0, 0]]
+    assert set(in_step.answers(1)) == {0, 1}
+
+
+def test_nobody_is_blamed_while_a_rank_is_held(in_step):
+    in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1))
+    in_step.post(2, wait(frames.FOR_GO))
+    in_step.post(0, wait(1))
+    assert in_step.told == [{"standstill": [2]}]
+
+
+def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
+    in_step.hub.steps.towards = [0]
+    in_step.post(1, message(0, 0, False), message(1, 0, False))
+    assert set(in_step.answers(1)) == {0, 1}
+    in_step.hub.steps.towards = [1]
+    in_step.post(1, message(2, 2, True), message(3, 2, True))
+    in_step.post(2, message(0, 1, False), message(1, 1, False))
+    assert set(in_step.answers(2)) == {0, 1}
+
+
 # ——— what is too much
 
 
