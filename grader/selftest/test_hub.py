@@ -1,5 +1,6 @@
 """The hub matches what belongs together, answers nobody else, and takes from a rank what is bounded and of the agreed form."""
 
+import socket
 from collections import defaultdict
 
 import numpy as np
@@ -12,6 +13,7 @@ from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
 from grader.worlds import combine, frames, hub, keys, matching
+from grader.worlds.wire import Wire
 
 
 @pytest.fixture
@@ -275,6 +277,29 @@ def test_a_number_that_is_open_is_not_taken_twice(ends):
     both = ends()
     both.post(0, RECEIVE, RECEIVE)
     assert "refused" in both.told[0]
+
+
+# ——— the rank's end
+
+
+class Memory:
+    def read(self, keep: bool) -> bytes:
+        return b"keep" if keep else b"give"
+
+
+def test_contents_are_sent_in_the_order_of_issue():
+    """A message that overtakes others would be held back as one that comes too early: see ``steps``."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        wire = Wire(theirs.detach())
+        wire.reader.nonce = NONCE
+        for number in (3, 4, 5, 9):
+            wire.owe(number, Memory())
+        wire.pay(awaited=4)
+        sent = list(frames.Reader(NONCE).feed(ours.recv(1 << 16)))
+    wire.socket.close()
+    assert [frame.meta["number"] for frame in sent] == [3, 4, 5, 9]
+    assert [frame.blob for frame in sent] == [b"keep", b"give", b"keep", b"keep"]
 
 
 # ——— messages that come in step

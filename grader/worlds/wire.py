@@ -59,12 +59,16 @@ class Wire:
             self.pay()
 
     def pay(self, awaited: Any = None) -> None:
-        """Send the contents that are owed, as they are now. ``awaited`` is the operation that somebody begins to wait for."""
+        """Send the contents that are owed, as they are now and in the order of issue.
+
+        ``awaited`` is the operation that somebody begins to wait for.
+        """
         while self.owed:
             try:
-                number, contents = self.owed.popitem()
-            except KeyError:  # another thread was quicker
-                return
+                number = next(iter(self.owed))
+                contents = self.owed.pop(number)
+            except (KeyError, RuntimeError, StopIteration):  # another thread was quicker
+                continue
             self.send(frames.CONTENTS, {"number": number}, contents.read(keep=number != awaited))
 
     def take(self, key: Any) -> frames.Frame:
