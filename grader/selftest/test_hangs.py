@@ -125,6 +125,7 @@ def test_what_is_no_report_has_no_stacks(text):
         ([DISTRIBUTED, OWN], True, True),
         ([AUTOGRAD, DISTRIBUTED, OWN], True, True),
         ([AUTOGRAD, OWN], True, False),
+        ([Place(DISTRIBUTED.file, 7, "_get_default_group"), Place(DISTRIBUTED.file, 9, "get_rank"), OWN], False, False),
         ([OWN], True, False),
         ([LIBRARY, OWN], False, False),
         ([LIBRARY, DISTRIBUTED], False, False),
