@@ -19,7 +19,8 @@ import numpy as np
 from grader.judging.compare import EXACT, Tolerance, rounding
 from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
 from grader.worlds.arrays import LAYOUTS, Leaf, Probe, Strided
-from grader.worlds.report import GLOO, STANDSTILL, Call, Hold, Runner
+from grader.worlds.frames import GLOO
+from grader.worlds.report import STANDSTILL, Call, Hold, Runner
 
 __all__ = [
     "EXACT",

@@ -167,7 +167,7 @@ def parse_stacks(text: str) -> list[list[Place]]:
     return [stack for stack in stacks if stack]
 
 
-# Functions of torch.distributed that answer at once: who is in one of them does not wait.
+# Functions of torch.distributed that return at once: a rank in one of them does not wait.
 QUESTIONS = {
     "get_rank",
     "get_world_size",

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grader.evidence.trail import MAX_COUNTS
+
 # c10d operator → (kind, name of the argument that this rank puts in, of the one that it gets out)
 C10D = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
@@ -116,8 +118,8 @@ class Recorder(TorchDispatchMode):
                 "at": monotonic_ns(),
                 "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
                 "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-                "sent": [t.numel() for t in sent][:64],
-                "received": [t.numel() for t in received][:64],
+                "sent": [t.numel() for t in sent][:MAX_COUNTS],
+                "received": [t.numel() for t in received][:MAX_COUNTS],
                 "bytes": sum(t.nbytes for t in tensors),
                 "reduction": _reduction(arguments.get("reduce_op")),
                 "peer": None if peer is None else member(group, peer, kind),

@@ -134,15 +134,14 @@ KINDS = {
     ),
     *("send", "recv"),
 }
-MAX_COUNTS = 64  # in a list: the recorder cuts there
+MAX_COUNTS = 64  # in a list: a rank tells of no more
 MAX_NAME = 200
 MARK_SHOWN = 100
 
 
 Event = Operation | Mark | Progress
-TOLD = [
-    (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
-]  # by a rank, or the hub
+# What a rank tells of an operation: each part's name and type.
+TOLD = [(field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")]
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:

@@ -178,7 +178,7 @@ def make_world(
             left = max(1.0, _run["ends_at"] - began)
             bounds = replace(limits, world_seconds=min(limits.world_seconds, left))
             try:
-                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds, carrier=network).run()
+                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds, network=network).run()
             finally:
                 spent.append((size, time.monotonic() - began))
 

@@ -8,6 +8,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,13 +305,13 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "ledger": meter.ledger}
 
 
-def in_step(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The same, but a rank sends a message only when the one before it has been sent on.
+def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """As ``metered``, but a rank sends a message only when the one before it has been sent on.
 
     ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the neighbour does not send on in
     time, a mark says so, and nobody waits any more. The hub has a rule for this: see ``steps``.
     """
-    step = Step(kwargs.pop("towards"), mark)
+    step = Step(towards, mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
@@ -395,7 +396,8 @@ DRIVERS = {
     "let_go": let_go,
     "stack_of_pairs": stack_of_pairs,
     "metered": metered,
-    "in_step": in_step,
+    "in_step +1": partial(in_step, 1),
+    "in_step -1": partial(in_step, -1),
     "with_timeline": with_timeline,
     "of_spans": of_spans,
     **SCENES,

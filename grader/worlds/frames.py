@@ -44,6 +44,7 @@ STORE = b"S"  # a question to the store that the ranks of a world share
 WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, or what the store says
 
+NETWORKS = GLOO, HUB = "gloo", "hub"  # what carries the operations of ranks
 FOR_GO, FOR_NOTHING = "go", "nothing"  # in a WAIT: the judge's sign, or the end of the world
 
 KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + WAIT + ANSWER

@@ -67,7 +67,7 @@ class Hub:
         self.matching = Matching(self.size, self.steps, self._answer)
         # By rank and number: what has not brought its bytes yet.
         self.owed: list[dict[int, Posted]] = [{} for _ in range(self.size)]
-        self.withheld: list[list[tuple]] = [[] for _ in range(self.size)]  # answers to ranks that owe bytes
+        self.postponed: list[list[tuple]] = [[] for _ in range(self.size)]  # answers to ranks that owe bytes
         self.held = [0] * self.size
         self.ended = [0] * self.size  # calls
         self.unanswered: list[set[int]] = [set() for _ in range(self.size)]  # the numbers of what each rank asked for
@@ -103,7 +103,7 @@ class Hub:
 
     def _look_at_memory(self) -> None:
         """Tell the judge where what ranks send is not taken, or what they receive is not read."""
-        unread = sum(end.queued for end in self.ranks) + sum(len(blob) for own in self.withheld for _, blob in own)
+        unread = sum(end.queued for end in self.ranks) + sum(len(blob) for own in self.postponed for _, blob in own)
         if sum(self.held) + unread > MOST_HELD and not self.is_full:
             self.is_full = True
             self.tell({"limit": f"had more than {MOST_HELD >> 20} MiB under way that nobody takes"})
@@ -143,7 +143,7 @@ class Hub:
                     self.selector.modify(end.socket, events, key.data)
 
     def _hang_up(self, rank: int) -> None:
-        """A rank is gone, or is not listened to any more. What it has posted stays: others may have been waiting for that."""
+        """Close the sockets of a rank. What it has posted stays: others may have been waiting for that."""
         for end in (self.ranks[rank], self.judges[rank]):
             if end.is_open:
                 if end.socket in self.selector.get_map():
@@ -207,7 +207,7 @@ class Hub:
         self.unanswered[rank].add(number)
 
     def _on_wait(self, rank: int, meta: dict) -> None:
-        """A rank waits with all its threads: unless one of them has got its answer meanwhile."""
+        """Note that all threads of a rank wait: unless one of them has got its answer meanwhile."""
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MOST_THREADS:
             raise frames.FrameError("a wait of no known form")
@@ -221,7 +221,7 @@ class Hub:
         self.judges[rank].write(frames.pack(kind, meta, blob, self.ranks[rank].reader.nonce))
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:
-        """The operation in a frame. Raises FrameError where it is none."""
+        """Return the operation in a frame. Raises FrameError where it is none."""
         content, number, pieces = (frame.meta.get(name) for name in ("operation", "number", "pieces"))
         if not isinstance(content, dict) or not frames.is_whole(number):
             raise frames.FrameError("an operation of no known form")
@@ -248,19 +248,19 @@ class Hub:
         self.held[rank] += posted.due
         self.matching.meet(posted)
         if not self.owed[rank]:
-            answers, self.withheld[rank] = self.withheld[rank], []
+            answers, self.postponed[rank] = self.postponed[rank], []
             for meta, blob in answers:
                 self._write(rank, meta, blob)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation: but a rank that has announced a send gets nothing before it has sent its bytes.
+        """Answer an operation. A rank that has announced a send gets nothing before it has sent its bytes.
 
         Else it could announce all that it will send, receive everything, and only then compute.
         """
         self.held[posted.rank] -= len(posted.blob)
         meta = {"to": posted.number, **more}
         if self.owed[posted.rank]:
-            self.withheld[posted.rank].append((meta, blob))
+            self.postponed[posted.rank].append((meta, blob))
         else:
             self._write(posted.rank, meta, blob)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 
-from grader.worlds import confinement, ending, place, platform, removal, sweep
+from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
 from grader.worlds.excess import Bounds
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
@@ -50,7 +50,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     users = place.users(world["size"], os.getpid()) if confinement.TIERS[tier].uid else set()
     ranks: dict[int, int] = {}
     everyone: set[int] = set()
-    hub, descriptors = _hub(judge, descriptors, world) if world.get("network") == "hub" else (None, descriptors)
+    hub, descriptors = _hub(judge, descriptors, world) if world.get("network") == frames.HUB else (None, descriptors)
     try:
         bounds = Bounds(world)
         for own, home in zip(descriptors, place.prepare(world, tier)):

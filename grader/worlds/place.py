@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.worlds import confinement
+from grader.worlds import confinement, frames
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,28 @@ def prepare(world: dict, tier: str) -> list[Place]:
     try:
         if own:  # strangers to each other, and to whoever owns the folder
             os.fchmod(inside, 0o711)
-        if world.get("network") != "hub":
-            rendezvous = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
-            if own:
-                os.fchmod(rendezvous, 0o666)
-            os.close(rendezvous)
-        return [_make(world, tier, rank, inside) for rank in range(world["size"])]
+        meets = "" if world.get("network") == frames.HUB else _make_rendezvous(world, inside, own)
+        return [_make(world, tier, rank, inside, meets) for rank in range(world["size"])]
     finally:
         os.close(inside)
 
 
-def _make(world: dict, tier: str, rank: int, inside: int) -> Place:
+def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
+    """Make the file in which ranks meet, and return its path."""
+    file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+    if for_all:
+        os.fchmod(file, 0o666)
+    os.close(file)
+    return str(Path(world["folder"]) / "rendezvous")
+
+
+def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Place:
     """The place of one rank, in the folder that this descriptor holds."""
     name, user = f"rank-{rank}", confinement.user_of(os.getpid(), rank)
     os.mkdir(name, 0o700, dir_fd=inside)
     if confinement.TIERS[tier].uid:
         os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
     folder = Path(world["folder"])
-    rendezvous = "" if world.get("network") == "hub" else str(folder / "rendezvous")
     return Place(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
 
 

@@ -19,10 +19,9 @@ import torch.distributed.distributed_c10d as c10d
 
 from grader.evidence.meter import METERS
 from grader.evidence.recorder import REDUCTIONS, member
+from grader.evidence.trail import MAX_COUNTS
 from grader.worlds import combine, frames
 from grader.worlds.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
-
-CUT = 64  # counts that are told of one operation
 
 
 class HubGroup(dist.ProcessGroup):
@@ -179,8 +178,8 @@ class HubGroup(dist.ProcessGroup):
             "kind": kind,
             "dtype": dtype_of(tensors[0]) if tensors else None,
             "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-            "sent": [t.numel() for t in sent][:CUT],
-            "received": [t.numel() for t in landing][:CUT],
+            "sent": [t.numel() for t in sent][:MAX_COUNTS],
+            "received": [t.numel() for t in landing][:MAX_COUNTS],
             "bytes": sum(t.nbytes for t in tensors),
             "reduction": reduction,
             "peer": None if peer is None else member(group, peer, kind),

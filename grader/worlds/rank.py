@@ -88,7 +88,7 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
     sys.argv = ["rank"]
     current = {"call": 0}
     network = None
-    if meta["network"] == "hub":
+    if meta["network"] == frames.HUB:
         wire.tells_waits = True
         network = Network(wire, current)
         install(network)
@@ -142,8 +142,6 @@ def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
             before = tensors.originals(args), tensors.originals(kwargs)
             try:
                 function = _find(call["function"], stage)
-                if call["driver"] == "in_step":
-                    kwargs = {**kwargs, "towards": call["in_step"]}
                 result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
                 for hazard in network.end_call() if network else ():
                     mark(hazard)

@@ -8,7 +8,6 @@ from typing import Any
 from grader.evidence.hangs import Place
 from grader.evidence.trail import Event
 
-NETWORKS = GLOO, HUB = "gloo", "hub"  # what carries the operations of ranks
 STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a communication
 
 

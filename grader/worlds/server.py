@@ -209,9 +209,9 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
             "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
         )
         facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
-    from grader.worlds import confinement
+    from grader.worlds import confinement, frames
 
-    has_hub = request["network"] == "hub"
+    has_hub = request.get("network") == frames.HUB
     more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub)}
     if request.get("tiers") and facts["way"] == "fork":
         from grader.worlds import probe

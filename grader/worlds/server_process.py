@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from grader.worlds.report import HUB, NETWORKS
+from grader.worlds.frames import HUB, NETWORKS
 
 ENGINE = Path(__file__).resolve().parents[2]
 ENVIRONMENT = (
@@ -33,7 +33,7 @@ class WorldsUnavailable(RuntimeError):
     """Ranks cannot be started on this machine: nothing can be graded."""
 
 
-def network() -> str:
+def usual_network() -> str:
     """Return what carries the operations of ranks on CPUs: the hub, or gloo where ``LOCKSTEP_NETWORK`` asks for it."""
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
@@ -134,7 +134,7 @@ class Server:
         ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier`` how ranks are confined, and
         ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
         """
-        with self.request({"hello": True, "network": network(), **more}) as connection:
+        with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SECONDS)
             try:
                 answer = connection.makefile().readline()

@@ -228,7 +228,7 @@ def fill(landing: Tensors, blob: bytes) -> None:
 
 
 def unfill(landing: Tensors) -> None:
-    """While an operation is under way its memory is its own: who reads there reads what no message holds."""
+    """Fill the tensors with what no message holds: while an operation is under way, nobody else may read its memory."""
     for tensor in landing:
         memory = _memory(tensor)
         memory[:] = np.frombuffer(combine.unfilled(memory, dtype_of(tensor)), np.uint8)

@@ -18,8 +18,8 @@ from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
-from grader.worlds.report import GLOO, STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
-from grader.worlds.server_process import ENGINE, Server, network
+from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
+from grader.worlds.server_process import ENGINE, Server, usual_network
 
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
@@ -54,7 +54,7 @@ class Limits:
 class World:
     """``World(…).run()`` gives the report. Used once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline. ``carrier`` is the network, if not the usual one.
+    ``follow``: the ranks also tell how their operations get on, for a timeline. ``network`` is what carries their operations, if not what usually does.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class World:
         device: str,
         limits: Limits,
         follow: bool = False,
-        carrier: str | None = None,
+        network: str | None = None,
     ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
         self.follow = follow
-        self.network = GLOO if follow or device == "cuda" else carrier or network()
+        self.network = frames.GLOO if follow or device == "cuda" else network or usual_network()
         self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
@@ -148,8 +148,7 @@ class World:
             meta["calls"] = [
                 {
                     "function": call.function,
-                    "driver": "in_step" if call.in_step and self.network == GLOO else call.driver,
-                    "in_step": call.in_step,
+                    "driver": self._driver(call),
                     "may_raise": call.may_raise,
                     "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
                 }
@@ -159,6 +158,10 @@ class World:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except BrokenPipeError:
                 pass  # dead already: the keeper will say how
+
+    def _driver(self, call: Call) -> str:
+        """Return the program around a call: one that keeps messages in step, where no hub does."""
+        return f"in_step {call.in_step:+d}" if call.in_step and self.network == frames.GLOO else call.driver
 
     def _foreseen(self) -> list[str]:
         """What the ranks of this world are going to import."""
