@@ -7,7 +7,8 @@ cores. Here the checks are collected once. Only where a fork is safe: see ``serv
 import contextlib
 import gc
 import signal
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Hashable
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -15,6 +16,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 from _pytest.runner import runtestprotocol
 
+from grader.reports.plugin import shared_with
 from grader.worlds import platform
 
 TRIES = 2  # of a check whose worker died, perhaps for want of memory
@@ -42,22 +44,29 @@ class Workers:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
             return None  # not all checks could be collected: pytest says so
-        waiting, tries = deque(range(len(session.items))), [0] * len(session.items)
+        units, tries = _units(session.items), [0] * len(session.items)
+        own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker is at
         busy: dict[Connection, int] = {}
-        while busy or waiting and self.free:
-            while waiting and self.free:
-                worker, check = self.free.pop(), waiting.popleft()
-                tries[check] += 1
-                busy[worker] = check
-                with contextlib.suppress(OSError):  # dead: its pipe says so, below
-                    worker.send(check)
+        while busy or self.free and (units or any(own.values())):
+            for worker in list(self.free):
+                if not own.get(worker) and units:
+                    own[worker] = units.popleft()
+                if own.get(worker):
+                    self.free.remove(worker)
+                    busy[worker] = check = own[worker].popleft()
+                    tries[check] += 1
+                    with contextlib.suppress(OSError):  # dead: its pipe says so, below
+                        worker.send(check)
             for worker in connection.wait(list(busy)):
                 check = busy.pop(worker)
                 try:
                     reports = worker.recv()
                 except (EOFError, OSError):
+                    rest = own.pop(worker)
                     if tries[check] < TRIES:
-                        waiting.append(check)
+                        rest.appendleft(check)
+                    if rest:
+                        units.append(rest)
                     continue
                 self.free.append(worker)
                 hook = session.config.hook
@@ -70,6 +79,17 @@ class Workers:
         for process in self.processes:
             process.terminate()
             process.join()
+
+
+def _units(items: list[pytest.Item]) -> deque[deque[int]]:
+    """Return the numbers of checks, those together that may share ranks, and the most of these first.
+
+    One worker makes the checks of a unit, in order: so what one may leave for the next is the same in every run.
+    """
+    units: dict[Hashable, deque[int]] = defaultdict(deque)
+    for number, item in enumerate(items):
+        units[shared_with(item) or number].append(number)
+    return deque(sorted(units.values(), key=len, reverse=True))
 
 
 def _work(session: pytest.Session, judge: Connection) -> None:

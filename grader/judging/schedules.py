@@ -2,6 +2,7 @@
 alive. Nothing here prefers one right schedule to another.
 """
 
+from collections import Counter
 from typing import Any
 
 Action = tuple[str, int]
@@ -26,13 +27,15 @@ def as_actions(value: Any) -> list[Action] | None:
 
 def complete(actions: list[Action], m: int) -> str | None:
     """What is missing, too much, or of a micro-batch that does not exist. None where each is there once."""
-    wanted = [(kind, i) for i in range(m) for kind in ("forward", "backward")]
+    wanted = {(kind, i): 0 for i in range(m) for kind in ("forward", "backward")}
+    counted = wanted | Counter(actions)
     for action in wanted:
-        if (times := actions.count(action)) != 1:
+        if (times := counted[action]) != 1:
             return f"{action} is there {times} times, not once" if times else f"{action} is missing"
     if strange := [action for action in actions if action not in wanted]:
         return f"{strange[0]} does not exist: the micro-batches are 0 … {m - 1}"
-    early = [i for i in range(m) if actions.index(("backward", i)) < actions.index(("forward", i))]
+    place = {action: number for number, action in enumerate(actions)}
+    early = [i for i in range(m) if place["backward", i] < place["forward", i]]
     return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.boundary import judge
 from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.grading import HIDDEN, ROOT, RUN, GradingRun
 from grader.intake.stage import NotThere
+from grader.lending import Ranks, judge_fairly
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.selection import Candidate, NothingChosen, chosen, part_named
 from grader.worlds import world as worlds
@@ -152,7 +152,14 @@ def _run() -> dict:
 @pytest.fixture
 def world(_run: dict, request: pytest.FixtureRequest) -> World:
     """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
-    return make_world(_run, request.node.stash.setdefault(SPENT, []), network=network_of(request.function))
+    spent = request.node.stash.setdefault(SPENT, [])
+    return make_world(_run, spent, network=network_of(request.function), key=shared_with(request.node))
+
+
+def shared_with(item: pytest.Item) -> Hashable:
+    """Return what checks have in common that may use the same ranks, one after the other; None for a test that is no check."""
+    record = record_of(item)
+    return record and (item.path, record.number, record.visibility, network_of(item.function))
 
 
 def network_of(check: Callable) -> str | None:
@@ -165,33 +172,13 @@ def make_world(
     spent: list[tuple[int, float]],
     limits: worlds.Limits = worlds.Limits(),
     network: str | None = None,
+    key: Hashable = None,
 ) -> World:
-    """Return what starts the worlds of a check. Each is noted in ``spent``."""
-    server, device = Server(_run["server"]), _run["device"]
-
-    def runner(size, calls):
-        def run():
-            began = time.monotonic()
-            if began > _run["ends_at"]:
-                seconds = _run["seconds"]
-                raise CheckFailed(f"Not run: the {seconds:g} seconds that one submission may take were over.")
-            left = max(1.0, _run["ends_at"] - began)
-            bounds = replace(limits, world_seconds=min(limits.world_seconds, left))
-            try:
-                return worlds.World(server, size, calls, Path(_run["stage"]), device, bounds, network=network).run()
-            finally:
-                spent.append((size, time.monotonic() - began))
-
-        try:
-            report = run()
-            return run() if report.ending == "lost" else report  # whose fault that was shows when it happens again
-        except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
-            _run["replacement"] = Server.start()
-            server.address = _run["server"] = _run["replacement"].address
-            return run()
-
+    """Return a check's ``world``: see ``Ranks``."""
+    ranks, device = Ranks(_run, spent, limits, network, key), _run["device"]
+    server = ranks.server
     gpus = server.facts()["gpus"] if device == "cuda" else None
-    return World(runner, gpus, _run["absent"], server.facts)
+    return World(ranks, gpus, _run["absent"], server.facts)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -199,7 +186,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not hasattr(pyfuncitem.function, "__weight__"):
         return None  # no check
     names = pyfuncitem._fixtureinfo.argnames
-    judge(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
+    judge_fairly(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
 
 

@@ -29,7 +29,7 @@ while os.getppid() == int(sys.argv[2]):
 
 @pytest.fixture
 def bounds(tmp_path) -> Bounds:
-    return Bounds({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"})
+    return Bounds({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
 
 
 def test_files_that_vanish_meanwhile_are_no_excess(bounds, tmp_path):

@@ -38,11 +38,12 @@ class Files:
 class Bounds:
     """Of one world, whose keeper this process is. Made before the first rank is."""
 
-    def __init__(self, world: dict) -> None:
+    def __init__(self, world: dict, room: int) -> None:
+        """``room`` is for how many ranks it may have, of which ``world["size"]`` are started."""
         self.folder, self.size = world["folder"], world["size"]
         self.bytes = world["memory"] if world["device"] == "cpu" else None  # a GPU's driver takes what it takes
         self.inherited = memory(os.getpid())
-        self.users = {confinement.user_of(os.getpid(), rank) for rank in range(self.size)}
+        self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
 
     def excess(self, ranks: dict[int, int]) -> str:

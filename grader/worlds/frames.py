@@ -29,7 +29,7 @@ MAX_TENSORS = 4096
 MAX_DIMENSIONS = 32
 
 # Judge → rank
-INPUTS = b"I"  # once: the world's shape and the calls, with their arguments
+INPUTS = b"I"  # the world's shape and the calls, with their arguments
 GO = b"G"  # a held call may begin
 # Rank → judge
 EVENT = b"E"  # an operation was issued, or a mark was passed
@@ -45,7 +45,8 @@ WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, or what the store says
 
 NETWORKS = GLOO, HUB = "gloo", "hub"  # what carries the operations of ranks
-FOR_GO, FOR_NOTHING = "go", "nothing"  # in a WAIT: the judge's sign, or the end of the world
+# In a WAIT: the judge's sign, the calls of the next check, or the end of the world
+FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
 KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED

@@ -52,7 +52,7 @@ class End:
 
 
 class Hub:
-    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r."""
+    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r. The first ``size`` of them are at work, by default all."""
 
     def __init__(
         self,
@@ -60,26 +60,39 @@ class Hub:
         ranks: list[socket.socket],
         tell: Callable[[dict], None],
         steps: Steps | None = None,
+        size: int | None = None,
     ) -> None:
-        self.size, self.tell, self.steps = len(ranks), tell, steps or Steps()
+        self.tell = tell
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
-        self.matching = Matching(self.size, self.steps, self._answer)
-        # By rank and number: what has not brought its bytes yet.
-        self.owed: list[dict[int, Posted]] = [{} for _ in range(self.size)]
-        self.postponed: list[list[tuple]] = [[] for _ in range(self.size)]  # answers to ranks that owe bytes
-        self.held = [0] * self.size
-        self.ended = [0] * self.size  # calls
-        self.unanswered: list[set[int]] = [set() for _ in range(self.size)]  # the numbers of what each rank asked for
-        self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
-        self.told_standstill: dict[int, list] | None = None
-        self.keys = Keys()
         self.is_full = False
-        self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
                 end.socket.setblocking(False)
             self.selector.register(judge.socket, selectors.EVENT_READ, (self._on_judge, rank))
+        self.begin(len(ranks) if size is None else size, steps or Steps())
+
+    def begin(self, size: int, steps: Steps) -> None:
+        """Carry what the first ``size`` ranks communicate, as if nothing had been before. The others are to be silent."""
+        self.size, self.steps = size, steps
+        self.matching = Matching(size, steps, self._answer)
+        # By rank and number: what has not brought its bytes yet.
+        self.owed: list[dict[int, Posted]] = [{} for _ in range(size)]
+        self.postponed: list[list[tuple]] = [[] for _ in range(size)]  # answers to ranks that owe bytes
+        self.held = [0] * size
+        self.ended = [0] * size  # calls
+        self.unanswered: list[set[int]] = [set() for _ in range(size)]  # the numbers of what each rank asked for
+        self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
+        self.told_standstill: dict[int, list] | None = None
+        self.keys = Keys()
+        self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
+
+    def is_at_rest(self) -> bool:
+        """Return whether every rank waits for its next calls, and nothing is left of the last ones."""
+        ends = [*self.judges, *self.ranks]
+        wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
+        left = any(self.unanswered) or any(self.owed) or any(end.queue or end.reader.buffer for end in ends)
+        return wait and not left and not self.is_full and all(end.is_open for end in ends)
 
     def serve(self) -> None:
         """Read and write what can be, without waiting."""
@@ -110,7 +123,7 @@ class Hub:
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
-        stands = all(end.is_open for end in self.ranks) and len(self.waits) == self.size
+        stands = all(end.is_open for end in self.ranks[: self.size]) and len(self.waits) == self.size
         stands = stands and not any(end.queue for end in self.judges)  # what ranks said before that comes first
         held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
         if stands and self.steps.withheld and not held:
@@ -131,7 +144,7 @@ class Hub:
 
     def _choose_events(self) -> None:
         """Wait for room where something is queued; and for a rank's frames only while the judge keeps up with them."""
-        for rank in range(self.size):
+        for rank in range(len(self.ranks)):
             for end, other in ((self.judges[rank], self.ranks[rank]), (self.ranks[rank], self.judges[rank])):
                 if not end.is_open or end.socket not in self.selector.get_map():
                     continue
@@ -170,6 +183,8 @@ class Hub:
         data = self.ranks[rank].socket.recv(1 << 18)
         if not data:
             raise ConnectionResetError
+        if rank >= self.size:
+            raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
             self.waits.pop(rank, None)  # whoever says something does not wait
             if frame.kind == frames.WAIT:
@@ -211,7 +226,7 @@ class Hub:
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MOST_THREADS:
             raise frames.FrameError("a wait of no known form")
-        known = [frames.is_whole(key) or key in (frames.FOR_GO, frames.FOR_NOTHING) for key in waits]
+        known = [frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits]
         if not all(known):
             raise frames.FrameError("a wait of no known form")
         if not any(frames.is_whole(key) and key not in self.unanswered[rank] for key in waits):

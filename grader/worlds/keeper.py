@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
@@ -25,6 +25,7 @@ from grader.worlds.place import Place
 from grader.worlds.steps import Steps
 
 LOOK_EVERY = 0.1  # seconds
+REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
 STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a keeper
 
 Start = Callable[[list[int], Place], int]
@@ -35,9 +36,10 @@ class Unfinished(RuntimeError):
 
 
 def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
-    """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank; ``start`` makes a rank of them.
+    """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``memory``, and its ``folder``.
+    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``memory``, and its ``folder``. Once all calls are made
+    the judge may ask for more, of as many ranks as there are descriptors.
     Raises Unfinished where not everything could be ended.
     """
     server = os.getppid()
@@ -47,28 +49,24 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     platform.die_with_parent(signal.SIGTERM)
     confinement.hide_from_tracers()
     platform.adopt_orphans()
-    users = place.users(world["size"], os.getpid()) if confinement.TIERS[tier].uid else set()
-    ranks: dict[int, int] = {}
-    everyone: set[int] = set()
+    users = place.users(len(descriptors), os.getpid()) if confinement.TIERS[tier].uid else set()
+    ranks: Ranks | None = None
     hub, descriptors = _hub(judge, descriptors, world) if world.get("network") == frames.HUB else (None, descriptors)
     try:
-        bounds = Bounds(world)
-        for own, home in zip(descriptors, place.prepare(world, tier)):
-            ranks[start(own, home)] = len(ranks)
-        everyone |= ranks.keys()
-        for descriptor in sum(descriptors, []):
-            os.close(descriptor)  # a rank's death must be the end of its pipes
-        _tell(judge, {"pids": list(ranks)})
+        bounds = Bounds(world, len(descriptors))
+        ranks = Ranks(start, descriptors, place.prepare(world, len(descriptors), tier))
+        ranks.grow(world["size"])
+        _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
-            _look_after(judge, wake, ranks, everyone, bounds, hub)
+            _look_after(judge, wake, ranks, bounds, hub)
     except Exception as error:  # it may be the judge that is gone: then nobody reads this
         with contextlib.suppress(OSError):
             _tell(judge, {"fault": f"the keeper of this world failed: {type(error).__name__}: {error}"[:300]})
     finally:
         signal.alarm(STUCK_SECONDS)
-        finished, met = ending.end_descendants(ranks, users=users, wake=wake)
+        finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
         signal.alarm(0)
-        sweep.sweep(users, everyone | met, files=not confinement.TIERS[tier].landlock)
+        sweep.sweep(users, (ranks.met if ranks else set()) | met, files=not confinement.TIERS[tier].landlock)
         if not finished:
             raise Unfinished
         with contextlib.suppress(OSError):
@@ -81,15 +79,58 @@ def _hub(judge: socket.socket, descriptors: list[list[int]], world: dict) -> tup
     """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
-    hub = Hub(judges, [mine for mine, _ in pairs], partial(_tell, judge), Steps(world.get("in_step", [])))
+    ours = [mine for mine, _ in pairs]
+    hub = Hub(judges, ours, partial(_tell, judge), Steps(world.get("in_step", [])), world["size"])
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 
-def _look_after(
-    judge: socket.socket, wake: int, ranks: dict[int, int], everyone: set[int], bounds: Bounds, hub: Hub | None
-) -> None:
+class Ranks:
+    """The ranks of a world, started as they are needed."""
+
+    def __init__(self, start: Start, descriptors: list[list[int]], homes: list[Place]) -> None:
+        self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
+        self.started: list[int] = []  # the pid of each
+        self.alive: dict[int, int] = {}  # pid → rank
+        self.met: set[int] = set()  # pids of ranks, and of whatever has ended here
+
+    def grow(self, size: int) -> None:
+        """Start those that are missing."""
+        while len(self.started) < size:
+            own, home = self.waiting.pop(0)
+            pid = self.start(own, home)
+            self.alive[pid] = len(self.started)
+            self.started.append(pid)
+            self.met.add(pid)
+            for descriptor in own:
+                os.close(descriptor)  # a rank's death must be the end of its pipes
+
+    def are_as_started(self) -> bool:
+        """Return whether there is one thread for each rank, no other process, and no file."""
+        family = platform.family(os.getpid())
+        if not platform.LINUX or family != dict.fromkeys(self.started, 1):
+            return False
+        for home in self.homes:
+            with os.scandir(home.folder) as entries:
+                if any(True for _ in entries):
+                    return False
+        return True
+
+
+@dataclass
+class More:
+    """What the judge has asked for after a world's calls: those of another check."""
+
+    size: int
+    memory: int
+    in_step: list[int]
+    imports: list[str]  # modules that take long to import, and that the ranks are to have
+    until: float  # when it is told that this world cannot
+
+
+def _look_after(judge: socket.socket, wake: int, ranks: Ranks, bounds: Bounds, hub: Hub | None) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
     looked = time.monotonic()
+    more: More | None = None
     while True:
         signal.alarm(STUCK_SECONDS)
         readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
@@ -97,19 +138,42 @@ def _look_after(
             hub.serve()
         if time.monotonic() - looked > LOOK_EVERY:
             looked = time.monotonic()
-            if excess := _excess(bounds, ranks):
+            if excess := _excess(bounds, ranks.alive):
                 _tell(judge, {"limit": excess})
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server is gone
                 return
             with contextlib.suppress(ChildProcessError):
                 for pid, status in ending.collect().items():
-                    everyone.add(pid)
-                    if pid in ranks:
-                        _tell(judge, {"rank": ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
-        if judge in readable:
-            judge.recv(64)  # whatever it says: the world is over
+                    ranks.met.add(pid)
+                    if pid in ranks.alive:
+                        _tell(judge, {"rank": ranks.alive.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+        if judge in readable and not (more := _asked(judge)):
             return
+        if more and hub.is_at_rest():
+            _go_on(judge, ranks, bounds, hub, more)
+            more = None
+        elif more and time.monotonic() > more.until:
+            _tell(judge, {"ready": False})
+            more = None
+
+
+def _asked(judge: socket.socket) -> More | None:
+    """Return what the judge asks for; None where the world is over. It asks for nothing while it waits for an answer."""
+    data = judge.recv(1 << 16)
+    if not data.startswith(b"{"):
+        return None
+    return More(**json.loads(data), until=time.monotonic() + REST_SECONDS)
+
+
+def _go_on(judge: socket.socket, ranks: Ranks, bounds: Bounds, hub: Hub, more: More) -> None:
+    """Have the ranks make other calls, if nothing is left of the last ones."""
+    is_ready = ranks.are_as_started() and all(name in sys.modules for name in more.imports)
+    if is_ready:
+        hub.begin(more.size, Steps(more.in_step))
+        ranks.grow(more.size)
+        bounds.size, bounds.bytes = len(ranks.started), more.memory
+    _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 
 def _excess(bounds: Bounds, ranks: dict[int, int]) -> str:

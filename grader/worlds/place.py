@@ -35,15 +35,15 @@ def users(size: int, keeper: int) -> set[int]:
     return {confinement.user_of(keeper, rank) for rank in range(size)}
 
 
-def prepare(world: dict, tier: str) -> list[Place]:
-    """Make the folders of a world's ranks, in a new folder of ours. Called by its keeper, from whose number users follow."""
+def prepare(world: dict, size: int, tier: str) -> list[Place]:
+    """Make the folders of so many ranks, in a world's new folder. Called by its keeper, from whose number users follow."""
     own = confinement.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if own:  # strangers to each other, and to whoever owns the folder
             os.fchmod(inside, 0o711)
         meets = "" if world.get("network") == frames.HUB else _make_rendezvous(world, inside, own)
-        return [_make(world, tier, rank, inside, meets) for rank in range(world["size"])]
+        return [_make(world, tier, rank, inside, meets) for rank in range(size)]
     finally:
         os.close(inside)
 

@@ -52,7 +52,7 @@ def failure(name: str, engine: Path) -> str:
         try:
             platform.die_with_parent()
             world = {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
-            (home,) = place.prepare(world, name)
+            (home,) = place.prepare(world, 1, name)
             home.enter()
             complaint = next(_complaints(home, engine, os.getppid()), "")
         except BaseException as error:

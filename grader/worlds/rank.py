@@ -6,7 +6,9 @@ Everything in this process may be read and changed by the student's code, so not
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import io
+import itertools
 import os
 import random
 import resource
@@ -25,11 +27,11 @@ import torch.distributed as dist
 
 from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
-from grader.worlds import drivers, frames, platform, syscalls, tensors
+from grader.worlds import drivers, frames, platform, surroundings, syscalls, tensors
 from grader.worlds.place import Place
 from grader.worlds.process_group import install
 from grader.worlds.store import HubStore
-from grader.worlds.wire import GO, NOTHING, Wire
+from grader.worlds.wire import GO, INPUTS, NOTHING, Wire
 from grader.worlds.work import Network
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
@@ -48,7 +50,11 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
     try:
         if refusal:
             raise refusal
-        _run(wire, wire.first(), stacks_fd, home)
+        inputs = wire.first()
+        rank = Rank(wire, inputs.meta, stacks_fd, home)
+        while rank.make_calls(inputs) and rank.network:
+            rank.forget()
+            inputs = wire.take(INPUTS)
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.stage)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
@@ -73,90 +79,132 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     return 3, 4
 
 
-def _run(wire: Wire, inputs: frames.Frame, stacks_fd: int, home: Place) -> None:
-    meta, stage = inputs.meta, Path(home.stage)
-    rank, size = meta["rank"], meta["size"]
-    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
-    faulthandler.enable(file=stacks_fd)  # for one that crashes
-    device = torch.device("cuda", rank) if home.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    torch.set_num_threads(1)
-    random.seed()
-    (torch.cuda.seed if device.type == "cuda" else torch.default_generator.seed)()  # torch.seed looks for every device
-    sys.path[:] = [str(stage)] + [entry for entry in sys.path if entry != meta["engine"]]
-    sys.argv = ["rank"]
-    current = {"call": 0}
-    network = None
-    if meta["network"] == frames.HUB:
-        wire.tells_waits = True
-        network = Network(wire, current)
-        install(network)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=HubStore(network) if network else dist.FileStore(home.rendezvous, size),
-        rank=rank,
-        world_size=size,
-        timeout=PATIENCE,
-        **({"device_id": device} if device.type == "cuda" else {}),
-    )
-    if network:
-        syscalls.cut_off()
-    held: list = []  # the mark before which this rank has to wait for a sign from the judge, and how long after that
-    there = {name for name in frames.HEAVY if name in sys.modules}
+class Rank:
+    """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
 
-    def emit(event: dict) -> None:
-        wire.send(frames.EVENT, {**current, "operation": event})
+    def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: Place) -> None:
+        self.wire, self.home, self.stage = wire, home, Path(home.stage)
+        faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
+        faulthandler.enable(file=stacks_fd)  # for one that crashes
+        is_cpu = home.device == "cpu"
+        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", meta["rank"])
+        if not is_cpu:
+            torch.cuda.set_device(self.device)
+        torch.set_num_threads(1)
+        sys.path[:] = [str(self.stage)] + [entry for entry in sys.path if entry != meta["engine"]]
+        sys.argv = ["rank"]
+        self.current = {"call": 0}
+        self.held: list = (
+            []
+        )  # the mark before which this rank has to wait for a sign from the judge, and how long after that
+        self.network = None
+        if meta["network"] == frames.HUB:
+            wire.tells_waits = True
+            self.network = Network(wire, self.current)
+            install(self.network)
+        self._join(meta)
+        if self.network:
+            syscalls.cut_off()
+        self.recorder, self.recording = self._record(meta)
+        _announce_exit(self._mark, self.recorder)
+        self.modules, self.before = len(sys.modules), surroundings.look()
 
-    def mark(name: str) -> None:
-        if held and held[0][0] == name:
-            _, seconds = held.pop()
-            wire.send(frames.HELD, current)
-            wire.take(GO)
-            time.sleep(seconds)
-        wire.send(frames.EVENT, {**current, "mark": name, "at": monotonic_ns()})
-
-    def tell(progress: dict) -> None:
-        wire.send(frames.EVENT, {**current, "progress": progress})
-
-    if meta["follow"]:  # a timeline is wanted
-        waits = Waits(emit, tell)
-        recorder = Recorder(waits.emit, stage)
-        waits.follow(recorder)
-    else:
-        recorder = Recorder(emit, stage)
-    if network:
-        network.caller = recorder.caller
-    _announce_exit(mark, recorder)
-    with contextlib.ExitStack() as recording:
-        if not network:  # the hub knows of itself who communicates what
-            recording.enter_context(recorder)
-            recorder.follow_threads()
-        arguments = tensors.decode(
-            meta["arguments"], inputs.blob, device, lambda node, returns: drivers.make_probe(node, returns, mark)
+    def _join(self, meta: dict) -> None:
+        """Meet the other ranks, in a process group."""
+        random.seed()
+        (
+            torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed
+        )()  # torch.seed looks for every device
+        store = HubStore(self.network) if self.network else dist.FileStore(self.home.rendezvous, meta["size"])
+        dist.init_process_group(
+            "gloo" if self.device.type == "cpu" else "nccl",
+            store=store,
+            rank=meta["rank"],
+            world_size=meta["size"],
+            timeout=PATIENCE,
+            **({} if self.device.type == "cpu" else {"device_id": self.device}),
         )
-        for index, (call, (args, kwargs)) in enumerate(zip(meta["calls"], arguments)):
-            current["call"] = index
-            held[:] = [call["held"]] if call["held"] else []
-            mark("call began")
-            before = tensors.originals(args), tensors.originals(kwargs)
-            try:
-                function = _find(call["function"], stage)
-                result = drivers.DRIVERS[call["driver"]](function, args, kwargs, mark)
-                for hazard in network.end_call() if network else ():
-                    mark(hazard)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-            except BaseException as error:
-                if network:
-                    network.end_call()
-                wire.send(frames.RAISED, {"call": index, **_describe(error, stage)})
-                if not call["may_raise"]:
-                    return
-            else:
-                mark("call ended")
-                _send_result(wire, index, result, *before, tensors.is_intact(args, before[0]))
-    wire.send(frames.DONE, {name: name in sys.modules and name not in there for name in frames.HEAVY})
+
+    def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
+        """Return a recorder, and what has it record: where there is a hub, that knows of itself who communicates what."""
+        if meta["follow"]:  # a timeline is wanted
+            waits = Waits(self._emit, self._tell)
+            recorder = Recorder(waits.emit, self.stage)
+            waits.follow(recorder)
+        else:
+            recorder = Recorder(self._emit, self.stage)
+        if self.network:
+            self.network.caller = recorder.caller
+            return recorder, contextlib.nullcontext()
+        recorder.follow_threads()
+        return recorder, recorder
+
+    def _emit(self, event: dict) -> None:
+        self.wire.send(frames.EVENT, {**self.current, "operation": event})
+
+    def _tell(self, progress: dict) -> None:
+        self.wire.send(frames.EVENT, {**self.current, "progress": progress})
+
+    def _mark(self, name: str) -> None:
+        if self.held and self.held[0][0] == name:
+            _, seconds = self.held.pop()
+            self.wire.send(frames.HELD, self.current)
+            self.wire.take(GO)
+            time.sleep(seconds)
+        self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
+
+    def make_calls(self, inputs: frames.Frame) -> bool:
+        """Make the calls of one check, and return whether all were made."""
+        if not dist.is_initialized():
+            self._join(inputs.meta)
+        there = {name for name in frames.HEAVY if name in sys.modules}
+        with self.recording:
+            arguments = tensors.decode(
+                inputs.meta["arguments"],
+                inputs.blob,
+                self.device,
+                lambda node, returns: drivers.make_probe(node, returns, self._mark),
+            )
+            for index, (call, (args, kwargs)) in enumerate(zip(inputs.meta["calls"], arguments)):
+                self.current["call"] = index
+                self.held[:] = [call["held"]] if call["held"] else []
+                if not self._make_call(index, call, args, kwargs):
+                    return False
+        imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
+        self.wire.send(frames.DONE, {**imported, "may_go_on": surroundings.look() == self.before})
+        return True
+
+    def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
+        """Make one call, send what came of it, and return whether the next one may be made."""
+        self._mark("call began")
+        before = tensors.originals(args), tensors.originals(kwargs)
+        try:
+            function = _find(call["function"], self.stage)
+            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, self._mark)
+            for hazard in self.network.end_call() if self.network else ():
+                self._mark(hazard)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        except BaseException as error:
+            if self.network:
+                self.network.end_call()
+            self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})
+            return call["may_raise"]
+        self._mark("call ended")
+        _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
+        return True
+
+    def forget(self) -> None:
+        """Be as if no check had been before: the student's modules are imported anew, and the ranks meet again."""
+        self.current["call"] = 0
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        stage = str(self.stage)
+        # The newest first: to look at all of them would make copies of what ranks share.
+        for name in list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(stage) or name == "handout":
+                del sys.modules[name]
+        gc.collect()
 
 
 def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool) -> None:

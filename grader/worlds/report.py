@@ -92,6 +92,7 @@ class RankReport:
     refused: str | None = None  # why its frames were not believed
     held: int | None = None  # the call that it was held back from
     done: bool = False
+    may_go_on: bool = False  # as it says: nothing of its process has been changed
     busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 

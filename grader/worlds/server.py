@@ -227,14 +227,16 @@ def _start_world(
     from grader.worlds import confinement, keeper, place
 
     judge, own = descriptors[0], [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
-    if request["size"] not in range(1, confinement.RANKS + 1) or [len(three) for three in own] != [3] * request["size"]:
+    if request["size"] not in range(1, len(own) + 1) or len(own) > confinement.RANKS:
+        raise ValueError("more ranks than descriptors for them, or too many")
+    if any(len(three) != 3 for three in own):
         raise ValueError("not three descriptors for each rank")
     if reason := place.refusal(request["stage"], engine):
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
     pid = os.fork()
     if pid:
-        users = place.users(request["size"], pid) if confinement.TIERS[tier].uid else set()
+        users = place.users(len(own), pid) if confinement.TIERS[tier].uid else set()
         return keepers.add(pid, judge, users, request["folder"])
     code = 1
     try:

@@ -95,10 +95,12 @@ def encode(*values: Any) -> tuple[list, bytes]:
     def tree(value: Any, depth: int) -> Any:
         if value is None or type(value) in (bool, float):
             return value
-        if isinstance(value, Integral):  # of numpy, too
+        if type(value) is str:
+            return value[:MAX_STRING]
+        if type(value) is int or isinstance(value, Integral):  # of numpy, too
             value = int(value)
             return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
-        if isinstance(value, Real):
+        if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
             return float(value)
         if isinstance(value, str):
             return str.__str__(value)[:MAX_STRING]

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from grader.worlds import frames
 
-GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING  # what a thread may wait for, beside the answer to an operation
+# What a thread may wait for, beside the answer to an operation.
+GO, INPUTS, NOTHING = frames.FOR_JUDGE
 
 
 class Contents(Protocol):
@@ -38,7 +39,7 @@ class Wire:
         """Wait for the judge's first frame, which also tells the nonce, and return it."""
         while not (found := self._read()):
             pass
-        return found[GO]
+        return found[INPUTS]
 
     def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.send_packed(self.pack(kind, meta, blob))
@@ -115,4 +116,10 @@ class Wire:
             return {}
         if not data:
             os._exit(0)
-        return {frame.meta["to"] if frame.kind == frames.ANSWER else GO: frame for frame in self.reader.feed(data)}
+        return {_key(frame): frame for frame in self.reader.feed(data)}
+
+
+def _key(frame: frames.Frame) -> Any:
+    if frame.kind == frames.ANSWER:
+        return frame.meta["to"]
+    return INPUTS if frame.kind == frames.INPUTS else GO

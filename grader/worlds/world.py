@@ -18,9 +18,11 @@ from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
 from grader.evidence.trail import Event, Mark, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
+from grader.worlds.processes import Processes
 from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server, usual_network
 
+MOST_LEFT = 100  # reads of what ranks have said until they were done
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
 AROUND_WAITS = {
@@ -54,7 +56,9 @@ class Limits:
 class World:
     """``World(…).run()`` gives the report. Used once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline. ``network`` is what carries their operations, if not what usually does.
+    ``follow``: the ranks also tell how their operations get on, for a timeline. ``network`` is what carries their operations, if
+    not what usually does. ``processes`` are those of an earlier world: fresh ones are started where there are none, or where
+    these cannot go on. With ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class World:
         limits: Limits,
         follow: bool = False,
         network: str | None = None,
+        room: int = 0,
+        processes: Processes | None = None,
     ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
         self.follow = follow
@@ -75,7 +81,9 @@ class World:
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
         self.gone = False
-        self.nonce = os.urandom(frames.NONCE_BYTES)
+        self.room, self.processes, self.is_reused = max(room, size), processes, False
+        self.keeps = room > 0 and self.network == frames.HUB
+        self.kept = self.said_more = False  # said more: after the last call
         self.events = 0
         self.sent = [0] * size
         self.stack_text = [b""] * size
@@ -107,39 +115,39 @@ class World:
             self._start()
             while not self.report.ending:
                 self._step(0.02 if self.stacks_asked else 0.05)
-            self._end()
+            self.kept = self._keep()
+            if not self.kept:
+                self._end()
             if self.imported:  # have the server do it, so that no later rank spends its time on it
                 self.server.request({"imports": sorted(self.imported)}).close()
         finally:
             for key in list(self.selector.get_map().values()):
                 key.fileobj.close()
             self.selector.close()
+            if self.processes and not self.kept:
+                self.processes.close()
         return self.report
 
     # ——— start and end
 
     def _start(self) -> None:
-        theirs, self.wires = [], []
+        asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
+        asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
+        asked["in_step"] = [call.in_step for call in self.calls]
+        foreseen = self._foreseen()
+        self.is_reused = self.processes is not None and self.processes.go_on(asked, foreseen)
+        if not self.is_reused:
+            if self.processes:
+                self.processes.close()
+            self.processes = Processes.start(self.server, asked, self.room, foreseen)
+        own = self.processes
+        self.nonce, self.wires, self.keeper = own.nonce, own.wires[: self.size], own.keeper
+        self.pids = dict(enumerate(own.pids[: self.size]))
         for rank in range(self.size):
-            mine, its = socket.socketpair()
-            self.wires.append(mine)
-            readers = []
-            theirs.append(its.detach())
-            for _ in range(2):  # printed output, and stacks
-                reader, writer = os.pipe()
-                readers.append(open(reader, "rb", buffering=0))
-                theirs.append(writer)
-            self.selector.register(mine, selectors.EVENT_READ, partial(self._on_wire, rank, frames.Reader(self.nonce)))
-            self.selector.register(readers[0], selectors.EVENT_READ, partial(self._on_output, rank))
-            self.selector.register(readers[1], selectors.EVENT_READ, partial(self._on_stacks, rank))
-        try:
-            asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
-            asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
-            asked["in_step"] = [call.in_step for call in self.calls]
-            self.keeper = self.server.request(asked | {"imports": self._foreseen()}, theirs)
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
+            on_wire = partial(self._on_wire, rank, own.readers[rank])
+            self.selector.register(own.wires[rank], selectors.EVENT_READ, on_wire)
+            self.selector.register(own.outputs[rank], selectors.EVENT_READ, partial(self._on_output, rank))
+            self.selector.register(own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank))
         self.selector.register(self.keeper, selectors.EVENT_READ, self._on_keeper)
         for rank, wire in enumerate(self.wires):
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
@@ -168,6 +176,21 @@ class World:
         trains = any(call.function.endswith(".train") for call in self.calls)
         differentiates = any(call.driver in ("differentiate", "stack_of_pairs") for call in self.calls)
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
+
+    def _keep(self) -> bool:
+        """Keep the processes for a later world, where this one ended as it should; return whether they are kept."""
+        for _ in range(MOST_LEFT):
+            if not self.selector.select(0):
+                break
+            self._step(0, watch=False)
+        else:
+            self.said_more = True
+        clean = self.report.ending == "finished" and all(rank.may_go_on for rank in self.report.ranks)
+        if not (self.keeps and clean and not self.said_more and not self.gone):
+            return False
+        for key in list(self.selector.get_map().values()):
+            self.selector.unregister(key.fileobj)
+        return True
 
     def _end(self) -> None:
         """Have the keeper kill everything, and wait until it says that nothing is left."""
@@ -207,6 +230,7 @@ class World:
         *lines, self.keeper_lines = self.keeper_lines.split(b"\n")
         for line in map(json.loads, lines):
             if "pids" in line:
+                self.processes.pids = line["pids"]
                 self.pids = dict(enumerate(line["pids"]))
             elif "fault" in line:
                 self.report.grader_fault = line["fault"]
@@ -242,6 +266,8 @@ class World:
             for frame in reader.feed(data):
                 if not self.report.ending:
                     self._on_frame(self.report.ranks[rank], frame)
+                else:
+                    self.said_more = True
         except frames.FrameError as error:
             self.report.ranks[rank].refused = str(error)
             self.selector.unregister(wire)
@@ -269,7 +295,7 @@ class World:
         elif frame.kind == frames.DONE:
             if len(rank.outcomes) < len(self.calls):
                 raise frames.FrameError("an end before all calls were made")
-            rank.done = True
+            rank.done, rank.may_go_on = True, frame.meta.get("may_go_on") is True
             self.imported |= {name for name in frames.HEAVY if frame.meta.get(name) is True}
         else:
             raise frames.FrameError("a frame that only the judge may send")

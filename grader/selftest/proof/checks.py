@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from grader.assignment import PARTS
-from grader.boundary import judge
-from grader.face import World
 from grader.intake.stage import stage
-from grader.reports.plugin import make_rng, make_world, network_of, part_of, record_of, verdict
+from grader.lending import judge_fairly
+from grader.reports.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
 from grader.selftest.grading import ROOT, short
 from grader.worlds.report import WorldReport
 from grader.worlds.server_process import Server
@@ -79,13 +79,13 @@ class Checks:
     ) -> Outcome:
         """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
         item, began = self.parts[staged.part][name], time.monotonic()
-        world = make_world(staged.run, [], limits, network_of(item.function))
-        called = _note_calls(world, on_report)
+        world, called = make_world(staged.run, [], limits, network_of(item.function), shared_with(item)), set()
+        world.runner.on_report = partial(_note, called, on_report)
         fixtures = {"world": world, "rng": make_rng(staged.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:
-            judge(item.function, {name: value for name, value in fixtures.items() if name in item.fixturenames})
+            judge_fairly(item.function, {name: value for name, value in fixtures.items() if name in item.fixturenames})
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as caught:
@@ -94,18 +94,10 @@ class Checks:
         return Outcome(name, status, str(finding), time.monotonic() - began, frozenset(called))
 
 
-def _note_calls(world: World, on_report: Callable[[WorldReport], None]) -> set[str]:
-    """The set that every function will be in that is called in this world's runs."""
-    called, start = set(), world.runner
-
-    def noting(size, calls):
-        called.update(call.function for call in calls)
-        report = start(size, calls)
-        on_report(report)
-        return report
-
-    world.runner = noting
-    return called
+def _note(called: set[str], on_report: Callable[[WorldReport], None], report: WorldReport) -> None:
+    """Add the functions that a world has called."""
+    called.update(call.function for call in report.calls)
+    on_report(report)
 
 
 @dataclass

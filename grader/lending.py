@@ -1,0 +1,116 @@
+"""Starts the ranks of checks, and lends those of one check to the next of its problem, as long as nothing is left behind in them.
+
+To start ranks takes most of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
+no check pays for what another one did. Public checks and hidden ones never share ranks: a message must not tell of both.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grader.boundary import judge
+from grader.run import CheckFailed, GraderFault
+from grader.worlds import world as worlds
+from grader.worlds.processes import Processes
+from grader.worlds.report import Call, WorldReport
+from grader.worlds.server_process import Server, WorldsUnavailable
+
+ROOM = 4  # ranks: few checks have more
+
+
+@dataclass
+class Kept:
+    """The processes that the next check of this key may use."""
+
+    key: Hashable = None
+    processes: Processes | None = None
+
+    def take(self, key: Hashable) -> Processes | None:
+        found, self.processes = self.processes, None
+        if found and self.key != key:
+            found.close()
+            found = None
+        return found
+
+    def give(self, key: Hashable, processes: Processes) -> None:
+        self.key, self.processes = key, processes
+
+
+KEPT = Kept()  # of this process, which makes one check after the other
+
+
+class Ranks:
+    """What a check's ``world`` starts ranks with. ``run`` is the description of the grading run."""
+
+    def __init__(
+        self,
+        run: dict[str, Any],
+        spent: list[tuple[int, float]],
+        limits: worlds.Limits = worlds.Limits(),
+        network: str | None = None,
+        key: Hashable = None,
+    ) -> None:
+        """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
+        self.run, self.spent, self.limits, self.network, self.key = run, spent, limits, network, key
+        self.server = Server(run["server"])
+        self.on_report: Callable[[WorldReport], None] = lambda report: None
+        self.is_doubtful = False  # whether what failed may have failed because of an earlier check
+
+    def __call__(self, size: int, calls: list[Call]) -> WorldReport:
+        try:
+            report = self._start(size, calls)
+            # Whose fault a lost world was shows when it happens again.
+            return self._start(size, calls) if report.ending == "lost" else report
+        except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
+            self.run["replacement"] = Server.start()
+            self.server.address = self.run["server"] = self.run["replacement"].address
+            return self._start(size, calls)
+
+    def _start(self, size: int, calls: list[Call]) -> WorldReport:
+        began = time.monotonic()
+        if began > self.run["ends_at"]:
+            seconds = self.run["seconds"]
+            raise CheckFailed(f"Not run: the {seconds:g} seconds that one submission may take were over.")
+        left = max(1.0, self.run["ends_at"] - began)
+        bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
+        world = worlds.World(
+            self.server,
+            size,
+            calls,
+            Path(self.run["stage"]),
+            self.run["device"],
+            bounds,
+            network=self.network,
+            room=ROOM if self.key is not None and size <= ROOM else 0,
+            processes=KEPT.take(self.key),
+        )
+        try:
+            report = world.run()
+        finally:
+            self.spent.append((size, time.monotonic() - began))
+        if world.kept:
+            KEPT.give(self.key, world.processes)
+        self.on_report(report)
+        # Who takes too long does so alone, too, and it takes long to see it twice.
+        self.is_doubtful = (self.is_doubtful or world.is_reused) and report.ending != "late"
+        return report
+
+    def begin_afresh(self) -> None:
+        """From now on, start fresh ranks for each world of this check."""
+        self.key, self.is_doubtful = None, False
+
+
+def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check has used."""
+    ranks = arguments["world"].runner if "world" in arguments else None
+    again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
+    try:
+        judge(check, arguments)
+    except (CheckFailed, GraderFault):
+        if not isinstance(ranks, Ranks) or not ranks.is_doubtful:
+            raise
+        ranks.begin_afresh()
+        judge(check, again)

@@ -1,0 +1,35 @@
+"""What a student's function may leave behind in its process, beside values: a rank that others' calls follow on looks at it."""
+
+import os
+import sys
+import threading
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def look() -> tuple[Any, ...]:
+    """Return settings that one call could change for the next. What two looks show is compared, and not understood."""
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+        threading.active_count(),
+        sys.gettrace(),
+        sys.getprofile(),
+        sys.getrecursionlimit(),
+        tuple(sys.path),
+        os.getcwd(),
+        dict(os.environ),
+        list(warnings.filters),
+        # A program may put functions of its own in the place of these.
+        {name: id(value) for name, value in vars(dist).items() if not name.startswith("_")},
+    )
