@@ -5,8 +5,8 @@
         (run,) = world(2, call("collectives.broadcast", each([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` starts ``n`` fresh ranks, makes the calls on them one after the other, and gives a ``Run`` for each call. A
-``Run`` raises ``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``Run`` for each call. The ranks are fresh, or
+have made the calls of an earlier check of the same problem, of which nothing is left: see ``grader.lending``. A ``Run`` raises ``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks
 know nothing of processes.
 """
 

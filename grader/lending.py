@@ -21,6 +21,15 @@ from grader.worlds.server_process import Server, WorldsUnavailable
 ROOM = 4  # ranks: few checks have more
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What one world of a check took."""
+
+    size: int
+    seconds: float
+    is_fresh: bool  # its ranks were started for it
+
+
 @dataclass
 class Kept:
     """The processes that the next check of this key may use."""
@@ -48,7 +57,7 @@ class Ranks:
     def __init__(
         self,
         run: dict[str, Any],
-        spent: list[tuple[int, float]],
+        spent: list[Spent],
         limits: worlds.Limits = worlds.Limits(),
         network: str | None = None,
         key: Hashable = None,
@@ -90,7 +99,7 @@ class Ranks:
         try:
             report = world.run()
         finally:
-            self.spent.append((size, time.monotonic() - began))
+            self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
         if world.kept:
             KEPT.give(self.key, world.processes)
         self.on_report(report)

@@ -23,7 +23,7 @@ from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.grading import HIDDEN, ROOT, RUN, GradingRun
 from grader.intake.stage import NotThere
-from grader.lending import Ranks, judge_fairly
+from grader.lending import Ranks, Spent, judge_fairly
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.selection import Candidate, NothingChosen, chosen, part_named
 from grader.worlds import world as worlds
@@ -34,7 +34,7 @@ PUBLIC_ALONE = (
     "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
     "1 to 4 ranks, other shapes, what is sent, what stays in memory, what is refused."
 )
-SPENT = pytest.StashKey[list[tuple[int, float]]]()  # for each world of a check: its size, and its seconds
+SPENT = pytest.StashKey[list[Spent]]()  # for each world of a check
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -151,7 +151,7 @@ def _run() -> dict:
 
 @pytest.fixture
 def world(_run: dict, request: pytest.FixtureRequest) -> World:
-    """``world(n, *calls)``: fresh ranks that make these calls of the submission's functions."""
+    """``world(n, *calls)``: ranks that make these calls of the submission's functions."""
     spent = request.node.stash.setdefault(SPENT, [])
     return make_world(_run, spent, network=network_of(request.function), key=shared_with(request.node))
 
@@ -169,7 +169,7 @@ def network_of(check: Callable) -> str | None:
 
 def make_world(
     _run: dict,
-    spent: list[tuple[int, float]],
+    spent: list[Spent],
     limits: worlds.Limits = worlds.Limits(),
     network: str | None = None,
     key: Hashable = None,
@@ -215,7 +215,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     elif record.status == SKIPPED:
         report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], record.message)
     spent = item.stash.get(SPENT, [])
-    record.seconds, record.worlds, record.in_worlds = call.duration, [n for n, _ in spent], sum(s for _, s in spent)
+    record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in spent)
+    record.worlds = [world.size for world in spent]
+    record.fresh = [world.size for world in spent if world.is_fresh]
     report.lockstep = record.as_dict()
     report.location = (*report.location[:2], f"{record.number} {record.name}")
     return report

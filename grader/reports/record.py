@@ -19,7 +19,10 @@ class Record:
     status: str = NOT_RUN
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
-    worlds: list[int] = field(default_factory=list)  # the size of each that was started
+    worlds: list[int] = field(default_factory=list)  # the size of each
+    fresh: list[int] = field(
+        default_factory=list
+    )  # likewise, of those that ranks were started for: see ``grader.lending``
     in_worlds: float = 0.0  # of the seconds
     visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
 

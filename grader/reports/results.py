@@ -42,6 +42,7 @@ def _test(record: Record) -> dict:
             "status": record.status,
             "seconds": round(record.seconds, 3),
             "worlds": record.worlds,
+            "fresh_worlds": record.fresh,
             "seconds_in_worlds": round(record.in_worlds, 3),
             "visibility_written": record.visibility_written,
         },

@@ -188,13 +188,14 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
     print(f"\nGrading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of PSS: {peak}")
     start, worlds, judging, other = (statistics.median(share) for share in zip(*shares))
     document = json.loads(path.read_text())
-    sizes = [size for test in document["tests"] for size in test["extra_data"]["worlds"]]
-    workers = document["extra_data"]["workers"]
-    print(
-        f"  start {start:.1f} s; {len(sizes)} worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s"
+    sizes, fresh = (
+        [size for test in document["tests"] for size in test["extra_data"][name]] for name in ("worlds", "fresh_worlds")
     )
-    alone = sum(empty[size] for size in sizes)
-    print(f"  floor: {len(sizes)} empty worlds, {alone:.1f} s ÷ {cores()} cores = {alone / cores():.1f} s")
+    workers = document["extra_data"]["workers"]
+    print(f"  start {start:.1f} s; worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s")
+    print(f"  {len(sizes)} worlds, {len(sizes) - len(fresh)} of them with ranks of an earlier one")
+    alone = sum(empty[size] for size in fresh)
+    print(f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores = {alone / cores():.1f} s")
 
 
 def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:

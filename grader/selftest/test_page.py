@@ -282,6 +282,7 @@ def test_results_hold_the_message_and_nothing_of_the_evidence(every_status):
             "status",
             "seconds",
             "worlds",
+            "fresh_worlds",
             "seconds_in_worlds",
             "visibility_written",
         }

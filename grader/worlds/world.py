@@ -1,4 +1,4 @@
-"""One world, from the judge's side: start fresh ranks, feed them, watch them, and leave when they are gone.
+"""One world, from the judge's side: start ranks or use those of an earlier world, feed them, watch them, end them or keep them.
 
 inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the keeper
 """

@@ -1,0 +1,274 @@
+"""Ranks of one check serve the next one of its problem, unless something is left in them; and no verdict rests on that."""
+
+import math
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.face import CheckFailed, World, call, each
+from grader.intake.stage import stage
+from grader.lending import KEPT, Ranks, judge_fairly
+from grader.selftest.conftest import PREAMBLE
+from grader.selftest.fuzz_frames import NONCE
+from grader.selftest.fuzz_hub import BYTES, Ends, operation
+from grader.worlds import frames
+from grader.worlds.server_process import way_to_start
+from grader.worlds.steps import Steps
+
+pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="fresh interpreters are never lent")
+PROBLEM = ("a file", "1.1", "visible")
+
+WHO = """
+    COUNTED = []
+
+    def who(*_):
+        COUNTED.append(1)
+        dist.barrier()
+        return [os.getpid(), dist.get_world_size(), len(COUNTED)]
+"""
+
+
+@pytest.fixture
+def checks(grounds, server, on_hub):
+    """``checks(source)(key)`` is the world of a check of a submission with this source."""
+
+    def submitted(source: str):
+        submission, folder = grounds / "submission", grounds / "stage"
+        submission.mkdir()
+        (submission / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
+        staged = stage(submission, folder)
+        run = {
+            "stage": str(folder),
+            "server": server.address,
+            "device": "cpu",
+            "seconds": math.inf,
+            "ends_at": math.inf,
+        }
+        return lambda key=PROBLEM: World(Ranks(run, [], key=key), None, staged.absent)
+
+    yield submitted
+    KEPT.take(object())
+
+
+def pids(world: World, size: int, name: str = "who") -> list[int]:
+    """Return the pids of so many ranks, as fresh as can be otherwise."""
+    (run,) = world(size, call(f"collectives.{name}", 1))
+    found = run.values()
+    assert [[n, counted] for _, n, counted in found] == [[size, 1]] * size
+    return [pid for pid, _, _ in found]
+
+
+def is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def test_the_next_check_has_the_same_ranks_and_as_many_more_as_it_needs(checks):
+    check = checks(WHO)
+    one = pids(check(), 1)
+    four = pids(check(), 4)
+    assert four[:1] == one and len(set(four)) == 4
+    assert pids(check(), 3) == four[:3] and pids(check(), 4) == four
+
+
+def test_other_problems_and_checks_of_none_have_ranks_of_their_own(checks):
+    check = checks(WHO)
+    first = pids(check(), 2)
+    hidden = pids(check(("a file", "1.1", "hidden")), 2)
+    assert not set(first) & set(hidden)
+    alone = pids(check(None), 2), pids(check(None), 2)
+    assert len({pid for found in (first, hidden, *alone) for pid in found}) == 8
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, [*first, *hidden])) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(is_alive, [*first, *hidden])), "ranks that nobody can use any more live on"
+
+
+LEFT = {
+    "a thread": "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+    "a process": "subprocess.Popen(['sleep', '9'])",
+    "a file": "open('left', 'w').close()",
+    "a dtype": "torch.set_default_dtype(torch.float64)",
+    "no gradients": "torch.set_grad_enabled(False)",
+    "the environment": "os.environ['LEFT'] = '1'",
+    "a folder": "os.chdir('/')",
+    "a path": "sys.path.append('/left')",
+    "a filter of warnings": "warnings.simplefilter('error')",
+    "a patch": "dist.all_reduce = print",
+    "a tracer": "sys.setprofile(lambda *_: None)",
+    "a message that nobody takes": "dist.isend(torch.ones(2), 1) if dist.get_rank() == 0 else None",
+    "a receive without a message": "dist.irecv(torch.ones(2), 1) if dist.get_rank() == 0 else None",
+    "an exception": "raise ValueError('left')",
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_ranks_in_which_something_is_left_are_not_lent(checks, left):
+    source = WHO + f"""
+    import subprocess, threading, warnings
+
+    def leave(x):
+        {LEFT[left]}
+    """
+    check = checks(source)
+    first = pids(check(), 2)
+    check()(2, call("collectives.leave", 1))
+    second = pids(check(), 2)
+    assert not set(first) & set(second)
+
+
+def test_what_a_function_may_leave_is_not_held_against_it(checks):
+    source = WHO + """
+    def tidy(x):
+        group = dist.new_group([0])
+        dist.all_reduce(torch.ones(3, requires_grad=True) * 2)
+        x = torch.ones(2, requires_grad=True)
+        (x * x).sum().backward()
+        random.seed(1), torch.manual_seed(1), np.random.seed(1)
+        return [os.getpid(), dist.get_world_size(), 1]
+
+    def away(x):
+        dist.destroy_process_group()
+        return [os.getpid(), 2, 1]
+
+    import random
+    import numpy as np
+    """
+    check = checks(source)
+    assert pids(check(), 2) == pids(check(), 2, "tidy") == pids(check(), 2, "away") == pids(check(), 2)
+
+
+SPOILED = """
+    def spoil(x):
+        torch.is_spoiled = True
+        return x
+
+    def right(x):
+        return torch.zeros(1) if hasattr(torch, "is_spoiled") else x
+
+    def wrong(x):
+        return x + 1
+
+    def endless(x):
+        while True:
+            pass
+"""
+
+
+def returns_its_input(name: str):
+    def check(world):
+        (run,) = world(2, call(f"collectives.{name}", each([1.0], [2.0])))
+        run.returns([1.0], [2.0])
+
+    return check
+
+
+def sizes(world: World) -> list[int]:
+    return [spent.size for spent in world.runner.spent]
+
+
+def test_what_fails_on_lent_ranks_is_tried_on_fresh_ones(checks):
+    check = checks(SPOILED)
+    for name, expected in (("spoil", [2]), ("right", [2, 2]), ("right", [2])):
+        world = check()
+        judge_fairly(returns_its_input(name), {"world": world})
+        assert sizes(world) == expected, name
+
+
+def test_what_fails_on_fresh_ranks_is_not_tried_again(checks):
+    check = checks(SPOILED)
+    judge_fairly(returns_its_input("right"), {"world": check()})
+    for expected in ([2, 2], [2]):
+        world = check()
+        with pytest.raises(CheckFailed, match="expected 1, got 2"):
+            judge_fairly(returns_its_input("wrong"), {"world": world})
+        assert sizes(world) == expected
+
+
+def test_what_takes_too_long_is_not_tried_again(checks):
+    check = checks(SPOILED)
+    judge_fairly(returns_its_input("right"), {"world": check()})
+    world = check()
+    with pytest.raises(CheckFailed, match="seconds of processor time"):
+        judge_fairly(returns_its_input("endless"), {"world": world})
+    assert sizes(world) == [2]
+
+
+def test_a_second_try_has_the_same_inputs(checks):
+    import numpy as np
+
+    seen = []
+
+    def check(world, rng):
+        seen.append(rng.standard_normal())
+        returns_its_input("wrong")(world)
+
+    of = checks(SPOILED)
+    judge_fairly(returns_its_input("right"), {"world": of()})
+    with pytest.raises(CheckFailed):
+        judge_fairly(check, {"world": of(), "rng": np.random.default_rng(1)})
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
+def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
+    """The keys, as the plugin makes them for the checks of this repository."""
+    from grader.reports.plugin import record_of, shared_with
+    from grader.selftest.proof.checks import _collect
+
+    by_key: dict = {}
+    for item in _collect():
+        by_key.setdefault(shared_with(item), set()).add((record_of(item).visibility, Path(item.path).parent.name))
+    assert len(by_key) > 40 and all(len(found) == 1 for found in by_key.values())
+
+
+# ——— the hub's part
+
+
+@pytest.fixture
+def three():
+    ends = Ends(3)
+    yield ends
+    ends.close()
+
+
+def rest(ends: Ends, *ranks: int) -> None:
+    for rank in ranks:
+        ends.post(rank, [(frames.WAIT, {"for": [frames.FOR_INPUTS]}, b"")])
+
+
+def test_the_hub_is_at_rest_when_all_wait_and_nothing_is_left(three):
+    rest(three, 0, 1)
+    assert not three.hub.is_at_rest()
+    rest(three, 2)
+    assert three.hub.is_at_rest()
+    three.post(0, operation(0, BYTES, group=[0, 1, 2]))
+    rest(three, 0)
+    assert not three.hub.is_at_rest()
+
+
+def test_a_world_that_goes_on_begins_anew_and_hears_its_own_ranks_alone(three):
+    rest(three, 0, 1, 2)
+    three.hub.begin(2, Steps([0]))
+    assert not three.hub.is_at_rest()
+    alone = {"group": [1], "group_name": "own"}
+    three.post(1, operation(7, **alone))
+    assert 7 in three.answers(1)
+    three.told.clear()
+    three.post(2, operation(7, **alone | {"group": [2]}))
+    assert three.told == [{"refused": "a frame from a rank that has no call to make", "rank": 2}]
+    rest(three, 0, 1)
+    assert not three.hub.is_at_rest()
+
+
+def test_ranks_without_calls_do_not_keep_others_from_standing_still(three):
+    rest(three, 0, 1, 2)
+    three.hub.begin(2, Steps([0]))
+    three.told.clear()
+    for rank in (0, 1):
+        three.write(three.judges[rank], frames.pack(frames.INPUTS, {}, b"", NONCE))
+    three.post(0, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
+    assert three.told == []
+    three.post(1, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
+    assert three.told == [{"standstill": []}]
