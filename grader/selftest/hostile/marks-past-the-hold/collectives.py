@@ -3,9 +3,9 @@ import sys
 
 def in_rank_order(action):
     frame = sys._getframe()
-    while "wire" not in frame.f_locals:
+    while frame.f_code.co_name != "live":
         frame = frame.f_back
-    wire, current = frame.f_locals["wire"], frame.f_locals["current"]
+    wire, current = frame.f_locals["wire"], frame.f_locals["rank"].current
     dist.barrier()
     time.sleep(0.15 * dist.get_rank())
     for name in ("action began", "action ended"):
