@@ -735,6 +735,14 @@ MUTANTS = [
         "started no all-reduce before the second backward pass had ended",
     ),
     Mutant(
+        "a new group for each pass, made by the first hook",
+        "data_parallel",
+        "        bucket = self.buckets[len(self.in_flight)]\n",
+        "        if not self.in_flight:\n            dist.new_group()\n        bucket = self.buckets[len(self.in_flight)]\n",
+        {"hidden buckets_overlap"},
+        "the ranks waited for each other during the backward pass: nothing overlaps",
+    ),
+    Mutant(
         "equal buckets start as they fill",
         "data_parallel",
         END,
