@@ -57,6 +57,10 @@ class Each:
 OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
 
 
+# Of the driver ``timed``: what the stopwatch is to measure.
+OF_BENCH = ("calls", "asynchronous", "barrier_takes", "late", "busy")
+
+
 def on_gloo(check: Callable) -> Callable:
     """Have this check's ranks communicate through gloo, as they do outside of the grader.
 
@@ -100,7 +104,19 @@ class Request:
             ([of(rank, value) for value in self.args], {name: of(rank, value) for name, value in self.kwargs.items()})
             for rank in range(size)
         ]
-        return Call(self.function, arguments, note=self._note(), **self.options)
+        served = [self._taken_out(args, kwargs) for args, kwargs in arguments]
+        return Call(self.function, arguments, note=self._note(), served=served, **self.options)
+
+    def _taken_out(self, args: list, kwargs: dict) -> dict:
+        """Take what a rank is not to know before it asks out of its arguments, and return it: see ``worlds.served``."""
+        served = {}
+        if probes := _probes([args, kwargs]):
+            served["probes"] = probes
+        if self.options["driver"] == "timed":
+            served["bench"] = {name: kwargs.pop(name) for name in OF_BENCH if name in kwargs}
+        if self.options["driver"] == "swept":
+            served["runs"] = args.pop()
+        return served
 
     def _note(self) -> str:
         """The arguments in short, as the first rank that has one gets them: what tells one call of a check from another."""
@@ -122,6 +138,14 @@ class Request:
                 continue
             parts.append(f"{name}={text}" if name else text)
         return ", ".join(parts)
+
+
+def _probes(value: Any) -> dict[str, Any]:
+    """Return what the probes in an argument return, by their names."""
+    if isinstance(value, Probe):
+        return {value.name: value.returns}
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return {name: returned for item in inner for name, returned in _probes(item).items()}
 
 
 def _is_short(value: Any) -> bool:

@@ -10,29 +10,33 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from grader.evidence.meter import Meter
 from grader.worlds.frames import NOT_SENT_ON
-from grader.worlds.process_group import let_send
 from grader.worlds.receives import Receives
 from grader.worlds.scenes import SCENES
+from grader.worlds.served import Bench
 
-Mark = Callable[[str], None]
+
+class Mark(Protocol):
+    def __call__(self, name: str) -> None:
+        """Leave a mark in the rank's trail."""
+
+    def use(self, name: str) -> Any:
+        """Leave a mark of a use of what the judge has handed to the rank, and return what that gives: see ``served``."""
 
 
-def make_probe(node: dict, returns: Any, mark: Mark) -> Callable[[], Any]:
+def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
     """A function for the student to call, which leaves marks when it begins and when it ends."""
 
     def probe() -> Any:
-        mark(f"{node['probe']} began")
-        let_send()
+        mark.use(f"{node['probe']} began")
         time.sleep(node["seconds"])
-        mark(f"{node['probe']} ended")
-        return returns
+        return mark.use(f"{node['probe']} ended")
 
     return probe
 
@@ -170,73 +174,27 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
 
 
 def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of ours: no real time passes.
+    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of the judge's: see ``served.Bench``.
 
-    ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the operation returns at once, and a device
-    does it. ``barrier_takes``: how long it takes to meet. ``late``: how much longer a call takes where the ranks have not met
-    before it. ``busy``: how long the device still has to do at the beginning. Each use of the four leaves a mark.
     ``measured_again``: another operation is measured before the result is looked at.
     """
-    kwargs = dict(kwargs)
-    asked, again = (kwargs.pop("warm_up"), kwargs.pop("iterations")), kwargs.pop("measured_again", False)
-    result = Bench(mark=mark, **kwargs).measured(function, *asked)
-    if again:
-        Bench(mark=lambda _: None, **kwargs | {"calls": [0.5] * 3}).measured(function, 0, 3)
+    result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use)
+    if kwargs.get("measured_again"):
+        other = Bench(dist.get_rank(), [0.5] * 3)
+        _measured(function, 0, 3, lambda name: getattr(other, name)())
     return result
 
 
-TELLING = 0.001  # seconds that it takes to tell a device what to do
-
-
-class Bench:
-    """A rank's host and its device, in a time of their own."""
-
-    def __init__(
-        self, calls: list, asynchronous: bool, barrier_takes: float, late: float, busy: float, mark: Mark
-    ) -> None:
-        self.calls, self.asynchronous, self.mark = calls, asynchronous, mark
-        self.barrier_takes, self.late = barrier_takes, late
-        self.now = 1000.0 * (1 + dist.get_rank())  # every rank's clock has its own beginning
-        self.device_free = self.now + busy
-        self.done, self.met = 0, False
-
-    def measured(self, stopwatch: Callable, warm_up: int, iterations: int) -> Any:
-        given = {"clock": self.clock, "synchronize": self.synchronize, "barrier": self.barrier}
-        return stopwatch(self.operation, warm_up, iterations, **given)
-
-    def clock(self) -> float:
-        self.mark("clock")
-        return self.now
-
-    def operation(self) -> None:
-        self.mark("operation")
-        takes = self.calls[self.done] if self.done < len(self.calls) else 0.0
-        takes += 0.0 if self.met else self.late
-        self.done, self.met = self.done + 1, False
-        if self.asynchronous:
-            self.device_free = max(self.device_free, self.now) + takes
-            self.now += TELLING
-        else:
-            self.now += takes
-
-    def synchronize(self) -> None:
-        self.mark("synchronize")
-        self.now = max(self.now, self.device_free)
-
-    def barrier(self) -> None:
-        self.mark("barrier")
-        self.now += self.barrier_takes
-        self.met = True
+def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]) -> Any:
+    given = {name: partial(use, name) for name in Bench.USES}
+    return stopwatch(given.pop("operation"), warm_up, iterations, **given)
 
 
 def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A sweep whose runs take no time, and what it yields: the last argument holds the answers of the runs, in order."""
-    *args, answers = args
-    answers = iter(answers)
+    """A sweep whose runs take no time, and what it yields. The judge answers the runs, in order."""
 
     def run(collective: str, size: int) -> tuple:
-        mark(f"run {collective} {size}")
-        return next(answers)
+        return tuple(mark.use(f"run {collective} {size}"))
 
     table = function(*args, run)
     if not isinstance(table, Iterable):

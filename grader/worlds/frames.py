@@ -41,14 +41,15 @@ DONE = b"D"  # all calls were made
 OPERATION = b"O"  # a communication was started; a collective brings the bytes that it sends
 CONTENTS = b"C"  # the bytes of a send
 STORE = b"S"  # a question to the store that the ranks of a world share
+USE = b"U"  # a rank calls what the judge has handed to it: see ``served``
 WAIT = b"W"  # every thread of the rank waits from now on, and for what
-ANSWER = b"A"  # what an operation receives, or what the store says
+ANSWER = b"A"  # what an operation receives, what the store says, or what a use gives
 
 NETWORKS = GLOO, HUB = "gloo", "hub"  # what carries the operations of ranks
 # In a WAIT: the judge's sign, the calls of the next check, or the end of the world
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
-KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + WAIT + ANSWER
+KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + USE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 

@@ -15,10 +15,12 @@ from grader.evidence.trail import read_event
 from grader.worlds import frames
 from grader.worlds.keys import Keys
 from grader.worlds.matching import Matching, Posted, bring, bytes_due, check
+from grader.worlds.served import Served
 from grader.worlds.steps import Steps
 
 MOST_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
 MOST_OPEN = 2000  # operations of a rank that are not answered yet: to match them takes the square of that
+MOST_LETTERS = 200  # of the name of a use
 MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
@@ -84,6 +86,7 @@ class Hub:
         self.unanswered: list[set[int]] = [set() for _ in range(size)]  # the numbers of what each rank asked for
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
+        self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
         self.keys = Keys()
         self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
 
@@ -177,6 +180,8 @@ class Hub:
                 self.selector.register(self.ranks[rank].socket, selectors.EVENT_READ, (self._on_rank, rank))
             if frame.kind == frames.GO:
                 self.waits.pop(rank, None)
+            if frame.kind == frames.INPUTS:
+                self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
             self.ranks[rank].write(frames.pack(frame.kind, frame.meta, frame.blob, nonce))
 
     def _on_rank(self, rank: int) -> None:
@@ -196,6 +201,8 @@ class Hub:
                 self.matching.post(posted)
             elif frame.kind == frames.CONTENTS:
                 self._on_contents(rank, frame)
+            elif frame.kind == frames.USE:
+                self._on_use(rank, frame.meta)
             elif frame.kind == frames.STORE:
                 self._expect(rank, frame.meta.get("number"))
                 for asker, number, answer in self.keys.ask(rank, frame.meta, rank in self.begun):
@@ -203,6 +210,8 @@ class Hub:
             elif frame.kind == frames.EVENT:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation told to the judge, past the hub")
+                if self._serves(rank, frame.meta.get("mark")):
+                    raise frames.FrameError("a mark of what the rank was given to call, and did not call")
                 self.begun.add(rank)
                 self._pass_on(rank, frame.kind, frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()})
             else:
@@ -220,6 +229,25 @@ class Hub:
         if len(self.unanswered[rank]) >= MOST_OPEN:
             raise frames.FrameError(f"more than {MOST_OPEN} operations that wait for others")
         self.unanswered[rank].add(number)
+
+    def _serves(self, rank: int, name: object) -> Served | None:
+        """Return what a rank was given for the call that it is in, if this is the name of a use of it."""
+        given = self.served[rank][self._call_of(rank)] if self.served[rank] else None
+        return given if given and isinstance(name, str) and given.has(name) else None
+
+    def _on_use(self, rank: int, meta: dict) -> None:
+        """Tell the judge of a use of what the rank was given, and answer it."""
+        name, number = meta.get("use"), meta.get("number")
+        given = self._serves(rank, name)
+        if given is None or len(name) > MOST_LETTERS:
+            raise frames.FrameError("a use of what the rank was not given")
+        self._expect(rank, number)
+        self.begun.add(rank)
+        self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
+        try:
+            self._write(rank, {"to": number, "gives": given.use(name)})
+        except LookupError:
+            self._write(rank, {"to": number})
 
     def _on_wait(self, rank: int, meta: dict) -> None:
         """Note that all threads of a rank wait: unless one of them has got its answer meanwhile."""

@@ -209,12 +209,6 @@ def install(network: Network) -> None:
     c10d.ProcessGroupGloo = HubGroup
 
 
-def let_send() -> None:
-    """Send what this rank has started to send, as a network of one's own would while its rank computes."""
-    if hasattr(HubGroup, "network"):
-        HubGroup.network.wire.pay()
-
-
 def _reduction(opts: Any) -> str:
     op = opts.reduceOp if hasattr(opts, "reduceOp") else dist.ReduceOp.SUM if opts is None else opts
     op = op.op if hasattr(op, "op") else op

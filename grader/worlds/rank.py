@@ -30,6 +30,7 @@ from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, surroundings, syscalls, tensors
 from grader.worlds.place import Place
 from grader.worlds.process_group import install
+from grader.worlds.served import Served
 from grader.worlds.store import HubStore
 from grader.worlds.wire import GO, INPUTS, NOTHING, Wire
 from grader.worlds.work import Network
@@ -79,6 +80,41 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     return 3, 4
 
 
+class Marks:
+    """Leaves marks in a rank's trail; before one of them the rank may have to wait for the judge."""
+
+    def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
+        self.wire, self.current, self.network = wire, current, network
+        # The mark before which this rank has to wait for a sign from the judge, and how long after that.
+        self.held: list = []
+        self.served: Served | None = None  # what the judge hands to the student's function, where no hub serves it
+
+    def __call__(self, name: str) -> None:
+        self._wait_before(name)
+        self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
+
+    def use(self, name: str) -> Any:
+        """Use what the judge has handed over, and return what that gives. Raises StopIteration for a run too many."""
+        if self.served:
+            self(name)
+            try:
+                return self.served.use(name)
+            except LookupError:
+                raise StopIteration from None
+        self._wait_before(name)
+        answer = self.wire.take(self.network.ask(frames.USE, {"use": name})).meta
+        if "gives" not in answer:
+            raise StopIteration
+        return answer["gives"]
+
+    def _wait_before(self, name: str) -> None:
+        if self.held and self.held[0][0] == name:
+            _, seconds = self.held.pop()
+            self.wire.send(frames.HELD, self.current)
+            self.wire.take(GO)
+            time.sleep(seconds)
+
+
 class Rank:
     """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
 
@@ -94,9 +130,6 @@ class Rank:
         sys.path[:] = [str(self.stage)] + [entry for entry in sys.path if entry != meta["engine"]]
         sys.argv = ["rank"]
         self.current = {"call": 0}
-        self.held: list = (
-            []
-        )  # the mark before which this rank has to wait for a sign from the judge, and how long after that
         self.network = None
         if meta["network"] == frames.HUB:
             wire.tells_waits = True
@@ -106,15 +139,15 @@ class Rank:
         if self.network:
             syscalls.cut_off()
         self.recorder, self.recording = self._record(meta)
-        _announce_exit(self._mark, self.recorder)
+        self.marks = Marks(wire, self.current, self.network)
+        _announce_exit(self.marks, self.recorder)
         self.modules, self.before = len(sys.modules), surroundings.look()
 
     def _join(self, meta: dict) -> None:
         """Meet the other ranks, in a process group."""
         random.seed()
-        (
-            torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed
-        )()  # torch.seed looks for every device
+        # torch.seed would look for every device.
+        (torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed)()
         store = HubStore(self.network) if self.network else dist.FileStore(self.home.rendezvous, meta["size"])
         dist.init_process_group(
             "gloo" if self.device.type == "cpu" else "nccl",
@@ -145,14 +178,6 @@ class Rank:
     def _tell(self, progress: dict) -> None:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
-    def _mark(self, name: str) -> None:
-        if self.held and self.held[0][0] == name:
-            _, seconds = self.held.pop()
-            self.wire.send(frames.HELD, self.current)
-            self.wire.take(GO)
-            time.sleep(seconds)
-        self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
-
     def make_calls(self, inputs: frames.Frame) -> bool:
         """Make the calls of one check, and return whether all were made."""
         if not dist.is_initialized():
@@ -163,11 +188,13 @@ class Rank:
                 inputs.meta["arguments"],
                 inputs.blob,
                 self.device,
-                lambda node, returns: drivers.make_probe(node, returns, self._mark),
+                lambda node: drivers.make_probe(node, self.marks),
             )
             for index, (call, (args, kwargs)) in enumerate(zip(inputs.meta["calls"], arguments)):
                 self.current["call"] = index
-                self.held[:] = [call["held"]] if call["held"] else []
+                self.marks.held[:] = [call["held"]] if call["held"] else []
+                given = inputs.meta["served"][index] if "served" in inputs.meta else None  # a hub keeps it to itself
+                self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
                     return False
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
@@ -176,13 +203,13 @@ class Rank:
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
         """Make one call, send what came of it, and return whether the next one may be made."""
-        self._mark("call began")
+        self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
             function = _find(call["function"], self.stage)
-            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, self._mark)
+            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, self.marks)
             for hazard in self.network.end_call() if self.network else ():
-                self._mark(hazard)
+                self.marks(hazard)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         except BaseException as error:
@@ -190,7 +217,7 @@ class Rank:
                 self.network.end_call()
             self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})
             return call["may_raise"]
-        self._mark("call ended")
+        self.marks("call ended")
         _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
         return True
 

@@ -41,6 +41,9 @@ class Call:
     in_step: int = (
         0  # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
     )
+    served: list[dict] = field(
+        default_factory=list
+    )  # for each rank what it may call, and what that gives: see ``worlds.served``
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 

@@ -28,7 +28,7 @@ SHIPPABLE = {
 }
 
 
-def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict, Any], Callable]) -> Any:
+def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Callable]) -> Any:
     """The value that the judge sent, its tensors on ``device``."""
     tensors = load(blob) if blob else {}
 
@@ -42,7 +42,7 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
         if "dict" in node:
             return {key: build(value) for key, value in node["dict"]}
         if "probe" in node:
-            return make_probe(node, build(node["returns"]))
+            return make_probe(node)
         tensor = tensors[node["tensor"]].to(device, copy=True)
         return _laid_out(tensor, node["layout"]).requires_grad_(node["leaf"])
 

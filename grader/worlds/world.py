@@ -153,6 +153,7 @@ class World:
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"follow": self.follow, "network": self.network}
+            meta["served"] = [call.served[rank] if call.served else {} for call in self.calls]
             meta["calls"] = [
                 {
                     "function": call.function,

@@ -1,0 +1,156 @@
+"""What a rank is given to call is played by the hub: it knows no answer before it asks, and cannot say that it has asked."""
+
+import numpy as np
+import pytest
+
+from grader.face import Probe, call, each
+from grader.selftest.fuzz_frames import NONCE
+from grader.selftest.fuzz_hub import Ends
+from grader.worlds import frames
+from grader.worlds.served import Bench, Served
+from grader.worlds.steps import Steps
+
+GIVEN = {"probes": {"compute": 7}, "bench": {"calls": [2.0, 3.0]}, "runs": [[1.0, 0], [2.0, 5]]}
+NOT_GIVEN = "a use of what the rank was not given"
+
+
+@pytest.fixture
+def two():
+    ends = Ends(2, silent=True)
+    ends.hub.begin(2, Steps([0, 0]))
+    for judge in ends.judges:
+        ends.write(judge, frames.pack(frames.INPUTS, {"rank": 0, "served": [GIVEN, {}]}, b"", NONCE))
+    yield ends
+    ends.close()
+
+
+def use(number: int, name: object) -> list[tuple]:
+    return [(frames.USE, {"call": 0, "number": number, "use": name}, b"")]
+
+
+def mark(name: str) -> list[tuple]:
+    return [(frames.EVENT, {"call": 0, "mark": name, "at": 1}, b"")]
+
+
+def test_a_rank_is_not_told_what_is_served(two):
+    (inputs,) = two.frames_of(two.ranks[0])
+    assert inputs.kind == frames.INPUTS and inputs.meta == {"rank": 0}
+
+
+def test_uses_are_answered_and_told_to_the_judge_in_order(two):
+    names = ["clock", "operation", "clock", "compute began", "compute ended", "run all_reduce 8", "run a", "run b"]
+    for number, name in enumerate(names):
+        two.post(1, use(number, name))
+    answers = two.answers(1)
+    assert [answers[number].meta.get("gives") for number in range(7)] == [
+        2000.0,
+        None,
+        2002.0,
+        None,
+        7,
+        [1.0, 0],
+        [2.0, 5],
+    ]
+    assert "gives" not in answers[7].meta  # a run too many
+    told = [frame.meta for frame in two.frames_of(two.judges[1])]
+    assert [event["mark"] for event in told] == names
+    assert all(event["call"] == 0 and event["at"] > 1 << 20 for event in told) and not two.told
+
+
+@pytest.mark.parametrize("name", ["clock", "compute began", "run all_reduce 8"])
+def test_a_rank_does_not_say_itself_that_it_used_something(two, name):
+    two.post(0, mark("call began"), mark(name))
+    assert two.told == [{"refused": "a mark of what the rank was given to call, and did not call", "rank": 0}]
+
+
+@pytest.mark.parametrize(
+    "name", ["bench", "__init__", "now", "compute", "compute lasts", " began", "", "run", 7, None, ["clock"]]
+)
+def test_what_was_not_given_is_not_used(two, name):
+    two.post(0, use(0, name))
+    assert two.told == [{"refused": NOT_GIVEN, "rank": 0}]
+
+
+def test_what_was_given_for_one_call_is_not_there_in_the_next(two):
+    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], use(0, "clock"))
+    assert two.told == [{"refused": NOT_GIVEN, "rank": 0}]
+
+
+def test_the_name_of_a_use_is_short(two):
+    two.post(0, use(0, "run " + "x" * 200))
+    assert two.told == [{"refused": NOT_GIVEN, "rank": 0}]
+
+
+def test_a_check_keeps_out_of_the_arguments_what_is_served():
+    action = each(Probe("action", returns="a"), Probe("action", returns="b", seconds=1.0))
+    spread = call("collectives.f", action, [Probe("other", returns=1)]).spread(2)
+    assert spread.served == [{"probes": {"action": "a", "other": 1}}, {"probes": {"action": "b", "other": 1}}]
+    timed = call(
+        "benchmarking.stopwatch", driver="timed", warm_up=1, iterations=2, calls=each((1.0,), (2.0,)), late=3.0
+    )
+    assert [own["bench"] for own in timed.spread(2).served] == [
+        {"calls": (1.0,), "late": 3.0},
+        {"calls": (2.0,), "late": 3.0},
+    ]
+    assert timed.spread(2).arguments == [([], {"warm_up": 1, "iterations": 2})] * 2
+    swept = call("benchmarking.sweep", ["reduce"], [8], 1, [(0.5, 1)], driver="swept").spread(1)
+    assert swept.served == [{"runs": [(0.5, 1)]}] and swept.arguments == [([["reduce"], [8], 1], {})]
+
+
+@pytest.mark.parametrize("network", ["hub", "gloo"])
+def test_functions_get_answers_on_both_networks(submit, network, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_NETWORK", network)
+    world = submit("""
+        def ask(x, compute):
+            return [compute(), compute(), [type(compute).__name__]]
+
+        def watch(operation, warm_up, iterations, clock, synchronize, barrier):
+            before = clock()
+            barrier(), operation(), synchronize()
+            return [clock() - before, warm_up, iterations]
+        """)
+    requests = [
+        call("collectives.ask", 1, Probe("compute", each_other))
+        for each_other in ("done", None, [1, 2.5], float("inf"))
+    ]
+    bench = {"calls": each((2.0,), (3.0,)), "asynchronous": True, "barrier_takes": 10.0, "busy": 5.0}
+    *runs, timed = world(2, *requests, call("collectives.watch", driver="timed", warm_up=0, iterations=1, **bench))
+    for run, expected in zip(runs, ("done", None, [1, 2.5], float("inf"))):
+        assert [value[:2] for value in run.values()] == [[expected] * 2] * 2
+        assert [event.name for event in run.marks(1, "compute began")] == ["compute began"] * 2
+    assert np.allclose(timed.values(), [[12.0, 0, 1], [13.0, 0, 1]])
+
+
+# ——— the bench
+
+
+def times(bench: Bench, *uses: str) -> float:
+    """The time that passes on the bench's clock."""
+    before = bench.clock()
+    for name in uses:
+        getattr(bench, name)()
+    return round(bench.clock() - before, 6)
+
+
+def test_an_operation_takes_its_time_and_longer_where_the_ranks_have_not_met():
+    assert times(Bench(0, [2.0]), "operation") == 2.0
+    assert times(Bench(0, [2.0], late=100.0), "operation") == 102.0
+    assert times(Bench(0, [2.0], late=100.0, barrier_takes=7.0), "barrier", "operation") == 9.0
+    assert times(Bench(0, [2.0, 3.0], late=100.0), "barrier", "operation", "operation") == 105.0
+    assert times(Bench(0, [2.0]), "operation", "operation") == 2.0  # more than were asked for take no time
+
+
+def test_a_device_works_while_its_host_goes_on():
+    busy = {"asynchronous": True, "busy": 50.0}
+    assert times(Bench(0, [2.0], asynchronous=True), "operation") == 0.001
+    assert times(Bench(0, [2.0], asynchronous=True), "operation", "synchronize") == 2.0
+    assert times(Bench(0, [2.0], **busy), "operation", "synchronize") == 52.0
+    assert times(Bench(0, [2.0], **busy), "synchronize", "operation", "synchronize") == 52.0
+
+
+def test_every_rank_has_a_clock_of_its_own():
+    assert Bench(0, []).clock() != Bench(1, []).clock()
+
+
+def test_nothing_is_served_where_nothing_was_given():
+    assert not any(Served(0, {}).has(name) for name in ("clock", "compute began", "run a 1", "", " began"))
