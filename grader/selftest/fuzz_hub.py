@@ -33,6 +33,12 @@ def question(number: int, do: str, *keys: str, **more) -> list[tuple]:
     return [(frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b"")]
 
 
+def use(number: int, name: object) -> list[tuple]:
+    """Return the frame of a use of what the rank was given, as a list."""
+    return [(frames.USE, {"call": 0, "number": number, "use": name}, b"")]
+
+
+GIVEN = {"probes": {"compute": 7}, "bench": {"calls": [2.0, 3.0]}, "runs": [[1.0, 0], [2.0, 5]]}
 MESSAGE = {"reduction": None, "root": None}
 HONEST = [
     operation(0),
@@ -56,6 +62,9 @@ HONEST = [
     question(18, "compare_set", "a", expected="3", value="4"),
     question(19, "delete", "a"),
     question(20, "count"),
+    use(21, "clock"),
+    use(22, "compute ended"),
+    use(23, "run all_reduce 8"),
     [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")],
     [(frames.WAIT, {"for": [3, frames.FOR_GO, frames.FOR_NOTHING]}, b"")],
     [(frames.DONE, {}, b"")],
@@ -117,7 +126,7 @@ class Ends:
         for end in self.heard:
             end.setblocking(False)
         for judge in () if silent else self.judges:
-            self.write(judge, frames.pack(frames.INPUTS, {}, b"", NONCE))
+            self.write(judge, frames.pack(frames.INPUTS, {"served": [GIVEN]}, b"", NONCE))
 
     def write(self, end: socket.socket, data: bytes) -> None:
         """Write all of it, as far as the hub listens."""

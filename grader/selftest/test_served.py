@@ -5,12 +5,11 @@ import pytest
 
 from grader.face import Probe, call, each
 from grader.selftest.fuzz_frames import NONCE
-from grader.selftest.fuzz_hub import Ends
+from grader.selftest.fuzz_hub import GIVEN, Ends, use
 from grader.worlds import frames
 from grader.worlds.served import Bench, Served
 from grader.worlds.steps import Steps
 
-GIVEN = {"probes": {"compute": 7}, "bench": {"calls": [2.0, 3.0]}, "runs": [[1.0, 0], [2.0, 5]]}
 NOT_GIVEN = "a use of what the rank was not given"
 
 
@@ -22,10 +21,6 @@ def two():
         ends.write(judge, frames.pack(frames.INPUTS, {"rank": 0, "served": [GIVEN, {}]}, b"", NONCE))
     yield ends
     ends.close()
-
-
-def use(number: int, name: object) -> list[tuple]:
-    return [(frames.USE, {"call": 0, "number": number, "use": name}, b"")]
 
 
 def mark(name: str) -> list[tuple]:

@@ -232,7 +232,7 @@ class Hub:
 
     def _serves(self, rank: int, name: object) -> Served | None:
         """Return what a rank was given for the call that it is in, if this is the name of a use of it."""
-        given = self.served[rank][self._call_of(rank)] if self.served[rank] else None
+        given = next(iter(self.served[rank][self._call_of(rank) :]), None)
         return given if given and isinstance(name, str) and given.has(name) else None
 
     def _on_use(self, rank: int, meta: dict) -> None:
