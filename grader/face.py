@@ -167,14 +167,21 @@ def call(
     may_raise: bool = False,
     holds: Mapping[int, Hold] | None = None,
     in_step: int = 0,
+    weighs: bool = False,
     **kwargs: Any,
 ) -> Request:
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
     ``driver`` names the program around it (see ``worlds.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``may_raise`` lets the ranks go on to the next call after an exception.
+    ``Call``); ``weighs`` has the system tell what memory they take; ``may_raise`` lets the ranks go on to the next call after an exception.
     """
-    options = {"driver": driver, "may_raise": may_raise, "holds": dict(holds or {}), "in_step": in_step}
+    options = {
+        "driver": driver,
+        "may_raise": may_raise,
+        "holds": dict(holds or {}),
+        "in_step": in_step,
+        "weighs": weighs,
+    }
     return Request(function, args, kwargs, options)
 
 

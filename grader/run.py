@@ -206,6 +206,10 @@ class Run:
         numbers = [name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)]
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
+    def grown(self, rank: int) -> int | None:
+        """Return by how many bytes a rank's memory had grown when it communicated, at most: as the system says. None where no hub is."""
+        return self.report.ranks[rank].grown.get(self.index)
+
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""
         marks = self.marks(rank, name)

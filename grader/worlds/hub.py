@@ -63,8 +63,11 @@ class Hub:
         tell: Callable[[dict], None],
         steps: Steps | None = None,
         size: int | None = None,
+        memory: Callable[[int], int] = lambda rank: 0,
     ) -> None:
-        self.tell = tell
+        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's own memory."""
+        self.tell, self.memory = tell, memory
+        self.began_with: dict[int, int] = {}  # rank → its memory before any of the student's code
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.is_full = False
@@ -181,6 +184,7 @@ class Hub:
             if frame.kind == frames.GO:
                 self.waits.pop(rank, None)
             if frame.kind == frames.INPUTS:
+                self.began_with.setdefault(rank, self.memory(rank))
                 self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
             self.ranks[rank].write(frames.pack(frame.kind, frame.meta, frame.blob, nonce))
 
@@ -230,6 +234,11 @@ class Hub:
             raise frames.FrameError(f"more than {MOST_OPEN} operations that wait for others")
         self.unanswered[rank].add(number)
 
+    def _weigh(self, rank: int) -> None:
+        """Tell the judge by how much a rank's memory has grown, where a check asks for it."""
+        if any(given.weighs for given in self.served[rank][self._call_of(rank) :][:1]):
+            self.tell({"grown": [rank, self._call_of(rank), self.memory(rank) - self.began_with[rank]]})
+
     def _serves(self, rank: int, name: object) -> Served | None:
         """Return what a rank was given for the call that it is in, if this is the name of a use of it."""
         given = next(iter(self.served[rank][self._call_of(rank) :]), None)
@@ -268,6 +277,7 @@ class Hub:
         content, number, pieces = (frame.meta.get(name) for name in ("operation", "number", "pieces"))
         if not isinstance(content, dict) or not frames.is_whole(number):
             raise frames.FrameError("an operation of no known form")
+        self._weigh(rank)
         event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
         posted = Posted(number, operation, pieces, bytes_due(operation))

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
-from grader.worlds.excess import Bounds
+from grader.worlds.excess import Bounds, memory
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 from grader.worlds.steps import Steps
@@ -51,7 +51,9 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     platform.adopt_orphans()
     users = place.users(len(descriptors), os.getpid()) if confinement.TIERS[tier].uid else set()
     ranks: Ranks | None = None
-    hub, descriptors = _hub(judge, descriptors, world) if world.get("network") == frames.HUB else (None, descriptors)
+    hub = None
+    if world.get("network") == frames.HUB:
+        hub, descriptors = _hub(judge, descriptors, world, lambda rank: memory(ranks.started[rank]))
     try:
         bounds = Bounds(world, len(descriptors))
         ranks = Ranks(start, descriptors, place.prepare(world, len(descriptors), tier))
@@ -75,12 +77,14 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             removal.remove(world["folder"])
 
 
-def _hub(judge: socket.socket, descriptors: list[list[int]], world: dict) -> tuple[Hub, list[list[int]]]:
+def _hub(
+    judge: socket.socket, descriptors: list[list[int]], world: dict, memory_of: Callable[[int], int]
+) -> tuple[Hub, list[list[int]]]:
     """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
     ours = [mine for mine, _ in pairs]
-    hub = Hub(judges, ours, partial(_tell, judge), Steps(world.get("in_step", [])), world["size"])
+    hub = Hub(judges, ours, partial(_tell, judge), Steps(world.get("in_step", [])), world["size"], memory_of)
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 

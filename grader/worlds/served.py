@@ -10,12 +10,16 @@ TELLING = 0.001  # seconds that it takes to tell a device what to do
 
 
 class Served:
-    """What one rank is given for one call: ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …]}``, or parts of it."""
+    """What one rank is given for one call: ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …]}``, or parts of it.
+
+    With ``"weighs"`` the hub looks at the rank's memory whenever that communicates.
+    """
 
     def __init__(self, rank: int, given: dict) -> None:
         self.probes = given.get("probes", {})
         self.bench = Bench(rank, **given["bench"]) if "bench" in given else None
         self.runs = given.get("runs")
+        self.weighs = given.get("weighs", False)
         self.made = 0
 
     def has(self, name: str) -> bool:

@@ -153,7 +153,7 @@ class World:
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"follow": self.follow, "network": self.network}
-            meta["served"] = [call.served[rank] if call.served else {} for call in self.calls]
+            meta["served"] = [(c.served[rank] if c.served else {}) | {"weighs": c.weighs} for c in self.calls]
             meta["calls"] = [
                 {
                     "function": call.function,
@@ -237,6 +237,9 @@ class World:
                 self.report.grader_fault = line["fault"]
             elif "standstill" in line:
                 self.standstill = line["standstill"]
+            elif "grown" in line:
+                rank, call, grown = line["grown"]
+                self.report.ranks[rank].grown[call] = max(grown, self.report.ranks[rank].grown.get(call, 0))
             elif "not_sent_on" in line:
                 rank, call, number, at = line["not_sent_on"]
                 self.report.ranks[rank].trail.append(Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at))
