@@ -14,6 +14,7 @@ from typing import Any
 from grader.boundary import judge
 from grader.run import CheckFailed, GraderFault
 from grader.worlds import world as worlds
+from grader.worlds.platform import LINUX
 from grader.worlds.processes import Processes
 from grader.worlds.report import Call, WorldReport
 from grader.worlds.server_process import Server, WorldsUnavailable
@@ -93,7 +94,9 @@ class Ranks:
             self.run["device"],
             bounds,
             network=self.network,
-            room=ROOM if self.key is not None and size <= ROOM else 0,
+            room=(
+                ROOM if self.key is not None and size <= ROOM and LINUX else 0
+            ),  # elsewhere nobody can tell what is left
             processes=KEPT.take(self.key),
         )
         try:
