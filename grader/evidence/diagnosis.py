@@ -26,7 +26,11 @@ BOUNDS = [
     (("Function not implemented",), "A rank may not make memory that belongs to no process: memfd_create, shmget."),
     (("Too many open files",), f"A rank may have {confinement.FILES_OPEN} open files."),
     (
-        ("PermissionError",),
+        ("PermissionError: [Errno 1] Operation not permitted",),
+        "A rank reaches the others through torch.distributed alone: it may not open sockets, nor share memory or locks.",
+    ),
+    (
+        ("PermissionError: [Errno 13]",),
         "A rank may write in its working directory, and read there and in Python's own; it may touch nothing else.",
     ),
 ]

@@ -249,6 +249,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {confinement.FILE_BYTES >> 20} MiB"),
         ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {confinement.FILES_OPEN} open files"),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
+        ("import socket; socket.socket()", "A rank reaches the others through torch.distributed alone"),
         ("[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)", "wrote more than 64 MiB"),
         (
             "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in range(300)]; time.sleep(5)",
