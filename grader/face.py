@@ -21,6 +21,7 @@ from grader.run import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, te
 from grader.worlds.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.worlds.frames import GLOO
 from grader.worlds.report import STANDSTILL, Call, Hold, Runner
+from grader.worlds.served import BENCH_PARAMETERS
 
 __all__ = [
     "EXACT",
@@ -55,10 +56,6 @@ class Each:
 
 # Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
 OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
-
-
-# Of the driver ``timed``: what the stopwatch is to measure.
-OF_BENCH = ("calls", "asynchronous", "barrier_takes", "late", "busy")
 
 
 def on_gloo(check: Callable) -> Callable:
@@ -113,7 +110,7 @@ class Request:
         if probes := _probes([args, kwargs]):
             served["probes"] = probes
         if self.options["driver"] == "timed":
-            served["bench"] = {name: kwargs.pop(name) for name in OF_BENCH if name in kwargs}
+            served["bench"] = {name: kwargs.pop(name) for name in BENCH_PARAMETERS if name in kwargs}
         if self.options["driver"] == "swept":
             served["runs"] = args.pop()
         return served
@@ -144,8 +141,12 @@ def _probes(value: Any) -> dict[str, Any]:
     """Return what the probes in an argument return, by their names."""
     if isinstance(value, Probe):
         return {value.name: value.returns}
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return {name: returned for item in inner for name, returned in _probes(item).items()}
+    found: dict[str, Any] = {}
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        for name, returned in _probes(item).items():
+            if found.setdefault(name, returned) != returned:
+                raise GraderFault(f"two probes of the name {name} that return something different")
+    return found
 
 
 def _is_short(value: Any) -> bool:

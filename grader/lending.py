@@ -1,7 +1,8 @@
 """Starts the ranks of checks, and lends those of one check to the next of its problem, as long as nothing is left behind in them.
 
 To start ranks takes most of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
-no check pays for what another one did. Public checks and hidden ones never share ranks: a message must not tell of both.
+no check pays for what another one did. What passes there has passed. Public checks and hidden ones never share ranks: a message
+must not tell of both. Only the hub can tell whether ranks are at rest: where gloo or nccl connects them, all ranks are fresh.
 """
 
 import copy
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.boundary import judge
-from grader.run import CheckFailed, GraderFault
+from grader.run import CheckFailed, NeedsGpus
 from grader.worlds import world as worlds
 from grader.worlds.platform import LINUX
 from grader.worlds.processes import Processes
@@ -32,7 +33,7 @@ class Spent:
 
 
 @dataclass
-class Kept:
+class KeptProcesses:
     """The processes that the next check of this key may use."""
 
     key: Hashable = None
@@ -49,10 +50,14 @@ class Kept:
         self.key, self.processes = key, processes
 
 
-KEPT = Kept()  # of this process, which makes one check after the other
+KEPT = KeptProcesses()  # of this process, which makes one check after the other
 
 
-class Ranks:
+class NotRun(CheckFailed):
+    """No time was left to start ranks."""
+
+
+class RankStarter:
     """What a check's ``world`` starts ranks with. ``run`` is the description of the grading run."""
 
     def __init__(
@@ -65,6 +70,8 @@ class Ranks:
     ) -> None:
         """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
         self.run, self.spent, self.limits, self.network, self.key = run, spent, limits, network, key
+        if not LINUX:  # where nobody can tell what is left in a process
+            self.key = None
         self.server = Server(run["server"])
         self.on_report: Callable[[WorldReport], None] = lambda report: None
         self.is_doubtful = False  # whether what failed may have failed because of an earlier check
@@ -83,7 +90,7 @@ class Ranks:
         began = time.monotonic()
         if began > self.run["ends_at"]:
             seconds = self.run["seconds"]
-            raise CheckFailed(f"Not run: the {seconds:g} seconds that one submission may take were over.")
+            raise NotRun(f"Not run: the {seconds:g} seconds that one submission may take were over.")
         left = max(1.0, self.run["ends_at"] - began)
         bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
         world = worlds.World(
@@ -94,20 +101,17 @@ class Ranks:
             self.run["device"],
             bounds,
             network=self.network,
-            room=(
-                ROOM if self.key is not None and size <= ROOM and LINUX else 0
-            ),  # elsewhere nobody can tell what is left
+            room=ROOM if self.key is not None and size <= ROOM else 0,
             processes=KEPT.take(self.key),
         )
         try:
             report = world.run()
         finally:
+            self.is_doubtful = self.is_doubtful or world.is_reused
             self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
         if world.kept:
             KEPT.give(self.key, world.processes)
         self.on_report(report)
-        # Who takes too long does so alone, too, and it takes long to see it twice.
-        self.is_doubtful = (self.is_doubtful or world.is_reused) and report.ending != "late"
         return report
 
     def begin_afresh(self) -> None:
@@ -116,13 +120,19 @@ class Ranks:
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check has used."""
+    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check has used.
+
+    Where no time is left for these, it raises what it raised first.
+    """
     ranks = arguments["world"].runner if "world" in arguments else None
     again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
     try:
         judge(check, arguments)
-    except (CheckFailed, GraderFault):
-        if not isinstance(ranks, Ranks) or not ranks.is_doubtful:
+    except Exception as first:
+        if isinstance(first, NeedsGpus) or not isinstance(ranks, RankStarter) or not ranks.is_doubtful:
             raise
         ranks.begin_afresh()
-        judge(check, again)
+        try:
+            judge(check, again)
+        except NotRun:
+            raise first from None

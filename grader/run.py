@@ -207,7 +207,10 @@ class Run:
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
     def grown(self, rank: int) -> int | None:
-        """Return by how many bytes a rank's memory had grown when it communicated, at most: as the system says. None where no hub is."""
+        """Return by how many bytes, at most, a rank's memory had grown when it communicated, as the system says.
+
+        Since before the first check on this rank. None where the system does not say, or no hub looks.
+        """
         return self.report.ranks[rank].grown.get(self.index)
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:

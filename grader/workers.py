@@ -88,7 +88,8 @@ def _units(items: list[pytest.Item]) -> deque[deque[int]]:
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number, item in enumerate(items):
-        units[shared_with(item) or number].append(number)
+        key = shared_with(item)
+        units[number if key is None else key].append(number)
     return deque(sorted(units.values(), key=len, reverse=True))
 
 

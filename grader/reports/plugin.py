@@ -23,12 +23,13 @@ from grader.evidence.finding import Finding, Line
 from grader.face import CheckFailed, GraderFault, NeedsGpus, World
 from grader.grading import HIDDEN, ROOT, RUN, GradingRun
 from grader.intake.stage import NotThere
-from grader.lending import Ranks, Spent, judge_fairly
+from grader.lending import RankStarter, Spent, judge_fairly
 from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.selection import Candidate, NothingChosen, chosen, part_named
 from grader.worlds import world as worlds
 from grader.worlds.confinement import hide_from_tracers
-from grader.worlds.server_process import Server, WorldsUnavailable
+from grader.worlds.frames import HUB
+from grader.worlds.server_process import Server, WorldsUnavailable, usual_network
 
 PUBLIC_ALONE = (
     "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
@@ -157,9 +158,12 @@ def world(_run: dict, request: pytest.FixtureRequest) -> World:
 
 
 def shared_with(item: pytest.Item) -> Hashable:
-    """Return what checks have in common that may use the same ranks, one after the other; None for a test that is no check."""
+    """Return what checks have in common that may use the same ranks, one after the other; None for one whose ranks are all fresh."""
     record = record_of(item)
-    return record and (item.path, record.number, record.visibility, network_of(item.function))
+    network = network_of(item.function) or usual_network()
+    if record is None or network != HUB or item.config.option.device != "cpu":
+        return None
+    return item.path, record.number, record.visibility
 
 
 def network_of(check: Callable) -> str | None:
@@ -174,8 +178,8 @@ def make_world(
     network: str | None = None,
     key: Hashable = None,
 ) -> World:
-    """Return a check's ``world``: see ``Ranks``."""
-    ranks, device = Ranks(_run, spent, limits, network, key), _run["device"]
+    """Return a check's ``world``: see ``RankStarter``."""
+    ranks, device = RankStarter(_run, spent, limits, network, key), _run["device"]
     server = ranks.server
     gpus = server.facts()["gpus"] if device == "cuda" else None
     return World(ranks, gpus, _run["absent"], server.facts)

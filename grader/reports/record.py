@@ -22,7 +22,7 @@ class Record:
     worlds: list[int] = field(default_factory=list)  # the size of each
     fresh: list[int] = field(
         default_factory=list
-    )  # likewise, of those that ranks were started for: see ``grader.lending``
+    )  # the size of each for which new ranks were started: see ``grader.lending``
     in_worlds: float = 0.0  # of the seconds
     visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
 

@@ -1,7 +1,8 @@
-"""Ranks of one check serve the next one of its problem, unless something is left in them; and no verdict rests on that."""
+"""Ranks of one check serve the next one of its problem, unless something is left in them; and nothing fails because of that."""
 
 import math
 import os
+import signal
 import textwrap
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
-from grader.lending import KEPT, Ranks, judge_fairly
+from grader.lending import KEPT, RankStarter, judge_fairly
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, Ends, operation
@@ -18,7 +19,7 @@ from grader.worlds import frames
 from grader.worlds.server_process import way_to_start
 from grader.worlds.steps import Steps
 
-pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="fresh interpreters are never lent")
+pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="here it takes seconds to start a rank")
 PROBLEM = ("a file", "1.1", "visible")
 
 WHO = """
@@ -47,7 +48,7 @@ def checks(grounds, server, on_hub):
             "seconds": math.inf,
             "ends_at": math.inf,
         }
-        return lambda key=PROBLEM: World(Ranks(run, [], key=key), None, staged.absent)
+        return lambda key=PROBLEM: World(RankStarter(run, [], key=key), None, staged.absent)
 
     yield submitted
     KEPT.take(object())
@@ -100,6 +101,7 @@ LEFT = {
     "a tracer": "sys.setprofile(lambda *_: None)",
     "a message that nobody takes": "dist.isend(torch.ones(2), 1) if dist.get_rank() == 0 else None",
     "a receive without a message": "dist.irecv(torch.ones(2), 1) if dist.get_rank() == 0 else None",
+    "no output": "os.dup2(os.open(os.devnull, os.O_WRONLY), 1), os.dup2(1, 2)",
     "an exception": "raise ValueError('left')",
 }
 
@@ -187,13 +189,100 @@ def test_what_fails_on_fresh_ranks_is_not_tried_again(checks):
         assert sizes(world) == expected
 
 
-def test_what_takes_too_long_is_not_tried_again(checks):
+def test_what_takes_too_long_may_do_so_because_of_an_earlier_check(checks):
     check = checks(SPOILED)
     judge_fairly(returns_its_input("right"), {"world": check()})
     world = check()
     with pytest.raises(CheckFailed, match="seconds of processor time"):
         judge_fairly(returns_its_input("endless"), {"world": world})
-    assert sizes(world) == [2]
+    assert sizes(world) == [2, 2]
+
+
+def test_whatever_the_judge_raises_on_lent_ranks_is_tried_on_fresh_ones(checks):
+    made = []
+
+    def check(world):
+        returns_its_input("right")(world)
+        made.append(1)
+        if len(made) == 2:
+            raise IndexError("a mistake of the judge's")
+
+    of = checks(SPOILED)
+    for _ in range(2):
+        judge_fairly(check, {"world": of()})
+    assert len(made) == 3
+
+
+def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
+    check = checks(SPOILED)
+    judge_fairly(returns_its_input("right"), {"world": check()})
+    world = check()
+
+    def late(world):
+        try:
+            returns_its_input("wrong")(world)
+        finally:
+            world.runner.start.run["ends_at"] = 0.0  # the judge's own wrapper is around it
+
+    with pytest.raises(CheckFailed, match="expected 1, got 2"):
+        judge_fairly(late, {"world": world})
+    with pytest.raises(CheckFailed, match="Not run"):
+        judge_fairly(returns_its_input("right"), {"world": check()})
+
+
+DURING = {
+    "dies": "signal.signal(signal.SIGALRM, signal.SIG_DFL)",
+    "speaks": "signal.signal(signal.SIGALRM, lambda *_: os.write(3, bytes(100)))",
+}
+
+
+@pytest.mark.parametrize("what", DURING)
+def test_a_rank_without_calls_disturbs_nobody(checks, what):
+    source = f"""
+        import signal
+
+        def later(x):
+            if dist.get_rank() == 3:
+                {DURING[what]}
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+            return x
+
+        def slow(x):
+            time.sleep(0.8)
+            return x
+    """
+    check = checks(source)
+    check()(4, call("collectives.later", 1))
+    first = check()
+    (run,) = first(2, call("collectives.slow", 1))
+    assert run.values() == [1, 1]
+    assert [spent.is_fresh for spent in first.runner.spent] == [False]
+    second = check()
+    (run,) = second(2, call("collectives.slow", 1))
+    assert run.values() == [1, 1] and [spent.is_fresh for spent in second.runner.spent] == [True]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_processes_whose_keeper_is_gone_cannot_go_on(checks):
+    check = checks(WHO)
+    first = pids(check(), 2)
+    os.kill(parent_of(first[0]), signal.SIGKILL)
+    assert not set(first) & set(pids(check(), 2))
+
+
+def test_processes_go_on_with_what_they_were_started_for(checks, server):
+    check = checks(WHO)
+    pids(check(), 2)
+    processes = KEPT.take(PROBLEM)
+    asked = processes.asked | {"size": 2, "memory": 1 << 30, "in_step": [0]}
+    for other in ({"stage": "/elsewhere"}, {"device": "cuda"}, {"network": "gloo"}, {"size": 5}):
+        assert not processes.go_on(asked | other, [])
+    assert not processes.go_on(asked, ["a.module.that.is.not.there"])
+    assert processes.go_on(asked, [])
+    processes.close()
 
 
 def test_a_second_try_has_the_same_inputs(checks):
@@ -220,7 +309,24 @@ def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
     by_key: dict = {}
     for item in _collect():
         by_key.setdefault(shared_with(item), set()).add((record_of(item).visibility, Path(item.path).parent.name))
-    assert len(by_key) > 40 and all(len(found) == 1 for found in by_key.values())
+    fresh = by_key.pop(None)  # of checks on gloo
+    assert len(by_key) > 40 and all(len(found) == 1 for found in by_key.values()) and fresh
+
+
+def test_where_no_hub_connects_them_all_ranks_are_fresh(monkeypatch):
+    from grader.reports.plugin import shared_with
+    from grader.selftest.proof.checks import _collect
+
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")
+    assert {shared_with(item) for item in _collect()} == {None}
+
+
+def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
+    from grader import workers
+
+    keys = ["a", None, "b", "a", "b", None, "a"]
+    monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])
+    assert list(map(list, workers._units(list(range(7))))) == [[0, 3, 6], [2, 4], [1], [5]]
 
 
 # ——— the hub's part

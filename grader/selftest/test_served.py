@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from grader.face import Probe, call, each
+from grader.face import GraderFault, Probe, call, each
 from grader.selftest.fuzz_frames import NONCE
-from grader.selftest.fuzz_hub import GIVEN, Ends, use
+from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.worlds import frames
 from grader.worlds.served import Bench, Served
 from grader.worlds.steps import Steps
@@ -90,6 +90,61 @@ def test_a_check_keeps_out_of_the_arguments_what_is_served():
     assert timed.spread(2).arguments == [([], {"warm_up": 1, "iterations": 2})] * 2
     swept = call("benchmarking.sweep", ["reduce"], [8], 1, [(0.5, 1)], driver="swept").spread(1)
     assert swept.served == [{"runs": [(0.5, 1)]}] and swept.arguments == [([["reduce"], [8], 1], {})]
+
+
+def test_what_was_given_to_an_earlier_check_is_gone(two):
+    two.hub.begin(2, Steps([0, 0]))
+    two.post(0, use(0, "clock"))
+    assert two.told == [{"refused": NOT_GIVEN, "rank": 0}]
+
+
+def test_two_probes_of_one_name_return_the_same():
+    same = call("collectives.f", [Probe("work", returns=1), Probe("work", returns=1)])
+    assert same.spread(1).served == [{"probes": {"work": 1}}]
+    with pytest.raises(GraderFault, match="two probes of the name work"):
+        call("collectives.f", [Probe("work", returns=1), Probe("work", returns=2)]).spread(1)
+
+
+def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
+    two.hub.begin(2, Steps([0, 0]))
+    sizes = iter([100, 130, 120, 150, 170, 0])
+    two.hub.memory = lambda rank: next(sizes)
+    two.write(two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}, {}]}, b"", NONCE))
+    two.post(0, mark("call began"))
+    for number in range(4):
+        two.post(0, operation(number, group=[0], group_name="own"))
+    grown = [line["grown"] for line in two.told]
+    assert grown == [[0, 0, 30], [0, 0, 50], [0, 0, 70]]
+    two.post(0, operation(4, group=[0], group_name="own"))  # 0: the system does not tell
+    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(5, group=[0], group_name="own"))  # not asked for
+    assert [line["grown"] for line in two.told] == grown and next(sizes, None) is None
+
+
+HOLDS = {
+    "tensors": "held.append(torch.ones(8 << 18))",
+    "a file": "open('held', 'wb').write(bytes(8 << 20))",
+    "a process": "held.append(subprocess.Popen([sys.executable, '-c', 'x = bytes([1]) * (8 << 20); print(1); input()'], stdout=-1, stdin=-1)), "
+    "held[-1].stdout.read(1)",
+}
+
+
+@pytest.mark.parametrize("where", HOLDS)
+def test_a_ranks_memory_is_what_it_has_started_and_written_as_well(submit, where, on_hub):
+    world = submit(f"""
+        import subprocess
+
+        held = []
+
+        def hold(x):
+            dist.barrier()
+            if dist.get_rank() == 1:
+                {HOLDS[where]}
+            dist.barrier()
+        """)
+    small, run = world(2, call("collectives.hold", 1), call("collectives.hold", 1, weighs=True))
+    run.values()
+    assert small.grown(1) is None
+    assert run.grown(1) > 8 << 20 > 4 << 20 > run.grown(0)
 
 
 @pytest.mark.parametrize("network", ["hub", "gloo"])

@@ -39,7 +39,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Probe:
-    """An argument that is a function: takes nothing, returns ``returns`` after ``seconds``, and leaves marks.
+    """An argument that is a function: takes nothing, returns ``returns`` (JSON) after ``seconds``, and leaves marks.
 
     The marks are ``NAME began`` and ``NAME ended``.
     """

@@ -2,7 +2,7 @@
 
     frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta (JSON) · blob (safetensors)
 
-The judge draws a nonce for each world; the first frame tells it to a rank, and every frame of that world carries it, both ways.
+The judge draws a nonce for the processes of a world; the first frame tells it to a rank, and every frame carries it, both ways.
 
 Values travel as JSON trees. A plain JSON value stands for itself; everything else is an object with one telling key:
 ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only

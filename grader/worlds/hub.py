@@ -67,7 +67,7 @@ class Hub:
     ) -> None:
         """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's own memory."""
         self.tell, self.memory = tell, memory
-        self.began_with: dict[int, int] = {}  # rank → its memory before any of the student's code
+        self.began_with: dict[int, int] = {}  # rank → its memory at its first word, before any of the student's code
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.is_full = False
@@ -90,6 +90,7 @@ class Hub:
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
         self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
+        self.most: dict[tuple[int, int], int] = {}  # (rank, call) → bytes by which a weighed rank's memory has grown
         self.keys = Keys()
         self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
 
@@ -184,7 +185,6 @@ class Hub:
             if frame.kind == frames.GO:
                 self.waits.pop(rank, None)
             if frame.kind == frames.INPUTS:
-                self.began_with.setdefault(rank, self.memory(rank))
                 self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
             self.ranks[rank].write(frames.pack(frame.kind, frame.meta, frame.blob, nonce))
 
@@ -195,6 +195,8 @@ class Hub:
         if rank >= self.size:
             raise frames.FrameError("a frame from a rank that has no call to make")
         for frame in self.ranks[rank].reader.feed(data):
+            if rank not in self.began_with:
+                self.began_with[rank] = self.memory(rank)
             self.waits.pop(rank, None)  # whoever says something does not wait
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
@@ -236,12 +238,21 @@ class Hub:
 
     def _weigh(self, rank: int) -> None:
         """Tell the judge by how much a rank's memory has grown, where a check asks for it."""
-        if any(given.weighs for given in self.served[rank][self._call_of(rank) :][:1]):
-            self.tell({"grown": [rank, self._call_of(rank), self.memory(rank) - self.began_with[rank]]})
+        given, call = self._given(rank), self._call_of(rank)
+        memory = self.memory(rank) if given and given.weighs else 0  # likewise where the system does not tell
+        grown = memory - self.began_with[rank]
+        if memory and grown > self.most.get((rank, call), -1):
+            self.most[rank, call] = grown
+            self.tell({"grown": [rank, call, grown]})
+
+    def _given(self, rank: int) -> Served | None:
+        """Return what a rank was given for the call that it is in."""
+        call = self._call_of(rank)
+        return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def _serves(self, rank: int, name: object) -> Served | None:
         """Return what a rank was given for the call that it is in, if this is the name of a use of it."""
-        given = next(iter(self.served[rank][self._call_of(rank) :]), None)
+        given = self._given(rank)
         return given if given and isinstance(name, str) and given.has(name) else None
 
     def _on_use(self, rank: int, meta: dict) -> None:
@@ -277,11 +288,11 @@ class Hub:
         content, number, pieces = (frame.meta.get(name) for name in ("operation", "number", "pieces"))
         if not isinstance(content, dict) or not frames.is_whole(number):
             raise frames.FrameError("an operation of no known form")
-        self._weigh(rank)
         event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
         posted = Posted(number, operation, pieces, bytes_due(operation))
         check(posted)
+        self._weigh(rank)
         if operation.kind != "send":
             bring(posted, frame.blob)
             self.held[rank] += posted.due

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
-from grader.worlds.excess import Bounds, memory
+from grader.worlds.excess import Bounds, memory, written
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 from grader.worlds.steps import Steps
@@ -38,8 +38,8 @@ class Unfinished(RuntimeError):
 def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
     """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``memory``, and its ``folder``. Once all calls are made
-    the judge may ask for more, of as many ranks as there are descriptors.
+    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
+    Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
     Raises Unfinished where not everything could be ended.
     """
     server = os.getppid()
@@ -50,13 +50,13 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     confinement.hide_from_tracers()
     platform.adopt_orphans()
     users = place.users(len(descriptors), os.getpid()) if confinement.TIERS[tier].uid else set()
-    ranks: Ranks | None = None
+    ranks: RankProcesses | None = None
     hub = None
     if world.get("network") == frames.HUB:
-        hub, descriptors = _hub(judge, descriptors, world, lambda rank: memory(ranks.started[rank]))
+        hub, descriptors = _hub(judge, descriptors, world, lambda rank: ranks.memory(rank))
     try:
         bounds = Bounds(world, len(descriptors))
-        ranks = Ranks(start, descriptors, place.prepare(world, len(descriptors), tier))
+        ranks = RankProcesses(start, descriptors, place.prepare(world, len(descriptors), tier))
         ranks.grow(world["size"])
         _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
@@ -88,7 +88,7 @@ def _hub(
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 
-class Ranks:
+class RankProcesses:
     """The ranks of a world, started as they are needed."""
 
     def __init__(self, start: Start, descriptors: list[list[int]], homes: list[Place]) -> None:
@@ -108,6 +108,12 @@ class Ranks:
             for descriptor in own:
                 os.close(descriptor)  # a rank's death must be the end of its pipes
 
+    def memory(self, rank: int) -> int:
+        """Return the bytes that a rank has for itself, with what it has started and written; 0 where nobody can tell."""
+        pid, folder = self.started[rank], self.homes[rank].folder
+        own = memory(pid)
+        return own and own + sum(map(memory, platform.family(pid))) + written(folder).bytes()
+
     def are_as_started(self) -> bool:
         """Return whether there is one thread for each rank, no other process, and no file."""
         family = platform.family(os.getpid())
@@ -121,8 +127,8 @@ class Ranks:
 
 
 @dataclass
-class More:
-    """What the judge has asked for after a world's calls: those of another check."""
+class NextCheck:
+    """What the judge asks for after a world's calls: those of another check."""
 
     size: int
     memory: int
@@ -131,10 +137,10 @@ class More:
     until: float  # when it is told that this world cannot
 
 
-def _look_after(judge: socket.socket, wake: int, ranks: Ranks, bounds: Bounds, hub: Hub | None) -> None:
+def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: Bounds, hub: Hub | None) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
     looked = time.monotonic()
-    more: More | None = None
+    wanted: NextCheck | None = None
     while True:
         signal.alarm(STUCK_SECONDS)
         readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
@@ -152,31 +158,31 @@ def _look_after(judge: socket.socket, wake: int, ranks: Ranks, bounds: Bounds, h
                     ranks.met.add(pid)
                     if pid in ranks.alive:
                         _tell(judge, {"rank": ranks.alive.pop(pid), "status": os.waitstatus_to_exitcode(status)})
-        if judge in readable and not (more := _asked(judge)):
+        if judge in readable and not (wanted := _asked(judge)):
             return
-        if more and hub.is_at_rest():
-            _go_on(judge, ranks, bounds, hub, more)
-            more = None
-        elif more and time.monotonic() > more.until:
+        if wanted and hub.is_at_rest():
+            _go_on(judge, ranks, bounds, hub, wanted)
+            wanted = None
+        elif wanted and time.monotonic() > wanted.until:
             _tell(judge, {"ready": False})
-            more = None
+            wanted = None
 
 
-def _asked(judge: socket.socket) -> More | None:
+def _asked(judge: socket.socket) -> NextCheck | None:
     """Return what the judge asks for; None where the world is over. It asks for nothing while it waits for an answer."""
     data = judge.recv(1 << 16)
     if not data.startswith(b"{"):
         return None
-    return More(**json.loads(data), until=time.monotonic() + REST_SECONDS)
+    return NextCheck(**json.loads(data), until=time.monotonic() + REST_SECONDS)
 
 
-def _go_on(judge: socket.socket, ranks: Ranks, bounds: Bounds, hub: Hub, more: More) -> None:
+def _go_on(judge: socket.socket, ranks: RankProcesses, bounds: Bounds, hub: Hub, wanted: NextCheck) -> None:
     """Have the ranks make other calls, if nothing is left of the last ones."""
-    is_ready = ranks.are_as_started() and all(name in sys.modules for name in more.imports)
+    is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
-        hub.begin(more.size, Steps(more.in_step))
-        ranks.grow(more.size)
-        bounds.size, bounds.bytes = len(ranks.started), more.memory
+        hub.begin(wanted.size, Steps(wanted.in_step))
+        ranks.grow(wanted.size)
+        bounds.size, bounds.bytes = len(ranks.started), wanted.memory
     _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 

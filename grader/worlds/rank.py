@@ -32,7 +32,7 @@ from grader.worlds.place import Place
 from grader.worlds.process_group import install
 from grader.worlds.served import Served
 from grader.worlds.store import HubStore
-from grader.worlds.wire import GO, INPUTS, NOTHING, Wire
+from grader.worlds.wire import GO, NOTHING, Wire
 from grader.worlds.work import Network
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
@@ -55,7 +55,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
         rank = Rank(wire, inputs.meta, stacks_fd, home)
         while rank.make_calls(inputs) and rank.network:
             rank.forget()
-            inputs = wire.take(INPUTS)
+            inputs = wire.take(frames.FOR_INPUTS)
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.stage)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
@@ -198,8 +198,15 @@ class Rank:
                 if not self._make_call(index, call, args, kwargs):
                     return False
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
-        self.wire.send(frames.DONE, {**imported, "may_go_on": surroundings.look() == self.before})
+        self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
         return True
+
+    def _is_unchanged(self) -> bool:
+        """Return whether another check's calls may follow on those that were made."""
+        try:
+            return self.network is not None and surroundings.look() == self.before
+        except Exception:  # something was changed, so that it cannot even be looked at
+            return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
         """Make one call, send what came of it, and return whether the next one may be made."""

@@ -44,7 +44,7 @@ class Call:
     served: list[dict] = field(
         default_factory=list
     )  # for each rank what it may call, and what that gives: see ``worlds.served``
-    weighs: bool = False  # have the hub look at each rank's memory whenever that communicates
+    weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
@@ -97,7 +97,9 @@ class RankReport:
     held: int | None = None  # the call that it was held back from
     done: bool = False
     may_go_on: bool = False  # as it says: nothing of its process has been changed
-    grown: dict[int, int] = field(default_factory=dict)  # call → bytes of memory beyond what it began with, at most
+    grown: dict[int, int] = field(
+        default_factory=dict
+    )  # call → bytes of memory, at most, beyond what it had before its first check
     busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 

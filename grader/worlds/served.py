@@ -1,9 +1,10 @@
 """What the judge hands to a student's function to call: a probe, a stopwatch's clock and operation, the runs of a sweep.
 
-Where the hub is the network it plays them, outside of the ranks: a rank knows no answer before it has asked for it, and cannot
-say that it has asked. Elsewhere a rank plays them itself. Standard library only.
+Where the hub is the network it answers, outside of the ranks: a rank knows no answer before it has asked for it, and cannot say
+that it has asked. Elsewhere a rank answers itself. Standard library only.
 """
 
+import inspect
 from typing import Any
 
 TELLING = 0.001  # seconds that it takes to tell a device what to do
@@ -12,7 +13,7 @@ TELLING = 0.001  # seconds that it takes to tell a device what to do
 class Served:
     """What one rank is given for one call: ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …]}``, or parts of it.
 
-    With ``"weighs"`` the hub looks at the rank's memory whenever that communicates.
+    With ``"weighs"`` the hub looks at the rank's memory whenever the rank communicates.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -84,3 +85,6 @@ class Bench:
     def barrier(self) -> None:
         self.now += self.barrier_takes
         self.met = True
+
+
+BENCH_PARAMETERS = tuple(inspect.signature(Bench).parameters)[1:]  # without the rank

@@ -1,12 +1,12 @@
-"""The fork server: imports torch once, then forks a keeper for every world that a judge asks for.
+"""The fork server: imports torch once, then forks a keeper for the world that a judge asks for, which may serve several checks.
 
     python -I server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
 The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of a socket that
 the server inherits. It has no name: who can send to it has inherited its other end, as judges have; no rank has, nor what it
-started. A request is one datagram of JSON, ``{"size": n, …}``, with the socket to answer to and three descriptors for each rank
-attached; that socket then belongs to the world's keeper. The server makes the folders of worlds, in FOLDER. It ends when its
-standard input does, which is held open by the process that started it, and removes FOLDER.
+started. A request is one datagram of JSON, ``{"size": n, …}``; attached are the socket to answer to and three descriptors for each
+rank that the world may come to have. That socket then belongs to the world's keeper. The server makes the folders of worlds, in
+FOLDER. It ends when its standard input does, which is held open by the process that started it, and removes FOLDER.
 """
 
 import gc

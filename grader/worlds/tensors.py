@@ -100,6 +100,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if type(value) is int or isinstance(value, Integral):  # of numpy, too
             value = int(value)
             return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
+        # The usual ones first: to ask whether something is a Real takes long.
         if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
             return float(value)
         if isinstance(value, str):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from grader.worlds import frames
 
 # What a thread may wait for, beside the answer to an operation.
-GO, INPUTS, NOTHING = frames.FOR_JUDGE
+GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
 
 
 class Contents(Protocol):
@@ -39,7 +39,7 @@ class Wire:
         """Wait for the judge's first frame, which also tells the nonce, and return it."""
         while not (found := self._read()):
             pass
-        return found[INPUTS]
+        return found[frames.FOR_INPUTS]
 
     def send(self, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.send_packed(self.pack(kind, meta, blob))
@@ -122,4 +122,4 @@ class Wire:
 def _key(frame: frames.Frame) -> Any:
     if frame.kind == frames.ANSWER:
         return frame.meta["to"]
-    return INPUTS if frame.kind == frames.INPUTS else GO
+    return frames.FOR_INPUTS if frame.kind == frames.INPUTS else GO

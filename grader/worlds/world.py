@@ -83,7 +83,7 @@ class World:
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
         self.keeps = room > 0 and self.network == frames.HUB
-        self.kept = self.said_more = False  # said more: after the last call
+        self.kept = self.is_spoiled = False  # spoiled: something is left in the ranks
         self.events = 0
         self.sent = [0] * size
         self.stack_text = [b""] * size
@@ -108,6 +108,7 @@ class World:
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
         self.standstill: list[int] | None = None  # the hub says that every rank waits; these are held, as it knows
         self.watch, self.spending = hangs.Watch(), Spending()
+        self.starved_at_start: dict[int, float] = {}
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> WorldReport:
@@ -115,11 +116,11 @@ class World:
             self._start()
             while not self.report.ending:
                 self._step(0.02 if self.stacks_asked else 0.05)
+            if self.imported:  # have the server do it, so that no later rank spends its time on it
+                self.server.request({"imports": sorted(self.imported)}).close()
             self.kept = self._keep()
             if not self.kept:
                 self._end()
-            if self.imported:  # have the server do it, so that no later rank spends its time on it
-                self.server.request({"imports": sorted(self.imported)}).close()
         finally:
             for key in list(self.selector.get_map().values()):
                 key.fileobj.close()
@@ -132,7 +133,8 @@ class World:
 
     def _start(self) -> None:
         asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
-        asked["memory"] = self.limits.memory_bytes or container.of_a_world(self.size)
+        there = max(self.size, len(self.processes.pids) if self.processes else 0)  # ranks without calls take some, too
+        asked["memory"] = self.limits.memory_bytes or container.of_a_world(there)
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
         self.is_reused = self.processes is not None and self.processes.go_on(asked, foreseen)
@@ -143,6 +145,9 @@ class World:
         own = self.processes
         self.nonce, self.wires, self.keeper = own.nonce, own.wires[: self.size], own.keeper
         self.pids = dict(enumerate(own.pids[: self.size]))
+        if self.is_reused:  # what these ranks have waited for in earlier checks is no matter of this one
+            self.watch.look(self.pids.values(), time.monotonic())
+            self.starved_before = self.starved_at_start = dict(self.watch.starved)
         for rank in range(self.size):
             on_wire = partial(self._on_wire, rank, own.readers[rank])
             self.selector.register(own.wires[rank], selectors.EVENT_READ, on_wire)
@@ -185,9 +190,10 @@ class World:
                 break
             self._step(0, watch=False)
         else:
-            self.said_more = True
+            self.is_spoiled = True
         clean = self.report.ending == "finished" and all(rank.may_go_on for rank in self.report.ranks)
-        if not (self.keeps and clean and not self.said_more and not self.gone):
+        ends = 3 * self.size + 1  # a rank may have closed one of its own
+        if not (self.keeps and clean and not self.is_spoiled and len(self.selector.get_map()) == ends):
             return False
         for key in list(self.selector.get_map().values()):
             self.selector.unregister(key.fileobj)
@@ -230,7 +236,9 @@ class World:
         self.keeper_lines += data
         *lines, self.keeper_lines = self.keeper_lines.split(b"\n")
         for line in map(json.loads, lines):
-            if "pids" in line:
+            if line.get("rank", 0) >= self.size:  # one that has no calls here: it has ended, or said something
+                self.is_spoiled = True
+            elif "pids" in line:
                 self.processes.pids = line["pids"]
                 self.pids = dict(enumerate(line["pids"]))
             elif "fault" in line:
@@ -271,7 +279,7 @@ class World:
                 if not self.report.ending:
                     self._on_frame(self.report.ranks[rank], frame)
                 else:
-                    self.said_more = True
+                    self.is_spoiled = True
         except frames.FrameError as error:
             self.report.ranks[rank].refused = str(error)
             self.selector.unregister(wire)
@@ -455,7 +463,7 @@ class World:
             pass  # they wait in a way that cannot be told from computing
         elif now - self.call_began - self._starved(self.starved_before) > self.limits.wall_seconds:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
-        elif now - self.began - self._starved({}) > self.limits.world_seconds:
+        elif now - self.began - self._starved(self.starved_at_start) > self.limits.world_seconds:
             self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
         elif idle >= hangs.IDLE_SECONDS:
             self._ask_stacks(now, "stuck", "")
