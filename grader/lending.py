@@ -2,13 +2,13 @@
 
 To start ranks takes most of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
 no check pays for what another one did. What passes there has passed. Public checks and hidden ones never share ranks: a message
-must not tell of both. Only the hub can tell whether ranks are at rest: where gloo or nccl connects them, all ranks are fresh.
+must not tell of both. After a check that has failed the others of its problem have fresh ranks. Only the hub can tell whether ranks are at rest: where gloo or nccl connects them, all ranks are fresh.
 """
 
 import copy
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class KeptProcesses:
 
     key: Hashable = None
     processes: Processes | None = None
+    failed: set[Hashable] = field(default_factory=set)  # keys of checks that have failed: their ranks are not lent
 
     def take(self, key: Hashable) -> Processes | None:
         found, self.processes = self.processes, None
@@ -69,8 +70,10 @@ class RankStarter:
         key: Hashable = None,
     ) -> None:
         """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
-        self.run, self.spent, self.limits, self.network, self.key = run, spent, limits, network, key
-        if not LINUX:  # where nobody can tell what is left in a process
+        self.run, self.spent, self.limits, self.network = run, spent, limits, network
+        # Whoever fails in one check may be right in the next one because of it. And elsewhere nobody can tell what is left.
+        self.key = None if key is None or not LINUX else (run["stage"], key)
+        if self.key in KEPT.failed:
             self.key = None
         self.server = Server(run["server"])
         self.on_report: Callable[[WorldReport], None] = lambda report: None
@@ -129,10 +132,17 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     try:
         judge(check, arguments)
     except Exception as first:
-        if isinstance(first, NeedsGpus) or not isinstance(ranks, RankStarter) or not ranks.is_doubtful:
+        if isinstance(first, NeedsGpus) or not isinstance(ranks, RankStarter):
             raise
+        if not ranks.is_doubtful:
+            KEPT.failed.add(ranks.key)
+            raise
+        key = ranks.key
         ranks.begin_afresh()
         try:
             judge(check, again)
         except NotRun:
             raise first from None
+        except Exception:
+            KEPT.failed.add(key)
+            raise

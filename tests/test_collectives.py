@@ -99,7 +99,7 @@ def test_average(world):
 @weight(0.5)
 def test_overlapped_all_reduce(world):
     """The sum is right, and compute runs while it is under way"""
-    late = {1: Hold(until="compute began", on=0)}
+    late = {1: Hold(until="compute ended", on=0)}
     (run,) = world(
         2, call("collectives.overlapped_all_reduce", each([1, 2], [3, 4]), Probe("compute", "done"), holds=late)
     )

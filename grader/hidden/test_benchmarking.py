@@ -203,22 +203,24 @@ def test_warm_up(world, rng):
 def test_barrier(world, rng):
     """All ranks meet before each timed call, and the meeting is not timed"""
     right = [float(rng.uniform(1, 2))] * 4
-    (run,) = world(2, watch([right] * 2, 0, barrier_takes=100.0, late=1000.0))
-    unmet = [t + 1000 for t in right]
+    meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
+    (run,) = world(2, watch([right] * 2, 0, barrier_takes=meeting, late=late))
+    unmet = [t + late for t in right]
     mistakes = {
-        "the barrier was timed": [[t + 100 for t in right]] * 2,
+        "the barrier was timed": [[t + meeting for t in right]] * 2,
         "no barrier before the call: a rank that comes late is waited for in the operation": [unmet] * 2,
         "a barrier before the first timed call alone": [[right[0], *unmet[1:]]] * 2,
         "the barrier comes after the call: it belongs before it, and outside of what is timed": [
-            [unmet[0] + 100, *(t + 100 for t in right[1:])]
+            [unmet[0] + meeting, *(t + meeting for t in right[1:])]
         ]
         * 2,
         "the barrier was timed from the second call on: look at the clock before each call, after its barrier": [
-            [right[0], *(t + 100 for t in right[1:])]
+            [right[0], *(t + meeting for t in right[1:])]
         ]
         * 2,
     }
     demand_samples(run, [right] * 2, 0, mistakes)
+    watches.demand_meetings(run)
 
 
 @number("2.2")
@@ -226,10 +228,12 @@ def test_barrier(world, rng):
 def test_synchronize(world, rng):
     """The watch starts when the device has nothing left to do, and stops when the operation is over on it"""
     right = [float(rng.uniform(1, 2))] * 3
-    (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=70.0))
+    busy = float(rng.uniform(60, 80))
+    (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
     mistakes = {
         "only telling the device was timed: synchronise before the watch stops": [[0.001] * 3] * 2,
-        "the device was still at earlier work: synchronise before the watch starts": [[right[0] + 70, *right[1:]]] * 2,
+        "the device was still at earlier work: synchronise before the watch starts": [[right[0] + busy, *right[1:]]]
+        * 2,
     }
     demand_samples(run, [right] * 2, 0, mistakes)
 
@@ -239,10 +243,7 @@ def test_synchronize(world, rng):
 def test_slowest_rank(world, rng):
     """Of each iteration the slowest rank's time counts, on every rank; nothing is exchanged while the watch runs"""
     for n in (1, 2, 3):
-        # The maxima are 2, 8 and 5 times a number, whose mean is their median.
-        unit = float(rng.uniform(1, 2))
-        of_ranks = [[2, 8, 1], [1, 3, 5], [1, 4, 2]][:n] if n > 1 else [[2, 8, 5]]
-        timed = [[unit * t for t in own] for own in of_ranks]
+        timed = _times(rng, n)
         (run,) = world(n, watch(timed, 0))
         mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
         wrong = {
@@ -256,8 +257,20 @@ def test_slowest_rank(world, rng):
             )
         }
         demand_samples(run, timed, 0, wrong if n > 1 else {}, last)
+        watches.demand_exchange(run)
         for rank in range(n):
             _demand_silence(run, rank)
+
+
+def _times(rng, n):
+    """For each rank the times of three calls. The mean of the maxima is their median; no rank's own median, nor another of its
+    times, tells what that is."""
+    middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
+    maxima = rng.permutation([middle - step, middle, middle + step])
+    timed = rng.uniform(0.1, 0.5, (n, 3)) * (middle - step)
+    slowest = rng.permutation(n) if n == 3 else [0 if value != middle else n - 1 for value in maxima]
+    timed[slowest, range(3)] = maxima
+    return timed.tolist()
 
 
 def _demand_silence(run, rank):

@@ -440,8 +440,8 @@ def test_compute_does_not_wait(world, rng):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
         for early in (0, n - 1):
-            # All others come late, and not before the early rank's compute has begun: a blocking call never gets there.
-            holds = {rank: Hold(until="compute began", on=early) for rank in range(n) if rank != early}
+            # All others come late, and not before the early rank's compute has ended: who waits before or in it never gets there.
+            holds = {rank: Hold(until="compute ended", on=early) for rank in range(n) if rank != early}
             requests.append(call("collectives.overlapped_all_reduce", each(*xs), Probe("compute", 7), holds=holds))
         for run in world(n, *requests):
             run.values()

@@ -290,15 +290,19 @@ def test_run_schedule_frees(world, rng):
     demand_little_memory(world, rng)
 
 
-def demand_little_memory(world, rng, n=3, m=8, rows=4096, width=16, layers=5):
+def demand_little_memory(world, rng, n=3, m=8, layers=5):
     """The system's own account of the same, whatever the meter was told: with tensors that are large enough to show."""
-    weights = [[rng.standard_normal((width, width)) / width**0.5 for _ in range(layers)] for _ in range(n)]
-    x = rng.standard_normal((m * rows, width))
+    few, copies = 16, int(rng.integers(240, 270))  # rows, each of which a micro-batch could have so many times
+    p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
+    # Of rows that are there several times the loss is the same, and so are the gradients.
+    x = rng.permutation(np.tile(p.x, (m * copies, 1)))
+    p.m, p.rows, p.message = m, few * copies, x.nbytes // m
     made = each(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
-    inputs = each(*weights), each(x, *[None] * (n - 1)), m * rows, m
+    inputs = p.weights_of_stages(), each(x, *[None] * (n - 1)), len(x), m
     (run,) = world(n, call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", weighs=True))
-    run.values()
-    message = rows * width * x.itemsize
+    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named=GRADIENTS)
+    demand_messages(run, p, {0: m, 1: 2 * m, 2: m}, "activations and gradients")
+    message = p.message
     saved = 2 * layers * message
     for rank in range(n):
         alive, given = n - rank, 3 * x.nbytes if rank == 0 else 0  # as it travels, and as it lies

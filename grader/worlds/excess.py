@@ -77,8 +77,18 @@ class Bounds:
 
 def memory(pid: int) -> int:
     """Bytes of a process that come from no file; 0 where nobody can tell."""
+    if own := _of_thread(pid, pid):
+        return own
+    try:  # its first thread may have ended, and another one has what it had
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    return max((_of_thread(pid, int(thread)) for thread in threads), default=0)
+
+
+def _of_thread(pid: int, thread: int) -> int:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/task/{thread}/status").read_text()
     except OSError:
         return 0
     lines = (line.split() for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:")))

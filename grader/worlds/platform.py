@@ -42,7 +42,9 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
     while generation:
         unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
         generation = [pid for pid in unknown if pid not in spare]
-        known = {pid: fields for pid in generation if (fields := _stat(pid)) and fields[0] != b"Z"}
+        known = {
+            pid: fields for pid in generation if (fields := _stat(pid)) and (fields[0] != b"Z" or _threads(pid) > 1)
+        }
         found |= {pid: int(fields[17]) for pid, fields in known.items()}
     return found
 
@@ -112,6 +114,14 @@ def close_from(first: int) -> None:
     for descriptor in found:
         if descriptor >= first:
             os.closerange(descriptor, descriptor + 1)  # which says nothing of those that are closed already
+
+
+def _threads(pid: int) -> int:
+    """How many threads a process has, its first one included, which may have ended; 0 where nobody can tell."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
 
 
 def threads() -> int:

@@ -231,6 +231,7 @@ class Rank:
     def forget(self) -> None:
         """Be as if no check had been before: the student's modules are imported anew, and the ranks meet again."""
         self.current["call"] = 0
+        surroundings.stop_timers()
         if dist.is_initialized():
             dist.destroy_process_group()
         stage = str(self.stage)

@@ -1,6 +1,7 @@
 """What a student's function may leave behind in its process, beside values: a rank that others' calls follow on looks at it."""
 
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -8,6 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def look() -> tuple[Any, ...]:
@@ -26,6 +29,8 @@ def look() -> tuple[Any, ...]:
         sys.gettrace(),
         sys.getprofile(),
         sys.getrecursionlimit(),
+        [signal.getitimer(which) for which in TIMERS],
+        [signal.getsignal(number) for number in signal.valid_signals()],
         tuple(sys.path),
         os.getcwd(),
         dict(os.environ),
@@ -33,3 +38,9 @@ def look() -> tuple[Any, ...]:
         # A program may put functions of its own in the place of these.
         {name: id(value) for name, value in vars(dist).items() if not name.startswith("_")},
     )
+
+
+def stop_timers() -> None:
+    """Have no signal come that a call has asked for."""
+    for which in TIMERS:
+        signal.setitimer(which, 0)

@@ -55,8 +55,9 @@ CONNECTING = {
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
-# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does, another one sees.
-SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026)
+# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does, another one sees. And that of
+# a pipe's size: what lies in pipes counts as nobody's memory.
+SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besides
 
 # Berkeley packet filter: load a word, compare it with a constant and jump, return a constant.
