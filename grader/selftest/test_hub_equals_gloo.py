@@ -73,6 +73,50 @@ def layouts(x):
             refused.append(str(error))
     return [y, gathered, z, refused]
 
+def laid(x, layout):
+    # A tensor with these entries: contiguous, transposed in memory, or a slice of a larger one.
+    if layout == "transpose":
+        return x.t().contiguous().t()
+    if layout == "slice":
+        larger = torch.full((x.shape[0], 2 * x.shape[1]), 99.0)
+        larger[:, ::2] = x
+        return larger[:, ::2]
+    return x.clone()
+
+def laid_out(x, given, result):
+    n, r = size(), rank()
+    blocks = [laid(x + 10 * k + r, given) for k in range(n)]
+    empty = lambda: laid(torch.zeros_like(x), result)
+    gathered, collected, exchanged = ([empty() for _ in range(n)] for _ in range(3))
+    part, scattered, total, sent, reduced = empty(), empty(), laid(x, given), laid(x, given), laid(x, given)
+    dist.all_gather(gathered, blocks[0])
+    dist.gather(blocks[0], collected if r == 0 else None, dst=0)
+    dist.scatter(part, blocks if r == 0 else None, src=0)
+    dist.all_to_all(exchanged, blocks)
+    dist.all_reduce(total)
+    dist.broadcast(sent, 0)
+    dist.reduce(reduced, 0)
+    found = [gathered, collected if r == 0 else None, part, exchanged, total, sent, reduced if r == 0 else None]
+    if result != "slice":  # there gloo adds to what lies between the entries
+        dist.reduce_scatter(scattered, blocks)
+        found.append(scattered)
+    whole, out = laid(torch.cat([x] * n), given), laid(torch.zeros(len(x) * n, x.shape[1]), result)
+    dist.all_gather_into_tensor(out, blocks[0])
+    piece = empty()
+    dist.reduce_scatter_tensor(piece, whole)
+    try:
+        dist.all_to_all_single(torch.zeros(len(x) * n, x.shape[1]), whole)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
+    return [*found, out, piece, refused]
+
+def to_oneself(x):
+    try:
+        dist.isend(x, rank())
+    except RuntimeError as error:
+        return "Pair is not connected" in str(error)
+
 def messages(x):
     n, r = size(), rank()
     left, right = (r - 1) % n, (r + 1) % n
@@ -202,6 +246,25 @@ def numbers(n, *shape):
 def test_a_program_gives_the_same(on_both, n, program):
     gloo, hub = on_both(n, call(f"collectives.{program}", numbers(n, 3, 2)))
     assert same(gloo, hub), (gloo, hub)
+
+
+LAYOUTS = ("contiguous", "transpose", "slice")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_tensors_that_are_not_contiguous_are_treated_alike(on_both, n):
+    pairs = [(given, result) for given in LAYOUTS for result in LAYOUTS]
+    gloo, hub = on_both(n, *(call("collectives.laid_out", numbers(n, 3, 2), *pair) for pair in pairs))
+    for pair, one, other in zip(pairs, gloo, hub):
+        for rank in range(n):
+            differ = [i for i, (a, b) in enumerate(zip(one[rank], other[rank])) if not same(a, b)]
+            assert len(one[rank]) == len(other[rank]) and not differ, (pair, rank, differ)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_nobody_sends_to_himself(on_both, n):
+    gloo, hub = on_both(n, call("collectives.to_oneself", numbers(n, 2, 2)))
+    assert gloo == hub == [[True] * n]
 
 
 @pytest.mark.parametrize("program", ["functions", "gradients", "ddp", "dtensor"])

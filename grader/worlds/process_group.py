@@ -3,8 +3,8 @@
 torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods directly. What calls from C++
 (functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
 
-As with gloo, an operation sends the memory of its tensors as it lies there, and fills that of others: a transposed tensor
-arrives as what it was before.
+Tensors that are not contiguous are treated as gloo treats them: gathers and all-to-alls communicate their entries; all other
+operations send the memory as it lies there, and fill that of others, so that a transposed tensor arrives as what it was before.
 """
 
 import threading
@@ -88,10 +88,10 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("reduce", tensors, tensors, reduction=_reduction(opts), root=opts.rootRank)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
-        return self._issue("all_gather", inputs, outputs[0], output=outputs)
+        return self._issue("all_gather", inputs, outputs[0], output=outputs, in_order=True)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
-        return self._issue("all_gather", [input], [output], output=output)
+        return self._issue("all_gather", [input], [output], output=output, in_order=True)
 
     _allgather_base = all_gather_single
 
@@ -102,21 +102,30 @@ class HubGroup(dist.ProcessGroup):
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
         columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
-        return Together([self._issue("all_gather", [x], column) for x, column in zip(inputs, columns)])
+        return Together([self._issue("all_gather", [x], column, in_order=True) for x, column in zip(inputs, columns)])
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
         landing = outputs[0] if opts.rootRank == self.rank() else []
-        return self._issue("gather", inputs, landing, root=opts.rootRank, output=outputs)
+        return self._issue("gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
         sent = inputs[0] if opts.rootRank == self.rank() else []
         return self._issue("scatter", sent, outputs, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
-        return self._issue("reduce_scatter", inputs[0], outputs, reduction=_reduction(opts))
+        # As gloo does: a rank's own block is copied to where the result will be, and the others' memory is added to that memory.
+        blocks = [x if _is_dense(x) else x.contiguous() for x in inputs[0]]
+        own, result = inputs[0][self.rank()].detach(), outputs[0]
+        if _is_dense(result) and own.shape == result.shape:
+            blocks[self.rank()] = torch.empty_strided(own.shape, result.stride(), dtype=own.dtype).copy_(own)
+        else:
+            blocks[self.rank()] = own.contiguous()
+        return self._issue("reduce_scatter", blocks, outputs, reduction=_reduction(opts))
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
-        return self._issue("reduce_scatter", [input], [output], reduction=_reduction(opts), output=output)
+        return self._issue(
+            "reduce_scatter", [input], [output], reduction=_reduction(opts), output=output, in_order=True
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -128,6 +137,8 @@ class HubGroup(dist.ProcessGroup):
     def all_to_all_single(
         self, output: torch.Tensor, input: torch.Tensor, output_splits: list, input_splits: list, opts: Any = None
     ) -> HubWork:
+        if not input.is_contiguous():
+            raise ValueError("Tensors must be contiguous")  # as gloo says it
         splits = [list(input_splits), list(output_splits)]
         pieces = [_pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)]
         return self._issue("all_to_all", [input], [output], splits=splits, pieces=pieces, output=output)
@@ -136,9 +147,12 @@ class HubGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
         pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
-        return self._issue("all_to_all", inputs, outputs, pieces=pieces)
+        return self._issue("all_to_all", inputs, outputs, pieces=pieces, in_order=True)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
+        _check("send", tensors, in_order=False)
+        if peer == self.rank():
+            raise RuntimeError("Pair is not connected: a rank cannot send to itself")  # as with gloo
         for meter in dict.fromkeys(METERS):
             meter.sends((tensors,))
         return self._issue("send", tensors, [], peer=peer, tag=tag)
@@ -169,11 +183,16 @@ class HubGroup(dist.ProcessGroup):
         pieces: list[list[int]] | None = None,
         silent: bool = False,
         output: Any = None,
+        in_order: bool = False,
     ) -> HubWork:
-        """Start an operation: send these tensors, if it is not a silent one, and fill those."""
+        """Start an operation: send these tensors, if it is not a silent one, and fill those.
+
+        What is communicated ``in_order`` is their entries, however they lie in memory; else it is the memory.
+        """
+        sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         group = self.options.global_ranks_in_group or list(range(self.size()))
         tensors = sent or landing
-        _check(kind, [*sent, *landing])
+        _check(kind, [*sent, *landing], in_order)
         content = {
             "kind": kind,
             "dtype": dtype_of(tensors[0]) if tensors else None,
@@ -199,8 +218,9 @@ class HubGroup(dist.ProcessGroup):
         if kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
         if kind != "broadcast" or silent:
-            unfill(landing)
-        return HubWork(self.network, issued, number, memory, landing, list(landing) if output is None else output)
+            unfill(landing, in_order)
+        output = list(landing) if output is None else output
+        return HubWork(self.network, issued, number, memory, landing, output, in_order)
 
 
 def install(network: Network) -> None:
@@ -226,13 +246,18 @@ def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
     return [tensor[0].numel() * count if len(tensor) else 0 for count in rows]
 
 
-def _check(kind: str, tensors: Tensors) -> None:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the entries fill their part of the memory, in whatever order."""
+    return torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
     for tensor in tensors:
         if kind in ("send", "recv") and not tensor.is_contiguous():
             raise RuntimeError("input tensor has to be contiguous")  # gloo says so of both
         if tensor.layout != torch.strided:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
-        if _last(tensor) > tensor.untyped_storage().nbytes():
+        if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
         if dtype_of(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")

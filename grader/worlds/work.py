@@ -102,9 +102,17 @@ class HubWork(dist.Work):
     """An operation under way."""
 
     def __init__(
-        self, network: Network, issued: Issued, number: int, memory: MemoryInUse | None, landing: Tensors, output: Any
+        self,
+        network: Network,
+        issued: Issued,
+        number: int,
+        memory: MemoryInUse | None,
+        landing: Tensors,
+        output: Any,
+        in_order: bool,
     ) -> None:
         super().__init__()
+        self.in_order = in_order
         self.network, self.number, self.landing, self.output = network, number, list(landing), output
         self.issued, self.memory = issued, memory
         self.was_awaited = self.was_polled = False
@@ -127,7 +135,7 @@ class HubWork(dist.Work):
                 if self.memory:
                     self.issued.was_overwritten = self.memory.was_overwritten()
                     self.memory = None  # no longer in use
-                fill(self.landing, answer.blob)
+                fill(self.landing, answer.blob, self.in_order)
                 self.answer, self.issued.was_awaited = answer, True
         return True
 
@@ -216,19 +224,28 @@ def raw(tensor: torch.Tensor) -> bytes:
     return _memory(tensor).tobytes()
 
 
-def fill(landing: Tensors, blob: bytes) -> None:
-    """Lay what has arrived into the tensors' memory, one after the other."""
+def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
+    """Lay what has arrived into the tensors' memory, one after the other; ``in_order`` as their entries."""
     if not blob:
         return
     found, begin = np.frombuffer(blob, np.uint8), 0
     for tensor in landing:
-        memory = _memory(tensor)
-        memory[:] = found[begin : begin + memory.size]
-        begin += memory.size
+        _lay(tensor, found[begin : begin + tensor.nbytes], in_order)
+        begin += tensor.nbytes
 
 
-def unfill(landing: Tensors) -> None:
+def unfill(landing: Tensors, in_order: bool) -> None:
     """Fill the tensors with what no message holds: while an operation is under way, nobody else may read its memory."""
     for tensor in landing:
-        memory = _memory(tensor)
-        memory[:] = np.frombuffer(combine.unfilled(memory, dtype_of(tensor)), np.uint8)
+        empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))
+        _lay(tensor, np.frombuffer(empty, np.uint8), in_order)
+
+
+def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
+    """Lay bytes into a tensor's memory, or as its entries."""
+    if not in_order or tensor.is_contiguous():
+        _memory(tensor)[:] = content
+        return
+    laid = torch.empty(tensor.shape, dtype=tensor.dtype)
+    _memory(laid)[:] = content
+    tensor.detach().copy_(laid)

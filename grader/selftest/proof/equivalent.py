@@ -48,7 +48,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "pipeline_parallel": {
         "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": "A layer's weight is square.",
         "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": "What goes into a layer and what comes out of it have as many rows.",
-        "run_schedule: sending.pop(i).wait() → sending.pop(i)": "Whoever has sent the gradient has received the activation: the send is over, and gloo's wait() only says so.",
         'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': "The largest of nothing is a ValueError, too, and nothing asks for certain words here.",
     },
 }
