@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -189,6 +190,16 @@ def test_what_fails_on_fresh_ranks_is_not_tried_again(checks):
         assert sizes(world) == expected
 
 
+def test_after_a_failed_check_the_others_of_its_problem_have_fresh_ranks(checks):
+    check = checks(WHO + SPOILED)
+    first = pids(check(), 2)
+    with pytest.raises(CheckFailed):
+        judge_fairly(returns_its_input("wrong"), {"world": check()})
+    second, third = pids(check(), 2), pids(check(), 2)
+    other = pids(check(("a file", "1.2", "visible")), 2), pids(check(("a file", "1.2", "visible")), 2)
+    assert len({*first, *second, *third}) == 6 and other[0] == other[1]
+
+
 def test_what_takes_too_long_may_do_so_because_of_an_earlier_check(checks):
     check = checks(SPOILED)
     judge_fairly(returns_its_input("right"), {"world": check()})
@@ -230,36 +241,35 @@ def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
         judge_fairly(returns_its_input("right"), {"world": check()})
 
 
-DURING = {
-    "dies": "signal.signal(signal.SIGALRM, signal.SIG_DFL)",
-    "speaks": "signal.signal(signal.SIGALRM, lambda *_: os.write(3, bytes(100)))",
-}
+def test_a_rank_without_calls_that_dies_disturbs_nobody(checks):
+    check = checks(WHO + """
+    def slow(x):
+        time.sleep(0.8)
+        return x
+    """)
+    four = pids(check(), 4)
+    first, second = check(), check()
+    threading.Timer(0.3, os.kill, (four[3], signal.SIGKILL)).start()
+    for world, is_fresh in ((first, False), (second, True)):
+        (run,) = world(2, call("collectives.slow", 1))
+        assert run.values() == [1, 1] and [spent.is_fresh for spent in world.runner.spent] == [is_fresh]
 
 
-@pytest.mark.parametrize("what", DURING)
-def test_a_rank_without_calls_disturbs_nobody(checks, what):
-    source = f"""
-        import signal
+def test_a_signal_that_a_call_has_asked_for_does_not_come_in_the_next_one(checks):
+    check = checks("""
+    import signal
 
-        def later(x):
-            if dist.get_rank() == 3:
-                {DURING[what]}
-                signal.setitimer(signal.ITIMER_REAL, 0.3)
-            return x
+    def later(x):
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        return x
 
-        def slow(x):
-            time.sleep(0.8)
-            return x
-    """
-    check = checks(source)
-    check()(4, call("collectives.later", 1))
-    first = check()
-    (run,) = first(2, call("collectives.slow", 1))
-    assert run.values() == [1, 1]
-    assert [spent.is_fresh for spent in first.runner.spent] == [False]
-    second = check()
-    (run,) = second(2, call("collectives.slow", 1))
-    assert run.values() == [1, 1] and [spent.is_fresh for spent in second.runner.spent] == [True]
+    def slow(x):
+        time.sleep(0.6)
+        return x
+    """)
+    for name in ("later", "slow"):
+        (run,) = check()(2, call(f"collectives.{name}", 1))
+        assert run.values() == [1, 1]
 
 
 def parent_of(pid: int) -> int:
@@ -276,7 +286,7 @@ def test_processes_whose_keeper_is_gone_cannot_go_on(checks):
 def test_processes_go_on_with_what_they_were_started_for(checks, server):
     check = checks(WHO)
     pids(check(), 2)
-    processes = KEPT.take(PROBLEM)
+    processes = KEPT.take(KEPT.key)
     asked = processes.asked | {"size": 2, "memory": 1 << 30, "in_step": [0]}
     for other in ({"stage": "/elsewhere"}, {"device": "cuda"}, {"network": "gloo"}, {"size": 5}):
         assert not processes.go_on(asked | other, [])
