@@ -158,7 +158,7 @@ MUTANTS = [
         "    result = compute()\n    work.wait()  # only now may total be read",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
-        "rank 1 was made to come late: not before “compute began” on rank 0",
+        "rank 1 was made to come late: not before “compute ended” on rank 0",
     ),
     Mutant(
         "never waits",
