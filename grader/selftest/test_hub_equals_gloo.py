@@ -81,6 +81,8 @@ def laid(x, layout):
         larger = torch.full((x.shape[0], 2 * x.shape[1]), 99.0)
         larger[:, ::2] = x
         return larger[:, ::2]
+    if layout == "rows of a transpose":
+        return torch.cat([x, x]).t().contiguous().t()[: len(x)]
     return x.clone()
 
 def laid_out(x, given, result):
@@ -97,7 +99,7 @@ def laid_out(x, given, result):
     dist.broadcast(sent, 0)
     dist.reduce(reduced, 0)
     found = [gathered, collected if r == 0 else None, part, exchanged, total, sent, reduced if r == 0 else None]
-    if result != "slice":  # there gloo adds to what lies between the entries
+    if result not in ("slice", "rows of a transpose"):  # there gloo adds to what lies between the entries
         dist.reduce_scatter(scattered, blocks)
         found.append(scattered)
     whole, out = laid(torch.cat([x] * n), given), laid(torch.zeros(len(x) * n, x.shape[1]), result)
@@ -248,7 +250,7 @@ def test_a_program_gives_the_same(on_both, n, program):
     assert same(gloo, hub), (gloo, hub)
 
 
-LAYOUTS = ("contiguous", "transpose", "slice")
+LAYOUTS = ("contiguous", "transpose", "slice", "rows of a transpose")
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -113,8 +113,9 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("scatter", sent, outputs, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
-        # As gloo does: a rank's own block is copied to where the result will be, and the others' memory is added to that memory.
-        blocks = [x if _is_dense(x) else x.contiguous() for x in inputs[0]]
+        # As gloo does: a rank's own block is copied to where the result will be, and the memory of copies of the others' blocks is
+        # added to that memory. A copy keeps the order of the strides.
+        blocks = [x.detach().clone() for x in inputs[0]]
         own, result = inputs[0][self.rank()].detach(), outputs[0]
         if _is_dense(result) and own.shape == result.shape:
             blocks[self.rank()] = torch.empty_strided(own.shape, result.stride(), dtype=own.dtype).copy_(own)
