@@ -220,7 +220,7 @@ def test_barrier(world, rng):
         * 2,
     }
     demand_samples(run, [right] * 2, 0, mistakes)
-    watches.demand_meetings(run)
+    demand_meetings(run)
 
 
 @number("2.2")
@@ -257,9 +257,35 @@ def test_slowest_rank(world, rng):
             )
         }
         demand_samples(run, timed, 0, wrong if n > 1 else {}, last)
-        watches.demand_exchange(run)
+        demand_exchange(run)
         for rank in range(n):
             _demand_silence(run, rank)
+
+
+def demand_meetings(run):
+    """All ranks call the barrier before each call of the operation, and equally often: no warm-up was asked for."""
+    for rank in range(run.report.size):
+        _demand_meetings_of(run, rank, events(run, rank))
+
+
+def _demand_meetings_of(run, rank, seen):
+    timed = [i for i, event in enumerate(seen) if event == "operation"]
+    for i, place in enumerate(timed):
+        since = seen[timed[i - 1] : place] if i else seen[:place]
+        met = "barrier" in since
+        run.demand(
+            met, f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would be waited for."
+        )
+    times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
+    text = f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when all ranks have called it."
+    run.demand(times == of_first, text)
+
+
+def demand_exchange(run):
+    """Every rank has communicated: else none can know how long the slowest one took."""
+    for rank in range(run.report.size):
+        exchanged = run.report.size == 1 or any(event.startswith("comm ") for event in events(run, rank))
+        run.demand(exchanged, f"rank {rank} communicated nothing: how long did the slowest rank take?")
 
 
 def _times(rng, n):

@@ -306,8 +306,8 @@ def demand_little_memory(world, rng, n=3, m=8, layers=5):
     saved = 2 * layers * message
     for rank in range(n):
         alive, given = n - rank, 3 * x.nbytes if rank == 0 else 0  # as it travels, and as it lies
-        # Half of what it would take to keep everything, and what a step needs for itself.
-        most = given + alive * saved + (m - alive) * saved / 2 + 16 * message
+        # Two thirds of what it would take to keep everything, and what a step needs for itself.
+        most = given + alive * saved + (m - alive) * saved * 2 / 3 + 24 * message
         grown = run.grown(rank)
         text = f"rank {rank}, 1F1B: its process took {(grown or 0) / 2**20:.0f} MiB with {m} micro-batches, as the system says;"
         text += (

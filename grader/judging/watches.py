@@ -36,32 +36,6 @@ def demand_looks(run: Any, warm_up: int, iterations: int) -> None:
             run.demand(len(samples) == iterations, text + cold)
 
 
-def demand_meetings(run: Any) -> None:
-    """All ranks call the barrier before each call of the operation, and equally often: no warm-up was asked for."""
-    for rank in range(run.report.size):
-        _demand_meetings_of(run, rank, events(run, rank))
-
-
-def _demand_meetings_of(run: Any, rank: int, seen: list[str]) -> None:
-    timed = [i for i, event in enumerate(seen) if event == "operation"]
-    for i, place in enumerate(timed):
-        since = seen[timed[i - 1] : place] if i else seen[:place]
-        met = "barrier" in since
-        run.demand(
-            met, f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would be waited for."
-        )
-    times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
-    text = f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when all ranks have called it."
-    run.demand(times == of_first, text)
-
-
-def demand_exchange(run: Any) -> None:
-    """Every rank has communicated: else none can know how long the slowest one took."""
-    for rank in range(run.report.size):
-        exchanged = run.report.size == 1 or any(event.startswith("comm ") for event in events(run, rank))
-        run.demand(exchanged, f"rank {rank} communicated nothing: how long did the slowest rank take?")
-
-
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
     """From the first start to the last end of each iteration, where the clock of each rank is 1000 seconds ahead of the last one's."""
     takes = np.array(calls, float)

@@ -180,6 +180,8 @@ class World:
     def _foreseen(self) -> list[str]:
         """What the ranks of this world are going to import."""
         trains = any(call.function.endswith(".train") for call in self.calls)
+        if any(call.weighs for call in self.calls):  # modules take memory
+            return list(frames.HEAVY)
         differentiates = any(call.driver in ("differentiate", "stack_of_pairs") for call in self.calls)
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
