@@ -5,9 +5,9 @@
         (run,) = world(2, call("collectives.broadcast", each([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``Run`` for each call. The ranks are fresh, or
-have made the calls of an earlier check of the same problem, of which nothing is left: see ``grader.lending``. A ``Run`` raises ``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks
-know nothing of processes.
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``Run`` for each call. A ``Run`` raises
+``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks know nothing of
+processes: the ranks are fresh, or have made the calls of an earlier check of the same problem (see ``grader.lending``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +138,7 @@ class Request:
 
 
 def _probes(value: Any) -> dict[str, Any]:
-    """Return what the probes in an argument return, by their names."""
+    """Return what the probes in an argument return, by their names. Raises GraderFault where two of one name differ."""
     if isinstance(value, Probe):
         return {value.name: value.returns}
     found: dict[str, Any] = {}
@@ -174,7 +174,8 @@ def call(
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
     ``driver`` names the program around it (see ``worlds.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``weighs`` has the system tell what memory they take; ``may_raise`` lets the ranks go on to the next call after an exception.
+    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``Run.grown``); ``may_raise`` lets the ranks go on to the next
+    call after an exception.
     """
     options = {
         "driver": driver,

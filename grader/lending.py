@@ -1,8 +1,9 @@
 """Starts the ranks of checks, and lends those of one check to the next of its problem, as long as nothing is left behind in them.
 
-To start ranks takes most of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
-no check pays for what another one did. What passes there has passed. Public checks and hidden ones never share ranks: a message
-must not tell of both. After a check that has failed the others of its problem have fresh ranks. Only the hub can tell whether ranks are at rest: where gloo or nccl connects them, all ranks are fresh.
+To start ranks takes much of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
+no check fails because of another one. What passes there has passed. After a check that has failed, the others of its problem have
+fresh ranks. Public checks and hidden ones never share ranks: a message must not tell of both. Only the hub can tell whether ranks
+are at rest: where gloo or nccl connects them, all ranks are fresh.
 """
 
 import copy
@@ -41,6 +42,7 @@ class KeptProcesses:
     failed: set[Hashable] = field(default_factory=set)  # keys of checks that have failed: their ranks are not lent
 
     def take(self, key: Hashable) -> Processes | None:
+        """Hand over what was kept for this key, and close what was kept for another one."""
         found, self.processes = self.processes, None
         if found and self.key != key:
             found.close()

@@ -158,7 +158,7 @@ def world(_run: dict, request: pytest.FixtureRequest) -> World:
 
 
 def shared_with(item: pytest.Item) -> Hashable:
-    """Return what checks have in common that may use the same ranks, one after the other; None for one whose ranks are all fresh."""
+    """Return what checks have in common that may use the same ranks, one after the other. None: all ranks of this one are fresh."""
     record = record_of(item)
     network = network_of(item.function) or usual_network()
     if record is None or network != HUB or item.config.option.device != "cpu":

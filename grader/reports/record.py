@@ -20,9 +20,7 @@ class Record:
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
     worlds: list[int] = field(default_factory=list)  # the size of each
-    fresh: list[int] = field(
-        default_factory=list
-    )  # the size of each for which new ranks were started: see ``grader.lending``
+    fresh: list[int] = field(default_factory=list)  # the size of each that new ranks were started for
     in_worlds: float = 0.0  # of the seconds
     visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
 

@@ -14,11 +14,7 @@ from grader.face import CheckFailed, World, call, each
 from grader.intake.stage import stage
 from grader.lending import KEPT, RankStarter, judge_fairly
 from grader.selftest.conftest import PREAMBLE
-from grader.selftest.fuzz_frames import NONCE
-from grader.selftest.fuzz_hub import BYTES, Ends, operation
-from grader.worlds import frames
 from grader.worlds.server_process import way_to_start
-from grader.worlds.steps import Steps
 
 pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="here it takes seconds to start a rank")
 PROBLEM = ("a file", "1.1", "visible")
@@ -337,54 +333,3 @@ def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
     keys = ["a", None, "b", "a", "b", None, "a"]
     monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])
     assert list(map(list, workers._units(list(range(7))))) == [[0, 3, 6], [2, 4], [1], [5]]
-
-
-# ——— the hub's part
-
-
-@pytest.fixture
-def three():
-    ends = Ends(3)
-    yield ends
-    ends.close()
-
-
-def rest(ends: Ends, *ranks: int) -> None:
-    for rank in ranks:
-        ends.post(rank, [(frames.WAIT, {"for": [frames.FOR_INPUTS]}, b"")])
-
-
-def test_the_hub_is_at_rest_when_all_wait_and_nothing_is_left(three):
-    rest(three, 0, 1)
-    assert not three.hub.is_at_rest()
-    rest(three, 2)
-    assert three.hub.is_at_rest()
-    three.post(0, operation(0, BYTES, group=[0, 1, 2]))
-    rest(three, 0)
-    assert not three.hub.is_at_rest()
-
-
-def test_a_world_that_goes_on_begins_anew_and_hears_its_own_ranks_alone(three):
-    rest(three, 0, 1, 2)
-    three.hub.begin(2, Steps([0]))
-    assert not three.hub.is_at_rest()
-    alone = {"group": [1], "group_name": "own"}
-    three.post(1, operation(7, **alone))
-    assert 7 in three.answers(1)
-    three.told.clear()
-    three.post(2, operation(7, **alone | {"group": [2]}))
-    assert three.told == [{"refused": "a frame from a rank that has no call to make", "rank": 2}]
-    rest(three, 0, 1)
-    assert not three.hub.is_at_rest()
-
-
-def test_ranks_without_calls_do_not_keep_others_from_standing_still(three):
-    rest(three, 0, 1, 2)
-    three.hub.begin(2, Steps([0]))
-    three.told.clear()
-    for rank in (0, 1):
-        three.write(three.judges[rank], frames.pack(frames.INPUTS, {}, b"", NONCE))
-    three.post(0, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
-    assert three.told == []
-    three.post(1, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
-    assert three.told == [{"standstill": []}]

@@ -54,7 +54,7 @@ class End:
 
 
 class Hub:
-    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r. The first ``size`` of them are at work, by default all."""
+    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r. The first ``size`` ranks have calls to make."""
 
     def __init__(
         self,
@@ -65,7 +65,10 @@ class Hub:
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
     ) -> None:
-        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's own memory."""
+        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory, or 0 where the system does not say.
+
+        Without a ``size`` all ranks have calls to make.
+        """
         self.tell, self.memory = tell, memory
         self.began_with: dict[int, int] = {}  # rank → its memory at its first word, before any of the student's code
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
@@ -239,9 +242,10 @@ class Hub:
     def _weigh(self, rank: int) -> None:
         """Tell the judge by how much a rank's memory has grown, where a check asks for it."""
         given, call = self._given(rank), self._call_of(rank)
-        memory = self.memory(rank) if given and given.weighs else 0  # likewise where the system does not tell
+        if not given or not given.weighs or not (memory := self.memory(rank)):
+            return
         grown = memory - self.began_with[rank]
-        if memory and grown > self.most.get((rank, call), -1):
+        if grown > self.most.get((rank, call), -1):
             self.most[rank, call] = grown
             self.tell({"grown": [rank, call, grown]})
 

@@ -36,7 +36,7 @@ class Unfinished(RuntimeError):
 
 
 def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
-    """Run one world: ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
+    """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
 
     ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
     Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
@@ -134,7 +134,7 @@ class NextCheck:
     memory: int
     in_step: list[int]
     imports: list[str]  # modules that take long to import, and that the ranks are to have
-    until: float  # when it is told that this world cannot
+    until: float  # by then the ranks have come to rest, or the judge is told that they cannot go on
 
 
 def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: Bounds, hub: Hub | None) -> None:

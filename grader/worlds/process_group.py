@@ -3,8 +3,9 @@
 torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods directly. What calls from C++
 (functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
 
-Tensors that are not contiguous are treated as gloo treats them: gathers and all-to-alls communicate their entries; all other
-operations send the memory as it lies there, and fill that of others, so that a transposed tensor arrives as what it was before.
+Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and ``reduce_scatter_tensor``
+communicate the entries. ``reduce_scatter`` adds up the memory of copies. All other operations send the memory as it lies there, and
+fill that of others, so that a transposed tensor arrives as what it was before.
 """
 
 import threading

@@ -38,12 +38,10 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     holds: dict[int, Hold] = field(default_factory=dict)
-    in_step: int = (
-        0  # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
-    )
-    served: list[dict] = field(
-        default_factory=list
-    )  # for each rank what it may call, and what that gives: see ``worlds.served``
+    # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
+    in_step: int = 0
+    # For each rank what it may call, and what that gives: see ``worlds.served``
+    served: list[dict] = field(default_factory=list)
     weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
@@ -97,9 +95,8 @@ class RankReport:
     held: int | None = None  # the call that it was held back from
     done: bool = False
     may_go_on: bool = False  # as it says: nothing of its process has been changed
-    grown: dict[int, int] = field(
-        default_factory=dict
-    )  # call → bytes of memory, at most, beyond what it had before its first check
+    # Call → bytes of memory, at most, beyond what it had before its first check
+    grown: dict[int, int] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 

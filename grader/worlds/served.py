@@ -11,9 +11,10 @@ TELLING = 0.001  # seconds that it takes to tell a device what to do
 
 
 class Served:
-    """What one rank is given for one call: ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …]}``, or parts of it.
+    """What one rank is given for one call.
 
-    With ``"weighs"`` the hub looks at the rank's memory whenever the rank communicates.
+    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool}``, or parts of it. With
+    ``weighs`` the hub looks at the rank's memory whenever the rank communicates.
     """
 
     def __init__(self, rank: int, given: dict) -> None:

@@ -179,9 +179,9 @@ class World:
 
     def _foreseen(self) -> list[str]:
         """What the ranks of this world are going to import."""
-        trains = any(call.function.endswith(".train") for call in self.calls)
-        if any(call.weighs for call in self.calls):  # modules take memory
+        if any(call.weighs for call in self.calls):  # what a rank imports itself would count as its memory
             return list(frames.HEAVY)
+        trains = any(call.function.endswith(".train") for call in self.calls)
         differentiates = any(call.driver in ("differentiate", "stack_of_pairs") for call in self.calls)
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
