@@ -207,9 +207,26 @@ def _likely(*sentence: str) -> Line:
 
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     standing = _standing(report, waiting, call)
+    if held_back := _held_back(report, waiting):
+        return Trouble("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back])
     if not waiting and not _likely_cause(report, waiting, call):
         return Trouble("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
     return Trouble("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
+
+
+def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
+    """What nccl's order holds back, and what to do about it; nothing where it holds back nothing."""
+    issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
+    pairs = [(issued.get((rank, begun)), issued.get((rank, waits))) for rank, begun, waits in report.behind]
+    pairs = [(begun, waits) for begun, waits in pairs if begun and waits]
+    rule = "nccl carries out what a rank starts in a group one after the other. A send ends when it is received."
+    lines = [f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended." for begun, waits in pairs]
+    alone = {id(w.operation) for w in waiting}
+    messages = [w for _, w in pairs if w.kind in ("send", "recv") and id(w) not in alone]
+    likely = _likely(
+        "ranks that send to each other do one thing after the other.", "Start both with one dist.batch_isend_irecv."
+    )
+    return [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * bool(messages)] if pairs else []
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:

@@ -43,6 +43,12 @@ def on_hub(monkeypatch) -> None:
 
 
 @pytest.fixture
+def in_strict_order(monkeypatch) -> None:
+    """Have the hub carry what ranks communicate, in nccl's order."""
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "strict")
+
+
+@pytest.fixture
 def grounds() -> Iterator[Path]:
     """A folder that ranks can pass through, whoever they are: pytest's own is closed to strangers."""
     with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:

@@ -19,10 +19,12 @@ BYTES = np.arange(6, dtype=np.float32).tobytes()
 NO_PIECES = [[], []]
 
 
-def operation(number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, **changes) -> list[tuple]:
+def operation(
+    number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, batch: int | None = None, **changes
+) -> list[tuple]:
     """Return the frames of an operation: an all-reduce of six numbers if nothing else is said."""
     content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
-    meta = {"call": call, "number": number, "operation": content, "pieces": pieces}
+    meta = {"call": call, "number": number, "operation": content, "pieces": pieces, "batch": batch}
     if content["kind"] != "send" or not blob:
         return [(frames.OPERATION, meta, blob)]
     return [(frames.OPERATION, meta, b""), (frames.CONTENTS, {"number": number}, blob)]
@@ -72,7 +74,7 @@ HONEST = [
 
 
 def make(random: Random) -> bytes:
-    """One input: how many honest operations the other rank answers with, and the hostile stream."""
+    """One input: how many honest operations the other rank answers with, whether in strict order, and the hostile stream."""
     steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
     chosen = [frame for step in steps for frame in step]
     if random.random() < 0.1:  # bytes before what they belong to, or late, or twice
@@ -91,7 +93,7 @@ def make(random: Random) -> bytes:
     stream = b"".join(parts)
     if way == 5:
         stream = mutated(stream, random, random.randrange(1, 4))
-    return bytes([random.randrange(len(HONEST) + 1)]) + stream
+    return bytes([random.randrange(len(HONEST) + 1), random.randrange(2)]) + stream
 
 
 def mirrored(step: list[tuple]) -> list[tuple]:
@@ -117,11 +119,12 @@ def mirrored(step: list[tuple]) -> list[tuple]:
 class Ends:
     """A hub between the judge's ends and n ranks' ends, all of them in this process."""
 
-    def __init__(self, n: int = 2, silent: bool = False) -> None:
+    def __init__(self, n: int = 2, silent: bool = False, is_strict: bool = False) -> None:
         self.told: list[dict] = []
         judges, ranks = ([socket.socketpair() for _ in range(n)] for _ in range(2))
         self.judges, self.ranks = [theirs for theirs, _ in judges], [theirs for theirs, _ in ranks]
-        self.hub = Hub([ours for _, ours in judges], [ours for _, ours in ranks], self.told.append)
+        ends = [ours for _, ours in judges], [ours for _, ours in ranks]
+        self.hub = Hub(*ends, self.told.append, is_strict=is_strict)
         self.heard = {end: bytearray() for end in (*self.judges, *self.ranks)}
         for end in self.heard:
             end.setblocking(False)
@@ -187,10 +190,10 @@ def lengths() -> dict[int, int]:
 
 def judge(data: bytes) -> str:
     """What became of an input, in a few words. Anything raised here is a fault of the hub."""
-    ends = Ends()
+    ends = Ends(is_strict=bool(data[1]))
     try:
         ends.post(1, *map(mirrored, HONEST[: data[0]]))
-        ends.write(ends.ranks[0], data[1:])
+        ends.write(ends.ranks[0], data[2:])
         alone = {"group": [1], "group_name": "own"}
         ends.post(1, operation(99, **alone))
         for rank, end in enumerate(ends.judges):

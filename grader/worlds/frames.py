@@ -45,7 +45,12 @@ USE = b"U"  # a rank calls what the judge has handed to it: see ``served``
 WAIT = b"W"  # every thread of the rank waits from now on, and for what
 ANSWER = b"A"  # what an operation receives, what the store says, or what a use gives
 
-NETWORKS = GLOO, HUB = "gloo", "hub"  # what carries the operations of ranks
+NETWORKS = GLOO, HUB, STRICT = (
+    "gloo",
+    "hub",
+    "strict",
+)  # what carries the operations of ranks; strict: the hub, in nccl's order
+HUBS = HUB, STRICT
 # In a WAIT: the judge's sign, the calls of the next check, or the end of the world
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 

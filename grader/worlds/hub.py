@@ -64,12 +64,13 @@ class Hub:
         steps: Steps | None = None,
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
+        is_strict: bool = False,
     ) -> None:
         """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory, or 0 where the system does not say.
 
-        Without a ``size`` all ranks have calls to make.
+        Without a ``size`` all ranks have calls to make. ``is_strict``: operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.memory = tell, memory
+        self.tell, self.memory, self.is_strict = tell, memory, is_strict
         self.began_with: dict[int, int] = {}  # rank → its memory at its first word, before any of the student's code
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
@@ -83,7 +84,7 @@ class Hub:
     def begin(self, size: int, steps: Steps) -> None:
         """Carry what the first ``size`` ranks communicate, as if nothing had been before. The others are to be silent."""
         self.size, self.steps = size, steps
-        self.matching = Matching(size, steps, self._answer)
+        self.matching = Matching(size, steps, self._answer, self.is_strict)
         # By rank and number: what has not brought its bytes yet.
         self.owed: list[dict[int, Posted]] = [{} for _ in range(size)]
         self.postponed: list[list[tuple]] = [[] for _ in range(size)]  # answers to ranks that owe bytes
@@ -142,7 +143,7 @@ class Hub:
             self.matching.match_all()
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
-            self.tell({"standstill": held})
+            self.tell({"standstill": held} | self.matching.held_back())
         elif not stands:
             self.told_standstill = None
 
@@ -289,12 +290,16 @@ class Hub:
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:
         """Return the operation in a frame. Raises FrameError where it is none."""
-        content, number, pieces = (frame.meta.get(name) for name in ("operation", "number", "pieces"))
-        if not isinstance(content, dict) or not frames.is_whole(number):
+        content, number, pieces, batch = (frame.meta.get(name) for name in ("operation", "number", "pieces", "batch"))
+        if (
+            not isinstance(content, dict)
+            or not frames.is_whole(number)
+            or not (batch is None or frames.is_whole(batch))
+        ):
             raise frames.FrameError("an operation of no known form")
         event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
         operation = read_event(rank, event, self.size)
-        posted = Posted(number, operation, pieces, bytes_due(operation))
+        posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
         self._weigh(rank)
         if operation.kind != "send":

@@ -52,7 +52,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     users = place.users(len(descriptors), os.getpid()) if confinement.TIERS[tier].uid else set()
     ranks: RankProcesses | None = None
     hub = None
-    if world.get("network") == frames.HUB:
+    if world.get("network") in frames.HUBS:
         hub, descriptors = _hub(judge, descriptors, world, lambda rank: ranks.memory(rank))
     try:
         bounds = Bounds(world, len(descriptors))
@@ -84,7 +84,8 @@ def _hub(
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
     ours = [mine for mine, _ in pairs]
-    hub = Hub(judges, ours, partial(_tell, judge), Steps(world.get("in_step", [])), world["size"], memory_of)
+    steps, is_strict = Steps(world.get("in_step", [])), world["network"] == frames.STRICT
+    hub = Hub(judges, ours, partial(_tell, judge), steps, world["size"], memory_of, is_strict)
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 

@@ -1,6 +1,7 @@
 """Which operations of different ranks meet, and what each of them gets. Runs in the hub.
 
 Collectives of a group meet in the order in which each rank has issued them; a receive gets the earliest message that it may take.
+In strict order an operation takes part only when those before it have ended: see ``strict``.
 """
 
 from collections import defaultdict, deque
@@ -11,11 +12,12 @@ from grader.evidence.agreement import difference
 from grader.evidence.trail import MAX_COUNTS, Operation
 from grader.worlds import combine, frames
 from grader.worlds.steps import Steps
+from grader.worlds.strict import TAG, StrictOrder
 
 Lane = tuple  # what operations have in common that may meet
 
 
-@dataclass
+@dataclass(eq=False)
 class Posted:
     """An operation that a rank has started, and that is not answered yet."""
 
@@ -24,6 +26,7 @@ class Posted:
     pieces: list[list[int]]  # of an all-to-all: elements to each rank, and from each
     due: int  # bytes that it sends
     blob: bytes = b""  # these, once they are here
+    batch: int | None = None  # which one it was started in
     position: int = 0  # of a collective: how many its rank has issued in this group, with it
 
     @property
@@ -38,16 +41,34 @@ class Posted:
 class Matching:
     """Calls ``answer(posted, bytes, source=…)`` for each operation that is complete."""
 
-    def __init__(self, size: int, steps: Steps, answer: Callable[..., None]) -> None:
-        self.size, self.steps, self.answer = size, steps, answer
+    def __init__(self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False) -> None:
+        self.size, self.steps, self.tell = size, steps, answer
+        self.order = StrictOrder() if is_strict else None
+        self.beginning: deque[Posted] = deque()  # what the end of others has let begin
         self.counts: dict[tuple, int] = defaultdict(int)  # (rank, group) → its collectives so far
         self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
         self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)  # (group, target, tag)
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
 
     def post(self, posted: Posted) -> None:
+        """Take an operation that a rank has issued."""
+        if self.order is None or self.order.begins(posted):
+            self._begin(posted)
+            self._begin_others()
+
+    def _begin_others(self) -> None:
+        while self.beginning:
+            self._begin(self.beginning.popleft())
+
+    def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
+        """Answer an operation, which ends it."""
+        if self.order:
+            self.beginning += self.order.ends(posted)
+        self.tell(posted, blob, **more)
+
+    def _begin(self, posted: Posted) -> None:
         """Put an operation where others can meet it."""
-        operation, lane = posted.operation, _lane(posted.operation)
+        operation, lane = posted.operation, self._lane(posted.operation)
         if operation.kind == "send":
             self.sends[lane].append(posted)
             if self.steps.note_sent(operation):
@@ -59,11 +80,15 @@ class Matching:
             self.counts[posted.rank, lane] += 1
             posted.position = self.counts[posted.rank, lane]
             self.collectives[lane, posted.position][posted.rank] = posted
-        self.meet(posted)
+        self._meet(posted)
 
     def meet(self, posted: Posted) -> None:
-        """Answer what this operation, or its bytes, complete."""
-        lane = _lane(posted.operation)
+        """Answer what the bytes of an operation complete."""
+        self._meet(posted)
+        self._begin_others()
+
+    def _meet(self, posted: Posted) -> None:
+        lane = self._lane(posted.operation)
         if posted.operation.kind in ("send", "recv"):
             return self._match(lane)
         together = self.collectives[lane, posted.position]
@@ -75,6 +100,11 @@ class Matching:
         """Look at all receives again, after a rule has changed."""
         for lane in list(self.receives):
             self._match(lane)
+        self._begin_others()
+
+    def held_back(self) -> dict:
+        """Return what the judge is told of operations that only strict order holds back."""
+        return {"behind": self.order.behind()} if self.order else {}
 
     def _match(self, lane: Lane) -> None:
         """Give each receive, in order, the earliest message that it may take."""
@@ -94,6 +124,15 @@ class Matching:
             self.answer(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
 
+    def _lane(self, operation: Operation) -> Lane:
+        """Return what operations have in common that may meet."""
+        group, tag = (tuple(operation.group), operation.group_name), TAG if self.order else operation.tag
+        if operation.kind == "send":
+            return (*group, operation.peer, tag)
+        if operation.kind == "recv":
+            return (*group, operation.rank, tag)
+        return group
+
     def _collect(self, together: list[Posted]) -> None:
         """Answer a collective that all its ranks have joined. Where they disagree, nobody gets an answer."""
         if difference([posted.operation for posted in together]) is not None:
@@ -102,16 +141,6 @@ class Matching:
         if results is not None:
             for posted, result in zip(together, results):
                 self.answer(posted, result)
-
-
-def _lane(operation: Operation) -> Lane:
-    """Return what operations have in common that may meet."""
-    group = (tuple(operation.group), operation.group_name)
-    if operation.kind == "send":
-        return (*group, operation.peer, operation.tag)
-    if operation.kind == "recv":
-        return (*group, operation.rank, operation.tag)
-    return group
 
 
 def _fits(send: Posted, receive: Posted) -> bool:

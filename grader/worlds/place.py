@@ -42,7 +42,7 @@ def prepare(world: dict, size: int, tier: str) -> list[Place]:
     try:
         if own:  # strangers to each other, and to whoever owns the folder
             os.fchmod(inside, 0o711)
-        meets = "" if world.get("network") == frames.HUB else _make_rendezvous(world, inside, own)
+        meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
         return [_make(world, tier, rank, inside, meets) for rank in range(size)]
     finally:
         os.close(inside)

@@ -11,6 +11,7 @@ fill that of others, so that a transposed tensor arrives as what it was before.
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,7 +217,8 @@ class HubGroup(dist.ProcessGroup):
         issued = Issued(kind)
         self.network.issued.append(issued)
         blob = memory.read() if memory and kind != "send" else b""
-        number = self.network.ask(frames.OPERATION, {"operation": content, "pieces": pieces or [[], []]}, blob)
+        meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
+        number = self.network.ask(frames.OPERATION, meta, blob)
         if kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
         if kind != "broadcast" or silent:
@@ -229,6 +231,21 @@ def install(network: Network) -> None:
     """Put the hub in the place of gloo, for all groups that this process makes."""
     HubGroup.network = network
     c10d.ProcessGroupGloo = HubGroup
+
+
+def announce_batches(network: Network) -> None:
+    """Tell the hub which operations ``batch_isend_irecv`` starts together: torch tells it only to groups of its own."""
+    start = dist.batch_isend_irecv
+
+    @wraps(start)
+    def started(operations: list[dist.P2POp]) -> list[dist.Work]:
+        network.batch = next(network.numbers)
+        try:
+            return start(operations)
+        finally:
+            network.batch = None
+
+    dist.batch_isend_irecv = c10d.batch_isend_irecv = started
 
 
 def _reduction(opts: Any) -> str:

@@ -29,7 +29,7 @@ from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, surroundings, syscalls, tensors
 from grader.worlds.place import Place
-from grader.worlds.process_group import install
+from grader.worlds.process_group import announce_batches, install
 from grader.worlds.served import Served
 from grader.worlds.store import HubStore
 from grader.worlds.wire import GO, NOTHING, Wire
@@ -131,10 +131,12 @@ class Rank:
         sys.argv = ["rank"]
         self.current = {"call": 0}
         self.network = None
-        if meta["network"] == frames.HUB:
+        if meta["network"] in frames.HUBS:
             wire.tells_waits = True
             self.network = Network(wire, self.current)
             install(self.network)
+        if meta["network"] == frames.STRICT:
+            announce_batches(self.network)
         self._join(meta)
         if self.network:
             syscalls.cut_off()

@@ -114,6 +114,9 @@ class WorldReport:
         default_factory=set
     )  # calls whose late ranks came earlier than asked: the others waited for them
 
+    # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one that begins only after that]
+    behind: list[list[int]] = field(default_factory=list)
+
     @property
     def trails(self) -> list[list]:
         return [rank.trail for rank in self.ranks]

@@ -211,7 +211,7 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
         facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
     from grader.worlds import confinement, frames
 
-    has_hub = request.get("network") == frames.HUB
+    has_hub = request.get("network") in frames.HUBS
     more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub)}
     if request.get("tiers") and facts["way"] == "fork":
         from grader.worlds import probe

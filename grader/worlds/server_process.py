@@ -34,10 +34,10 @@ class WorldsUnavailable(RuntimeError):
 
 
 def usual_network() -> str:
-    """Return what carries the operations of ranks on CPUs: the hub, or gloo where ``LOCKSTEP_NETWORK`` asks for it."""
+    """Return what carries the operations of ranks on CPUs: the hub, unless ``LOCKSTEP_NETWORK`` asks for another."""
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
-        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {' and '.join(NETWORKS)}")
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {', '.join(NETWORKS)}")
     return asked
 
 

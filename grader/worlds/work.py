@@ -27,6 +27,7 @@ class Network:
     def __init__(self, wire: Wire, current: dict) -> None:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
+        self.batch: int | None = None  # which one operations are started in
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # in this call
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line

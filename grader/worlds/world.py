@@ -82,7 +82,7 @@ class World:
         self.keeper_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
-        self.keeps = room > 0 and self.network == frames.HUB
+        self.keeps = room > 0 and self.network in frames.HUBS
         self.kept = self.is_spoiled = False  # spoiled: something is left in the ranks
         self.events = 0
         self.sent = [0] * size
@@ -247,6 +247,7 @@ class World:
                 self.report.grader_fault = line["fault"]
             elif "standstill" in line:
                 self.standstill = line["standstill"]
+                self.report.behind = line.get("behind", [])
             elif "grown" in line:
                 rank, call, grown = line["grown"]
                 self.report.ranks[rank].grown[call] = max(grown, self.report.ranks[rank].grown.get(call, 0))
