@@ -1,0 +1,102 @@
+"""Right submissions on a busy machine, again and again:  make soak SOAK='--gradings 1000 --at-a-time 10'
+
+Grades one part of one right submission at a time, several of them side by side, so that they are each other's load. Each has inputs
+of its own. Prints what went wrong, with the seed that repeats its inputs, and exits with 1 if anything did.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.assignment import PARTS
+from grader.selftest.grading import ROOT, command
+from grader.selftest.proof.trials import LOST
+from grader.worlds.server_process import Server
+
+LOAD_EVERY = 5  # seconds
+PATIENCE = 900  # seconds for one grading: far beyond what any takes
+
+
+@dataclass
+class Grading:
+    """One part of one submission, as it was graded. ``faults``: what each check said that did not give full marks."""
+
+    submission: str
+    part: str
+    seconds: float
+    faults: list[str]
+
+
+def right() -> list[tuple[Path, str]]:
+    """All right submissions that are whole files, with each of their parts that has full marks."""
+    folders = [ROOT / "solutions", *sorted(path for path in (ROOT / "grader/selftest/submissions").iterdir())]
+    return [
+        (folder, part)
+        for folder in folders
+        for part in PARTS
+        if (folder / f"{part}.py").exists() and (folder.name, part) not in LOST
+    ]
+
+
+def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
+    results = into / f"{time.monotonic_ns()}.json"
+    began = time.monotonic()
+    asked = command(folder, results, "--workers", "1", "--part", part, server=address)
+    done = subprocess.run(**asked, capture_output=True, timeout=PATIENCE)
+    seconds = time.monotonic() - began
+    name = folder.name
+    if done.returncode or not results.exists():
+        return Grading(name, part, seconds, [f"exit code {done.returncode}: {done.stderr[-1000:]}"])
+    tests = json.loads(results.read_text())["tests"]
+    results.unlink()
+    lost = [test for test in tests if test["score"] < test["max_score"] or test["status"] != "passed"]
+    faults = [f"{test['name']}: {test.get('output', '')[:1500]}" for test in lost]
+    return Grading(name, part, seconds, faults or [] if tests else ["no check was made"])
+
+
+def soak(gradings: int, at_a_time: int) -> bool:
+    """Return whether all of them had full marks."""
+    chosen = list(itertools.islice(itertools.cycle(right()), gradings))
+    loads, done, began = [], [], time.monotonic()
+    server = Server.start()
+    try:
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_a_time) as pool:
+            waiting = [pool.submit(graded, *one, server.address, Path(folder)) for one in chosen]
+            while not all(future.done() for future in waiting):
+                time.sleep(LOAD_EVERY)
+                loads.append(os.getloadavg()[0])
+            done = [future.result() for future in waiting]
+    finally:
+        server.stop()
+    wrong = [one for one in done if one.faults]
+    for one in wrong:
+        print(f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:", *one.faults, sep="\n    ")
+    seconds = [one.seconds for one in done]
+    print(
+        f"\n{len(done)} gradings of {len(set(chosen))} right parts in {(time.monotonic() - began) / 60:.1f} min, {at_a_time} at a time"
+    )
+    print(f"load: median {statistics.median(loads):.1f}, at most {max(loads):.1f}, on {os.cpu_count()} cores")
+    print(f"one grading: median {statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s")
+    print(f"without full marks: {len(wrong)}")
+    return not wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m grader.selftest.soak", description=__doc__.split("\n")[0])
+    parser.add_argument("--gradings", type=int, default=1000, help="how many (1000)")
+    parser.add_argument("--at-a-time", type=int, default=10, help="how many side by side (10)")
+    arguments = parser.parse_args()
+    return 0 if soak(arguments.gradings, arguments.at_a_time) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
