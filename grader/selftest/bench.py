@@ -131,7 +131,7 @@ class Memory(threading.Thread):
                     _signal(pid, signal.SIGSTOP)
                 stopped += new
             self.peak = max(self.peak, sum(map(pss, stopped)))
-            for pid in stopped:
+            for pid in reversed(stopped):  # the server last: it ends keepers that it finds stopped
                 _signal(pid, signal.SIGCONT)
             time.sleep(0.1)
 

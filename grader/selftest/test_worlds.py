@@ -1,5 +1,6 @@
 """Worlds come up in every way there is, and go with whoever asked for them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from grader.intake.stage import stage
 from grader.selftest.grading import ROOT, eventually
 from grader.worlds import keeper, place, platform
 from grader.worlds.platform import family
+from grader.worlds.processes import Processes
 from grader.worlds.server_process import Server, WorldsUnavailable
 from grader.worlds.world import Limits, World
 
@@ -169,6 +171,28 @@ def test_a_stage_shows_nothing_of_ours(tmp_path, server):
     assert place.refusal(str(tmp_path / "stage"), ROOT) == ""
     report = World(server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()).run()
     assert report.ending == "lost" and not report.ranks[0].outcomes
+
+
+def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, solutions, monkeypatch):
+    """Whoever is killed then resets connections; that is no fault of the judge."""
+    start = Processes.start
+
+    def dead(*asked) -> Processes:
+        made = start(*asked)
+        for end in (made.keeper, made.wires[0]):
+            end.close()
+        made.keeper, its = socket.socketpair()
+        its.close()
+        made.wires[0], its = socket.socketpair()
+        with contextlib.suppress(BlockingIOError):
+            while True:  # it is full: who sends has to wait
+                made.wires[0].send(bytes(1 << 16), socket.MSG_DONTWAIT)
+        threading.Timer(0.2, its.close).start()
+        return made
+
+    monkeypatch.setattr(Processes, "start", dead)
+    report = World(server, 1, [call("collectives.all_reduce", X).spread(1)], solutions, "cpu", Limits()).run()
+    assert report.ending == "lost" and not report.grader_fault
 
 
 def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions):

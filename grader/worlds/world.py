@@ -170,8 +170,8 @@ class World:
             ]
             try:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
-            except BrokenPipeError:
-                pass  # dead already: the keeper will say how
+            except ConnectionError:
+                pass  # dead already: the keeper will say how, or be found dead
 
     def _driver(self, call: Call) -> str:
         """Return the program around a call: one that keeps messages in step, where no hub does."""
