@@ -97,18 +97,25 @@ def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
         print(f"  {size:5}   {medians(forked):33}  {medians(spawned):33}  {ratio:5.0f}×")
 
 
-def bench_deadlock(server: Server, scratch: Path) -> None:
+def stage_deadlock(scratch: Path) -> Path:
+    """A submission whose two ranks stand still; where it is staged."""
     submission = scratch / "deadlock"
     submission.mkdir()
     (submission / "collectives.py").write_text(DEADLOCK)
-    staged = stage(submission, scratch / "deadlock-stage")
-    times = []
-    for _ in range(7):
-        x = np.ones(4, np.float32)
-        request = call("collectives.stand_still", x).spread(2)
-        report = World(server, 2, [request], staged.folder, "cpu", Limits()).run()
-        assert report.ending == "stuck", report.ending
-        times.append(time.monotonic() - float(report.ranks[0].output))
+    return stage(submission, scratch / "deadlock-stage").folder
+
+
+def seconds_to_verdict(server: Server, staged: Path) -> float:
+    """From the moment at which the ranks stand still until all their processes are gone."""
+    request = call("collectives.stand_still", np.ones(4, np.float32)).spread(2)
+    report = World(server, 2, [request], staged, "cpu", Limits()).run()
+    assert report.ending == "stuck", report.ending
+    return time.monotonic() - float(report.ranks[0].output)
+
+
+def bench_deadlock(server: Server, scratch: Path) -> None:
+    staged = stage_deadlock(scratch)
+    times = [seconds_to_verdict(server, staged) for _ in range(7)]
     print(f"\nFrom a deadlock to its verdict, all processes gone (7 times):  {medians(times)}")
 
 

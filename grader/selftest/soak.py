@@ -1,7 +1,8 @@
 """Right submissions on a busy machine, again and again:  make soak SOAK='--gradings 1000 --at-a-time 10'
 
 Grades one part of one right submission at a time, several of them side by side, so that they are each other's load. Each has inputs
-of its own. Prints what went wrong, with the seed that repeats its inputs, and exits with 1 if anything did.
+of its own. Prints what went wrong, and exits with 1 if anything did. Beside it a deadlock is judged every few seconds, to see how
+long its verdict takes on such a machine.
 """
 
 import argparse
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.assignment import PARTS
+from grader.selftest.bench import medians, seconds_to_verdict, stage_deadlock
 from grader.selftest.grading import ROOT, command
 from grader.selftest.proof.trials import LOST
 from grader.worlds.server_process import Server
 
-LOAD_EVERY = 5  # seconds
+LOOK_EVERY = 5  # seconds
 PATIENCE = 900  # seconds for one grading: far beyond what any takes
 
 
@@ -66,14 +68,16 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
 def soak(gradings: int, at_a_time: int) -> bool:
     """Return whether all of them had full marks."""
     chosen = list(itertools.islice(itertools.cycle(right()), gradings))
-    loads, done, began = [], [], time.monotonic()
+    loads, verdicts, began = [], [], time.monotonic()
     server = Server.start()
     try:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_a_time) as pool:
+            deadlock = stage_deadlock(Path(folder))
             waiting = [pool.submit(graded, *one, server.address, Path(folder)) for one in chosen]
             while not all(future.done() for future in waiting):
-                time.sleep(LOAD_EVERY)
+                time.sleep(LOOK_EVERY)
                 loads.append(os.getloadavg()[0])
+                verdicts.append(seconds_to_verdict(server, deadlock))
             done = [future.result() for future in waiting]
     finally:
         server.stop()
@@ -86,6 +90,7 @@ def soak(gradings: int, at_a_time: int) -> bool:
     )
     print(f"load: median {statistics.median(loads):.1f}, at most {max(loads):.1f}, on {os.cpu_count()} cores")
     print(f"one grading: median {statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s")
+    print(f"from a deadlock to its verdict, all processes gone ({len(verdicts)} times): {medians(verdicts)}")
     print(f"without full marks: {len(wrong)}")
     return not wrong
 
