@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove soak grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
+.PHONY: help setup test proof prove load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +19,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS MAX_BYTES INTO PROOF SOAK FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS MAX_BYTES INTO PROOF LOAD FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 BLACK := $(PY) -m black --line-length 120
@@ -50,8 +50,8 @@ proof: $(READY)  ## every wrong submission fails as intended, every right one pa
 prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
 	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py)
 
-soak: $(READY)  ## right submissions on a busy machine, again and again; SOAK='--gradings 1000 --at-a-time 10'
-	$(PY) -m grader.selftest.soak $$SOAK
+load: $(READY)  ## right submissions on a busy machine, again and again; LOAD='--gradings 1000 --at-a-time 10'
+	$(PY) -m grader.selftest.load $$LOAD
 
 # END INSTRUCTOR
 grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, REPORT=<file>.html

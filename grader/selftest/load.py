@@ -1,4 +1,4 @@
-"""Right submissions on a busy machine, again and again:  make soak SOAK='--gradings 1000 --at-a-time 10'
+"""Right submissions on a busy machine, again and again:  make load LOAD='--gradings 1000 --at-a-time 10'
 
 Grades one part of one right submission at a time, several of them side by side, so that they are each other's load. Each has inputs
 of its own. Prints what went wrong, and exits with 1 if anything did. Beside it a deadlock is judged every few seconds, to see how
@@ -65,7 +65,7 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
     return Grading(name, part, seconds, faults or [] if tests else ["no check was made"])
 
 
-def soak(gradings: int, at_a_time: int) -> bool:
+def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
     """Return whether all of them had full marks."""
     chosen = list(itertools.islice(itertools.cycle(right()), gradings))
     loads, verdicts, began = [], [], time.monotonic()
@@ -96,11 +96,11 @@ def soak(gradings: int, at_a_time: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.selftest.soak", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m grader.selftest.load", description=__doc__.split("\n")[0])
     parser.add_argument("--gradings", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--at-a-time", type=int, default=10, help="how many side by side (10)")
     arguments = parser.parse_args()
-    return 0 if soak(arguments.gradings, arguments.at_a_time) else 1
+    return 0 if grade_side_by_side(arguments.gradings, arguments.at_a_time) else 1
 
 
 if __name__ == "__main__":
