@@ -169,12 +169,13 @@ def call(
     holds: Mapping[int, Hold] | None = None,
     in_step: int = 0,
     weighs: bool = False,
+    clocks: bool = False,
     **kwargs: Any,
 ) -> Request:
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
     ``driver`` names the program around it (see ``worlds.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``Run.grown``); ``may_raise`` lets the ranks go on to the next
+    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``Run.grown``), ``clocks`` at their processor time (see ``Run.spent``); ``may_raise`` lets the ranks go on to the next
     call after an exception.
     """
     options = {
@@ -183,6 +184,7 @@ def call(
         "holds": dict(holds or {}),
         "in_step": in_step,
         "weighs": weighs,
+        "clocks": clocks,
     }
     return Request(function, args, kwargs, options)
 

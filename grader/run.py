@@ -17,7 +17,7 @@ from grader.judging.compare import EXACT, Tolerance, describe, difference
 from grader.judging import results
 from grader.judging.explain import Context, likely
 from grader.worlds.arrays import Foreign, Leaf, Strided
-from grader.worlds.frames import NEVER_AWAITED, NOT_SENT_ON, OVERWRITTEN
+from grader.worlds.frames import NEVER_AWAITED, NOT_SENT_ON, OVERWRITTEN, PAUSE
 from grader.worlds.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
@@ -212,6 +212,24 @@ class Run:
         Since before the first check on this rank. None where the system does not say, or no hub looks.
         """
         return self.report.ranks[rank].grown.get(self.index)
+
+    def spent(self, rank: int) -> list[int] | None:
+        """Return a rank's processor time, in nanoseconds, when the call began and before each send: see ``Call.clocks``.
+
+        Of a call whose driver has a meter. None where the system does not say, or no hub looks.
+        """
+        looks = iter(self.report.ranks[rank].spent.get(self.index, []))
+        found: list[int] = []
+        sends = 0
+        for event in self.report.ranks[rank].trail:
+            if event.call != self.index:
+                continue
+            if isinstance(event, Mark) and event.name == PAUSE:
+                found = [*found[: sends + 1], next(looks, 0)]
+            elif isinstance(event, Operation) and event.kind == "send":
+                sends += 1
+                self.demand(len(found) == sends + 1, f"rank {rank} sent a message past the judge's clock.")
+        return found[: sends + 1] if all(found) else None
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""

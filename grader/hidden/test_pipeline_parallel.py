@@ -12,6 +12,8 @@ from grader.hidden.pipeline_problem import (
     demand_flow,
     demand_in_step,
     demand_messages,
+    demand_work_between,
+    large,
     late,
     problems,
 )
@@ -122,6 +124,12 @@ def test_forward_flows(world, rng):
             run.demand(most <= p.product, text)
         demand_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
         demand_in_step(run, 1)
+    # In step, a stage cannot have computed what it has not received. The first one has everything from the beginning.
+    p = large(rng)
+    _, run = world(2, PipelineProblem(rng, 2, 2).forward(), p.forward(driver="metered", clocks=True))
+    run.returns(None, p.cast(p.y), within=p.within, part=lambda r: r["value"][0], named="the output")
+    demand_messages(run, p, {0: p.m}, "activations")
+    demand_work_between(run, 0, "micro-batch on to the next stage")
 
 
 @number("5.2")
@@ -159,6 +167,11 @@ def test_backward_flows(world, rng):
         demand_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
         demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
         demand_in_step(run, -1)
+    p = large(rng)
+    _, run = world(2, PipelineProblem(rng, 2, 2).backward(), p.backward(driver="metered", clocks=True))
+    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS)
+    demand_messages(run, p, {1: p.m}, "gradients")
+    demand_work_between(run, 1, "gradient back to the stage before")
 
 
 @number("5.3")

@@ -4,7 +4,14 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.face import Hold, call, each, on_gloo, rounding
-from grader.hidden.pipeline_problem import NO_COUNTS, PipelineProblem, demand_messages, problems
+from grader.hidden.pipeline_problem import (
+    NO_COUNTS,
+    PipelineProblem,
+    demand_messages,
+    demand_work_between,
+    large,
+    problems,
+)
 from grader.judging import parallel_truth, pipeline_truth, schedules
 from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
 
@@ -171,6 +178,13 @@ def test_run_schedule(world, rng):
         runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made))
         for run, (p, *_) in zip(runs, made):
             demand_step(run, p)
+    p = large(rng)
+    _, run = world(
+        2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (PipelineProblem(rng, 2, 2), p))
+    )
+    demand_step(run, p)
+    demand_work_between(run, 0, "micro-batch on to the next stage")
+    demand_work_between(run, 1, "gradient back to the stage before")
 
 
 @number("5.5")

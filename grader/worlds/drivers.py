@@ -29,6 +29,9 @@ class Mark(Protocol):
     def use(self, name: str) -> Any:
         """Leave a mark of a use of what the judge has handed to the rank, and return what that gives: see ``served``."""
 
+    def before_a_send(self) -> None:
+        """Let the judge look at what the rank has done so far, where it wants to: see ``report.Call.clocks``."""
+
 
 def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
     """A function for the student to call, which leaves marks when it begins and when it ends."""
@@ -258,7 +261,8 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """The result, and the ledger of products and sends."""
-    with Meter(_tensors([args, kwargs])) as meter:
+    mark.before_a_send()  # nothing is computed yet
+    with Meter(_tensors([args, kwargs]), mark.before_a_send) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
 

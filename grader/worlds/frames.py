@@ -63,6 +63,9 @@ COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which as
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
 HEAVY = (COMPILER, SHAPES)
 UNFILLED = 77  # of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
+PAUSE = (
+    "pause"  # the use before each send, where the judge looks at a rank's processor time: see ``report.Call.clocks``
+)
 # Marks at the end of a call. The kind of an operation follows, and its number among those of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"

@@ -6,13 +6,12 @@ on all other frames between the judge and each rank. A rank's frames are those o
 
 import selectors
 import socket
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from grader.evidence.trail import read_event
 from grader.worlds import frames
+from grader.worlds.end import End
 from grader.worlds.keys import Keys
 from grader.worlds.matching import Matching, Posted, bring, bytes_due, check
 from grader.worlds.served import Served
@@ -23,34 +22,6 @@ MOST_OPEN = 2000  # operations of a rank that are not answered yet: to match the
 MOST_LETTERS = 200  # of the name of a use
 MOST_THREADS = 64  # of a rank, that wait
 MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
-
-
-@dataclass
-class End:
-    """One end of the hub: a socket, and what could not be written to it yet."""
-
-    socket: socket.socket
-    reader: frames.Reader = field(default_factory=frames.Reader)
-    queue: deque = field(default_factory=deque)
-    queued: int = 0
-    is_open: bool = True
-
-    def write(self, data: bytes) -> None:
-        self.queue.append(memoryview(data))
-        self.queued += len(data)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write as much as the socket takes at once. Raises OSError where nobody is at the other end."""
-        while self.queue:
-            try:
-                sent = self.socket.send(self.queue[0], socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            self.queued -= sent
-            self.queue[0] = self.queue[0][sent:]
-            if not self.queue[0]:
-                self.queue.popleft()
 
 
 class Hub:
@@ -64,13 +35,15 @@ class Hub:
         steps: Steps | None = None,
         size: int | None = None,
         memory: Callable[[int], int] = lambda rank: 0,
+        spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
-        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory, or 0 where the system does not say.
+        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory, ``spent`` the nanoseconds of its
+        processor time; both give 0 where the system does not say.
 
         Without a ``size`` all ranks have calls to make. ``is_strict``: operations are carried out in nccl's order, see ``strict``.
         """
-        self.tell, self.memory, self.is_strict = tell, memory, is_strict
+        self.tell, self.memory, self.spent, self.is_strict = tell, memory, spent, is_strict
         self.began_with: dict[int, int] = {}  # rank → its memory at its first word, before any of the student's code
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
@@ -269,6 +242,8 @@ class Hub:
         self._expect(rank, number)
         self.begun.add(rank)
         self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
+        if name == frames.PAUSE:  # the rank waits for the answer: what it computes later does not count
+            self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
         except LookupError:

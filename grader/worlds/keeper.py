@@ -53,7 +53,8 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        hub, descriptors = _hub(judge, descriptors, world, lambda rank: ranks.memory(rank))
+        looks = {"memory": lambda rank: ranks.memory(rank), "spent": lambda rank: ranks.spent(rank)}
+        hub, descriptors = _hub(judge, descriptors, world, looks)
     try:
         bounds = Bounds(world, len(descriptors))
         ranks = RankProcesses(start, descriptors, place.prepare(world, len(descriptors), tier))
@@ -78,14 +79,14 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
 
 
 def _hub(
-    judge: socket.socket, descriptors: list[list[int]], world: dict, memory_of: Callable[[int], int]
+    judge: socket.socket, descriptors: list[list[int]], world: dict, looks: dict[str, Callable[[int], int]]
 ) -> tuple[Hub, list[list[int]]]:
     """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
     ours = [mine for mine, _ in pairs]
     steps, is_strict = Steps(world.get("in_step", [])), world["network"] == frames.STRICT
-    hub = Hub(judges, ours, partial(_tell, judge), steps, world["size"], memory_of, is_strict)
+    hub = Hub(judges, ours, partial(_tell, judge), steps, world["size"], is_strict=is_strict, **looks)
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 
@@ -114,6 +115,10 @@ class RankProcesses:
         pid, folder = self.started[rank], self.homes[rank].folder
         own = memory(pid)
         return own and own + sum(map(memory, platform.family(pid))) + written(folder).bytes()
+
+    def spent(self, rank: int) -> int:
+        """Return the nanoseconds of processor time of a rank and of all that it has started; 0 where nobody can tell."""
+        return platform.processor_time(self.started[rank])
 
     def are_as_started(self) -> bool:
         """Return whether there is one thread for each rank, no other process, and no file."""

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from glob import glob
@@ -86,6 +87,25 @@ def _stat(pid: int) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def processor_time(pid: int) -> int:
+    """Return the nanoseconds of processor time of a process, all its threads and descendants; 0 where nobody can tell (Linux).
+
+    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms.
+    """
+    if not LINUX or not (fields := _stat(pid)):
+        return 0
+    ended = sum(map(int, fields[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")  # cutime and cstime in proc(5)
+    return ended + sum(map(_own_time, (pid, *family(pid))))
+
+
+def _own_time(pid: int) -> int:
+    clock = ~pid << 3 | 2  # what clock_getcpuclockid(3) gives
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:  # it has ended
+        return 0
 
 
 def use_huge_pages() -> None:

@@ -87,6 +87,7 @@ class Marks:
         self.wire, self.current, self.network = wire, current, network
         # The mark before which this rank has to wait for a sign from the judge, and how long after that.
         self.held: list = []
+        self.pauses = False  # before each send
         self.served: Served | None = None  # what the judge hands to the student's function, where no hub serves it
 
     def __call__(self, name: str) -> None:
@@ -106,6 +107,11 @@ class Marks:
         if "gives" not in answer:
             raise StopIteration
         return answer["gives"]
+
+    def before_a_send(self) -> None:
+        """Let the judge look at what this rank has done so far, where it wants to."""
+        if self.pauses:
+            self.use(frames.PAUSE)
 
     def _wait_before(self, name: str) -> None:
         if self.held and self.held[0][0] == name:
@@ -194,6 +200,7 @@ class Rank:
             )
             for index, (call, (args, kwargs)) in enumerate(zip(inputs.meta["calls"], arguments)):
                 self.current["call"] = index
+                self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
                 given = inputs.meta["served"][index] if "served" in inputs.meta else None  # a hub keeps it to itself
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)

@@ -43,6 +43,8 @@ class Call:
     # For each rank what it may call, and what that gives: see ``worlds.served``
     served: list[dict] = field(default_factory=list)
     weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
+    # Have the hub look at each rank's processor time before every send of a driver with a meter; the rank waits for that
+    clocks: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
@@ -97,6 +99,8 @@ class RankReport:
     may_go_on: bool = False  # as it says: nothing of its process has been changed
     # Call → bytes of memory, at most, beyond what it had before its first check
     grown: dict[int, int] = field(default_factory=dict)
+    # Call → nanoseconds of processor time, with what it has started, at each look
+    spent: dict[int, list[int]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
     stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
 

@@ -7,27 +7,30 @@ that it has asked. Elsewhere a rank answers itself. Standard library only.
 import inspect
 from typing import Any
 
+from grader.worlds.frames import PAUSE
+
 TELLING = 0.001  # seconds that it takes to tell a device what to do
 
 
 class Served:
     """What one rank is given for one call.
 
-    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool}``, or parts of it. With
-    ``weighs`` the hub looks at the rank's memory whenever the rank communicates.
+    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool, "clocks": bool}``, or parts
+    of it. With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, with ``clocks`` at its processor time
+    whenever it pauses.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
         self.probes = given.get("probes", {})
         self.bench = Bench(rank, **given["bench"]) if "bench" in given else None
         self.runs = given.get("runs")
-        self.weighs = given.get("weighs", False)
+        self.weighs, self.clocks = given.get("weighs", False), given.get("clocks", False)
         self.made = 0
 
     def has(self, name: str) -> bool:
         """Return whether this is the name of a use of something that the rank was given."""
         what, _, moment = name.rpartition(" ")
-        if moment in ("began", "ended") and what in self.probes:
+        if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
         return self.bench is not None and name in Bench.USES or self.runs is not None and name.startswith("run ")
 
@@ -39,7 +42,7 @@ class Served:
             self.made += 1
             return self.runs[self.made - 1]
         what, _, moment = name.rpartition(" ")
-        return self.probes[what] if moment == "ended" else None
+        return self.probes[what] if moment == "ended" and what in self.probes else None
 
 
 class Bench:

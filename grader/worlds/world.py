@@ -158,12 +158,15 @@ class World:
             arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"follow": self.follow, "network": self.network}
-            meta["served"] = [(c.served[rank] if c.served else {}) | {"weighs": c.weighs} for c in self.calls]
+            meta["served"] = [
+                (c.served[rank] if c.served else {}) | {"weighs": c.weighs, "clocks": c.clocks} for c in self.calls
+            ]
             meta["calls"] = [
                 {
                     "function": call.function,
                     "driver": self._driver(call),
                     "may_raise": call.may_raise,
+                    "pauses": call.clocks,
                     "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
                 }
                 for call in self.calls
@@ -251,6 +254,9 @@ class World:
             elif "grown" in line:
                 rank, call, grown = line["grown"]
                 self.report.ranks[rank].grown[call] = max(grown, self.report.ranks[rank].grown.get(call, 0))
+            elif "spent" in line:
+                rank, call, nanoseconds = line["spent"]
+                self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
             elif "not_sent_on" in line:
                 rank, call, number, at = line["not_sent_on"]
                 self.report.ranks[rank].trail.append(Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at))

@@ -44,6 +44,72 @@ MUTANTS = [
         "rank 1 did not send the message of micro-batch 0 on while rank 0 waited with the next one",
     ),
     Mutant(
+        "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
+        "pipeline_parallel",
+        """    for i in range(num_micro_batches):
+        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i = _stage_forward(weights, x_i)
+""",
+        """    ahead = []
+    for x_i in x.split(rows) if stage == 0 else ():
+        saved_i = []
+        for weight in weights:
+            saved_i.append((x_i, torch.from_numpy(x_i.numpy() @ weight.numpy())))
+            x_i = torch.nn.functional.gelu(saved_i[-1][1])
+        ahead.append((x_i, saved_i))
+    for i in range(num_micro_batches):
+        y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
+""",
+        {"hidden forward_flows"},
+        "as the system says, before it sent one micro-batch on to the next stage",
+    ),
+    Mutant(
+        "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
+        "pipeline_parallel",
+        """    for i, saved_i in enumerate(saved):
+        grad_y = grad_loss[i * rows :][:rows] if stage == last_stage else _receive(rows, weights[0], stage + 1)
+        grad_x = _stage_backward(weights, saved_i, grad_y, totals)
+""",
+        """    ahead = []
+    for i, saved_i in enumerate(saved) if stage == last_stage else ():
+        grad_x = grad_loss[i * rows :][:rows]
+        for weight, (x, z), total in zip(reversed(weights), reversed(saved_i), reversed(totals)):
+            grad_z = torch.ops.aten.gelu_backward(grad_x, z)
+            total += torch.from_numpy(x.numpy().T @ grad_z.numpy())
+            grad_x = torch.from_numpy(grad_z.numpy() @ weight.numpy().T)
+        ahead.append(grad_x)
+    for i, saved_i in enumerate(saved):
+        grad_x = ahead[i] if ahead else _stage_backward(weights, saved_i, _receive(rows, weights[0], stage + 1), totals)
+""",
+        {"hidden backward_flows"},
+        "as the system says, before it sent one gradient back to the stage before",
+    ),
+    Mutant(
+        "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
+        "pipeline_parallel",
+        """    for kind, i in schedule:
+        if kind == "forward":
+            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+            with timeline.span(kind, i):
+                y_i, alive[i] = _stage_forward(weights, x_i)
+""",
+        """    ahead = []
+    for x_i in x.split(rows) if stage == 0 else ():
+        saved_i = []
+        for weight in weights:
+            saved_i.append((x_i, torch.from_numpy(x_i.numpy() @ weight.numpy())))
+            x_i = torch.nn.functional.gelu(saved_i[-1][1])
+        ahead.append((x_i, saved_i))
+    for kind, i in schedule:
+        if kind == "forward":
+            x_i = None if stage == 0 else _receive(rows, weights[0], stage - 1)
+            with timeline.span(kind, i):
+                y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
+""",
+        {"hidden run_schedule"},
+        "as the system says, before it sent one micro-batch on to the next stage",
+    ),
+    Mutant(
         "the batch as a whole",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",

@@ -1,0 +1,151 @@
+"""What a rank computes between its sends, by the system's account."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from grader.face import CheckFailed, call
+from grader.hidden.pipeline_problem import demand_work_between
+from grader.selftest.fuzz_frames import NONCE
+from grader.selftest.fuzz_hub import Ends, use
+from grader.worlds import frames, platform
+
+pytestmark = pytest.mark.skipif(not platform.LINUX, reason="the system does not say")
+SECONDS = 0.02
+
+PROGRAM = """
+    def work(x, seconds):
+        def busy(part):
+            until = time.thread_time() + part
+            while time.thread_time() < until:
+                pass
+        if dist.get_rank() == 1:
+            [dist.recv(x, 0) for _ in seconds]
+            return x
+        works = []
+        for part in seconds:
+            {busy}
+            works.append(dist.isend(x, 1))
+        [work.wait() for work in works]
+        return x
+"""
+IN_A_CHILD = """
+            child = os.fork()
+            if not child:
+                busy(part)
+                os._exit(0)
+            os.waitpid(child, 0)
+"""
+IN_A_THREAD = "import threading; t = threading.Thread(target=busy, args=(part,)); t.start(); t.join()"
+
+
+def worked(submit, parts, busy="busy(part)"):
+    """Return the run of rank 0 that is busy for so many seconds before each of its sends."""
+    world = submit(PROGRAM.format(busy=busy))
+    (run,) = world(2, call("collectives.work", np.ones(2, np.float32), parts, driver="metered", clocks=True))
+    run.values()
+    return run
+
+
+def milliseconds(run) -> list[float]:
+    spent = run.spent(0)
+    return [(later - earlier) / 1e6 for earlier, later in zip(spent, spent[1:])]
+
+
+@pytest.mark.usefixtures("on_hub")
+@pytest.mark.parametrize("busy", ["busy(part)", IN_A_CHILD, IN_A_THREAD], ids=["itself", "in a child", "in a thread"])
+def test_work_is_seen_wherever_it_is_done(submit, busy):
+    found = milliseconds(worked(submit, [SECONDS, 4 * SECONDS, SECONDS], busy))
+    assert len(found) == 3 and found[1] > 2 * max(found[0], found[2]) > 10, found
+
+
+@pytest.mark.usefixtures("on_hub")
+@pytest.mark.parametrize("parts", [[SECONDS] * 4, [4 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"])
+def test_whoever_works_before_each_send_passes(submit, parts):
+    demand_work_between(worked(submit, parts), 0, "micro-batch")
+
+
+@pytest.mark.usefixtures("on_hub")
+@pytest.mark.parametrize("parts", [[4 * SECONDS, 0, 0, 0], [0, 4 * SECONDS, 0, 0], [SECONDS, SECONDS, SECONDS, 0]])
+def test_whoever_sends_without_work_is_told(submit, parts):
+    with pytest.raises(
+        CheckFailed, match=r"rank 0 computed for \d\.\d ms, as the system says, before it sent one micro-batch"
+    ):
+        demand_work_between(worked(submit, parts), 0, "micro-batch")
+
+
+@pytest.mark.usefixtures("on_hub")
+def test_a_message_past_the_clock_is_told(submit):
+    silence = "for meter in sys.modules['grader.evidence.meter'].METERS: meter.before_a_send = lambda: None"
+    run = worked(submit, [SECONDS] * 3, silence)
+    with pytest.raises(CheckFailed, match="rank 0 sent a message past the judge's clock"):
+        run.spent(0)
+
+
+def test_with_gloo_nobody_looks(submit, on_gloo):
+    assert worked(submit, [SECONDS] * 2).spent(0) is None
+
+
+# ——— the hub
+
+
+@pytest.fixture
+def two():
+    ends = Ends(2, silent=True)
+    ends.hub.spent = lambda rank: 1000 + rank
+    for judge in ends.judges:
+        ends.write(judge, frames.pack(frames.INPUTS, {"served": [{"clocks": True}, {}]}, b"", NONCE))
+    yield ends
+    ends.close()
+
+
+def test_a_pause_is_answered_and_the_judge_hears_what_was_spent(two):
+    two.post(1, use(0, frames.PAUSE), use(1, frames.PAUSE))
+    assert set(two.answers(1)) == {0, 1}
+    assert two.told == [{"spent": [1, 0, 1001]}] * 2
+    assert [frame.meta["mark"] for frame in two.frames_of(two.judges[1])] == [frames.PAUSE] * 2
+
+
+def test_a_rank_does_not_say_itself_that_it_paused(two):
+    two.post(0, [(frames.EVENT, {"call": 0, "mark": frames.PAUSE, "at": 1}, b"")])
+    assert two.told[0]["refused"].startswith("a mark of what the rank was given")
+
+
+# ——— the system
+
+
+def test_time_of_living_and_of_ended_descendants_counts():
+    ended = os.fork()
+    if not ended:
+        _burn()
+        os._exit(0)
+    os.waitpid(ended, 0)
+    reader, writer = os.pipe()
+    if not (living := os.fork()):
+        _burn()
+        os.write(writer, b"x")
+        time.sleep(60)
+    before = time.process_time_ns()
+    try:
+        os.read(reader, 1)
+        assert platform.processor_time(os.getpid()) - before > 1.5 * SECONDS * 1e9
+    finally:
+        os.kill(living, 9)
+        os.waitpid(living, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def _burn() -> None:
+    while time.process_time() < SECONDS:
+        pass
+
+
+def test_a_process_that_is_gone_has_no_time():
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert platform.processor_time(pid) == 0
