@@ -13,6 +13,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25
 HUGE_PAGE = 1 << 21
+REST_SECONDS = 0.005  # for a process to stop running
 
 LINUX = sys.platform.startswith("linux")
 
@@ -92,9 +93,15 @@ def _stat(pid: int) -> list[bytes]:
 def processor_time(pid: int) -> int:
     """Return the nanoseconds of processor time of a process, all its threads and descendants; 0 where nobody can tell (Linux).
 
-    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms.
+    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms. The process is about to wait: of one that
+    runs the system knows only what it had at its last tick.
     """
-    if not LINUX or not (fields := _stat(pid)):
+    if not LINUX:
+        return 0
+    deadline = time.monotonic() + REST_SECONDS
+    while (fields := _stat(pid)) and fields[0] == b"R" and time.monotonic() < deadline:
+        time.sleep(1e-4)
+    if not fields:
         return 0
     ended = sum(map(int, fields[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")  # cutime and cstime in proc(5)
     return ended + sum(map(_own_time, (pid, *family(pid))))
