@@ -202,6 +202,12 @@ def waits_for_nothing(stack: list[Place], stage: Path) -> bool:
     return ".wait(" in line and "sleep" not in line
 
 
+def may_wake(stack: list[Place], stage: Path) -> bool:
+    """Whether this is a line of the student's that waits for a time, and then goes on by itself."""
+    line = next((source(place) for place in stack if _is_own(place, stage)), "")
+    return "sleep" in line or "timeout" in line
+
+
 def own_place(stacks: list[list[Place]], stage: Path) -> Place | None:
     """The student's innermost line, on the thread where it lies nearest to the top."""
     found = []

@@ -387,6 +387,10 @@ class World:
             self.watch.moved()
         return bool(waking)
 
+    def _is_patient(self) -> bool:
+        """Whether a rank is held that goes on by itself, after a while."""
+        return any(rank.held is not None and self._hold_of(rank).patience for rank in self.report.ranks)
+
     def _hold_of(self, rank: RankReport) -> Hold:
         return self.calls[rank.held].holds[rank.rank]
 
@@ -474,7 +478,7 @@ class World:
             self._ask_stacks(now, "late", f"{self.limits.wall_seconds:g} seconds")
         elif now - self.began - self._starved(self.starved_at_start) > self.limits.world_seconds:
             self._ask_stacks(now, "late", f"{self.limits.world_seconds:g} seconds in {len(self.calls)} calls")
-        elif idle >= hangs.IDLE_SECONDS:
+        elif idle >= hangs.IDLE_SECONDS and not self._is_patient():
             self._ask_stacks(now, "stuck", "")
 
     def _on_standstill(self, now: float) -> None:
@@ -482,7 +486,7 @@ class World:
         held = {rank.rank: rank for rank in self.report.ranks if rank.held is not None}
         is_news = set(self.standstill) <= held.keys()  # else one of these has been let go meanwhile
         self.standstill = None
-        if not is_news or self._wake() or any(self._hold_of(rank).patience for rank in held.values()):
+        if not is_news or self._wake() or self._is_patient():
             return
         if held and not examine(self.report.trails)[1]:
             self._let_go()
@@ -532,7 +536,7 @@ class World:
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         if self.is_certain:
             self.report.ending = "stuck"
-        elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked):
+        elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked, silent):
             held = any(rank.held is not None for rank in self.report.ranks)
             if self._wake():
                 pass
@@ -556,10 +560,11 @@ class World:
         importing = [rank for rank in asked if any(hangs.imports(stack, stage) for stack in rank.stacks)]
         return bool(importing) and self.cpu_allowed < most
 
-    def _is_stuck(self, asked: list[RankReport]) -> bool:
+    def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
         """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times.
 
-        Where no operation of theirs is open, they only seem to: they may wait for something that comes by itself.
+        Where no operation of theirs is open, they only seem to: they may wait for something that comes by itself. So do they
+        where a thread sleeps for a while, unless they have been ``silent`` for long.
         """
         _, waiting = examine(self.report.trails)
         open_on = {w.operation.rank for w in waiting}
@@ -571,7 +576,8 @@ class World:
         def seems_to(rank: RankReport) -> bool:
             return communicates(rank) or any(hangs.waits_for_nothing(s, stage) for s in rank.stacks)
 
-        if not asked or not all(map(seems_to, asked)):
+        sleeps = not silent and any(hangs.may_wake(s, stage) for rank in asked for s in rank.stacks)
+        if not asked or sleeps or not all(map(seems_to, asked)):
             self.doubts = 0
             return False
         self.doubts += 1
