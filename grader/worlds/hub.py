@@ -69,7 +69,6 @@ class Hub:
         self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
         self.most: dict[tuple[int, int], int] = {}  # (rank, call) → bytes by which a weighed rank's memory has grown
         self.keys = Keys()
-        self.begun: set[int] = set()  # the ranks that have told of anything, which begins with their first call
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for its next calls, and nothing is left of the last ones."""
@@ -188,14 +187,13 @@ class Hub:
                 self._on_use(rank, frame.meta)
             elif frame.kind == frames.STORE:
                 self._expect(rank, frame.meta.get("number"))
-                for asker, number, answer in self.keys.ask(rank, frame.meta, rank in self.begun):
+                for asker, number, answer in self.keys.ask(rank, self._call_of(rank), frame.meta):
                     self._write(asker, {"to": number, **answer})
             elif frame.kind == frames.EVENT:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation told to the judge, past the hub")
                 if self._serves(rank, frame.meta.get("mark")):
                     raise frames.FrameError("a mark of what the rank was given to call, and did not call")
-                self.begun.add(rank)
                 self._pass_on(rank, frame.kind, frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()})
             else:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
@@ -240,7 +238,6 @@ class Hub:
         if given is None or len(name) > MOST_LETTERS:
             raise frames.FrameError("a use of what the rank was not given")
         self._expect(rank, number)
-        self.begun.add(rank)
         self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
         if name == frames.PAUSE:  # the rank waits for the answer: what it computes later does not count
             self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
