@@ -1,12 +1,11 @@
 """The rank's end of its only socket: frames to the judge and to the hub, and their answers. Runs beside student code."""
 
-import _thread
 import os
 import socket
 import threading
 from typing import Any, Protocol
 
-from grader.worlds import frames
+from grader.worlds import frames, platform
 
 # What a thread may wait for, beside the answer to an operation.
 GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
@@ -99,8 +98,8 @@ class Wire:
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        # threading does not know the threads of _thread, and that knows all but the main one.
-        if self.tells_waits and len(self.waits) == max(threading.active_count(), 1 + _thread._count()):
+        # threading does not know the threads of _thread; the system does, also those that have not run yet.
+        if self.tells_waits and len(self.waits) == max(threading.active_count(), platform.threads()):
             self.send(frames.WAIT, {"for": list(self.waits.values())})
 
     def has(self, key: Any) -> bool:
