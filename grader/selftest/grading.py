@@ -15,7 +15,8 @@ from grader.grading import SERVER
 from grader.worlds.server_process import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-CAP_SYS_ADMIN, PR_CAPBSET_DROP = 21, 24
+WITHHELD = 19, 21  # CAP_SYS_PTRACE and CAP_SYS_ADMIN
+PR_CAPBSET_DROP = 24
 
 
 @dataclass
@@ -65,7 +66,7 @@ def grade(submission: Path, results: Path, *options: str, server: str = "", seco
 
 
 def start_contained() -> Server:
-    """A fork server as in a container, where even root gets no namespaces: without that capability."""
+    """A fork server as in a container, where even root gets no namespaces, nor a look into others' processes."""
     started = []
 
     def start() -> None:
@@ -73,8 +74,9 @@ def start_contained() -> Server:
         header, sets = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
         libc.capget(header, sets)
         words = list(struct.unpack("6I", sets.raw))  # effective, permitted, inheritable; the low words first
-        words[:3] = [word & ~(1 << CAP_SYS_ADMIN) for word in words[:3]]
-        libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
+        for capability in WITHHELD:
+            words[:3] = [word & ~(1 << capability) for word in words[:3]]
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         libc.capset(header, struct.pack("6I", *words))
         started.append(Server.start())
 

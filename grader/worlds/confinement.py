@@ -8,6 +8,7 @@ A tier is a row of ``TIERS``: limits, with one of the other two, with both, or a
 works here: see ``probe``. Nothing in here is secret.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -17,6 +18,7 @@ import signal
 import struct
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +36,7 @@ FILES_OPEN = 256
 TASKS = 40  # processes and threads of a rank; honest ones have four
 PROCESSES = 8  # of a rank, itself included
 
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
 CAP_DAC_READ_SEARCH = 2
 CLONE_NEWIPC = 0x08000000
@@ -200,12 +203,43 @@ def _become(user: int, keep_reading: bool) -> None:
         raise Unconfined(f"another user: {error.strerror}") from None
 
 
+CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
+
+
 def _drop_capabilities(keep_reading: bool) -> None:
     """Of root's powers keep none, or the one to read; even root then only has its own files and processes."""
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
-    header = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
     sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)  # effective, permitted, inheritable; the low words first
-    _check(_libc().capset(header, sets), "capabilities")
+    _check(_libc().capset(CAPABILITIES, sets), "capabilities")
+
+
+@contextlib.contextmanager
+def eyes_of(user: int) -> Iterator[None]:
+    """Look at files as a rank's user does, with all of root's powers; as oneself where it is no rank's user.
+
+    What a process has open is shown to its own user. Root sees it by a power that most containers do not give (CAP_SYS_PTRACE).
+    """
+    if not LINUX or user not in UIDS or os.geteuid() != 0:
+        yield
+        return
+    libc, parent, wanted = _libc(), os.getppid(), ctypes.c_int(0)
+    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(wanted))
+    try:
+        libc.setfsgid(ctypes.c_uint(user))
+        libc.setfsuid(ctypes.c_uint(user))
+        sets = ctypes.create_string_buffer(24)
+        libc.capget(CAPABILITIES, sets)
+        _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
+        # Effective as permitted: nobody may look into a process that has a power which he lacks.
+        libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(0)
+        if wanted.value:  # a change of user makes the system forget which signal was asked for
+            _prctl(PR_SET_PDEATHSIG, wanted.value)
+            if os.getppid() != parent:  # died meanwhile
+                os.kill(os.getpid(), wanted.value)
 
 
 # ——— Landlock: what is not allowed is denied

@@ -17,6 +17,8 @@ SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
+PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992  # that one takes before somebody reads; ranks may not make them larger
+UNSEEN_LOOKS = 5  # in a row at a process that lets nobody see what it has open; one that ends does so for a moment
 
 
 @dataclass
@@ -24,11 +26,23 @@ class Files:
     """The bytes of files, each counted once, by the device and the number that tell it from all others."""
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    queues: dict[tuple[int, int], int] = field(default_factory=dict)  # what pipes and sockets may hold
     hidden: str = ""  # how files are kept from being counted
 
     def add(self, found: os.stat_result) -> None:
         if stat.S_ISREG(found.st_mode):
             self.sizes[found.st_dev, found.st_ino] = max(found.st_size, found.st_blocks * 512)
+
+    def add_open(self, found: os.stat_result) -> None:
+        """Add what a descriptor shows."""
+        if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+            self.queues[found.st_dev, found.st_ino] = PIPE_BYTES if stat.S_ISFIFO(found.st_mode) else SOCKET_BYTES
+        elif found.st_nlink == 0:
+            self.add(found)
+
+    def queued(self) -> int:
+        """The bytes that pipes and sockets may hold: the system tells nobody how many there are in them."""
+        return sum(self.queues.values())
 
     def bytes(self, device: int | None = None) -> int:
         """On one device, or on all."""
@@ -45,6 +59,8 @@ class Bounds:
         self.inherited = memory(os.getpid())
         self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
+        self.unseen: dict[int, int] = {}  # pid → looks in a row at which it showed nothing of what it has open
+        self.can_look = False
 
     def excess(self, ranks: dict[int, int]) -> str:
         """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
@@ -56,10 +72,14 @@ class Bounds:
         files = written(self.folder)
         if files.hidden:
             return files.hidden
-        add_open(files, family)
+        unseen = add_open(files, family)
+        self.can_look = self.can_look or len(unseen) < len(family)
+        self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
+        if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
+            return "kept what it has open from being seen"
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
-        in_memory = files.bytes() - on_disk
+        in_memory = files.bytes() - on_disk + files.queued()
         carried = max(0, memory(os.getpid()) - self.inherited)  # by the hub, in this process
         if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
             return f"took more than {self.bytes >> 20} MiB of memory together"
@@ -122,15 +142,20 @@ def written(folder: str) -> Files:
     return files
 
 
-def add_open(files: Files, family: Iterable[int]) -> None:
-    """Add the files that processes keep open though no folder shows them any more, or never did."""
+def add_open(files: Files, family: Iterable[int]) -> set[int]:
+    """Add what processes keep open though no folder shows it any more, or never did; return those that do not let it be seen."""
+    unseen = set()
     for pid in family:
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for descriptor in descriptors:
-                with contextlib.suppress(OSError):
-                    found = os.stat(descriptor.path)
-                    if found.st_nlink == 0:
-                        files.add(found)
+        try:
+            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid), os.scandir(f"/proc/{pid}/fd") as descriptors:
+                for descriptor in descriptors:
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                        files.add_open(os.stat(descriptor.path))
+        except PermissionError:
+            unseen.add(pid)
+        except OSError:
+            pass  # gone
+    return unseen
 
 
 def add_shared(files: Files, users: set[int]) -> None:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
-from grader.worlds.excess import Bounds, memory, written
+from grader.worlds.excess import Bounds, add_open, memory, written
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 from grader.worlds.steps import Steps
@@ -111,10 +111,15 @@ class RankProcesses:
                 os.close(descriptor)  # a rank's death must be the end of its pipes
 
     def memory(self, rank: int) -> int:
-        """Return the bytes that a rank has for itself, with what it has started and written; 0 where nobody can tell."""
-        pid, folder = self.started[rank], self.homes[rank].folder
-        own = memory(pid)
-        return own and own + sum(map(memory, platform.family(pid))) + written(folder).bytes()
+        """Return the bytes that a rank has for itself, with what it has started and written; 0 where nobody can tell.
+
+        What has lost its parent belongs to every rank: nobody can tell whose it was.
+        """
+        pid, files = self.started[rank], written(self.homes[rank].folder)
+        own, others = memory(pid), [other for other in self.started if other != pid]
+        family = {pid, *platform.family(os.getpid(), spare=others)}
+        add_open(files, family)
+        return own and sum(map(memory, family)) + files.bytes() + files.queued()
 
     def spent(self, rank: int) -> int:
         """Return the nanoseconds of processor time of a rank and of all that it has started; 0 where nobody can tell."""
