@@ -7,11 +7,11 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grader.worlds import confinement, platform
+from grader.worlds import confinement, platform, removal
 
 SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
@@ -116,30 +116,43 @@ def _of_thread(pid: int, thread: int) -> int:
 
 
 def written(folder: str) -> Files:
-    """All files below a folder, links not followed."""
-    files, pending, seen = Files(), [(folder, 0)], 0
+    """All files below a folder, links not followed, nor what somebody has put in a folder's place since it was seen."""
+    files, pending, seen = Files(), [(folder, 0, None)], 0
     while pending:
-        path, depth = pending.pop()
+        path, depth, known = pending.pop()
         if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:
             files.hidden = f"made more than {DEEPEST} folders inside each other, or gave them very long names"
             break
         try:
-            with os.scandir(path) as entries:
+            with _opened(path, known) as place, os.scandir(place) as entries:
                 for entry in entries:
                     seen += 1
                     if seen > ENTRIES:  # somebody may make them as fast as this reads
                         files.hidden = f"made more than {ENTRIES} files and folders"
                         return files
                     with contextlib.suppress(OSError):  # gone
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append((entry.path, depth + 1))
+                        found = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(found.st_mode):
+                            pending.append((os.path.join(path, entry.name), depth + 1, found))
                         else:
-                            files.add(entry.stat(follow_symlinks=False))
+                            files.add(found)
         except PermissionError:
             files.hidden = "took the right to read a folder away"
         except OSError:
             pass  # gone
     return files
+
+
+@contextlib.contextmanager
+def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
+    """A descriptor of a folder that was seen before. Raises OSError where it is another one by now, on whatever way there."""
+    place = os.open(path, removal.FOLDER)
+    try:
+        if known and not os.path.samestat(os.fstat(place), known):
+            raise FileNotFoundError(path)
+        yield place
+    finally:
+        os.close(place)
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
