@@ -13,6 +13,7 @@ from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
 from grader.worlds import combine, frames, hub, keys, matching
+from grader.worlds.steps import Steps
 from grader.worlds.wire import Wire
 
 
@@ -425,6 +426,14 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     both.post(0, *(question(number, "check", "x") for number in range(3)))
     both.post(0, [(frames.RETURNED, {"call": 0}, b"")], *(question(number, "check", "x") for number in range(3, 7)))
     assert set(both.answers(0)) == set(range(6)) and "more than 3 questions" in both.told[0]["refused"]
+
+
+def test_a_rank_that_has_begun_once_may_not_tell_the_store_more_before_its_next_calls(ends):
+    both, mark = ends(), [(frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b"")]
+    both.post(0, mark)
+    both.hub.begin(2, Steps([0]))
+    both.post(0, question(0, "set", "x", value="what it is given next"))
+    assert "a value for torch's store" in both.told[0]["refused"]
 
 
 def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
