@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grader.evidence.trail import MAX_COUNTS
+from grader.evidence.trail import counts
 
 # c10d operator → (kind, name of the argument that this rank puts in, of the one that it gets out)
 C10D = {
@@ -118,8 +118,8 @@ class Recorder(TorchDispatchMode):
                 "at": monotonic_ns(),
                 "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
                 "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-                "sent": [t.numel() for t in sent][:MAX_COUNTS],
-                "received": [t.numel() for t in received][:MAX_COUNTS],
+                "sent": counts([t.numel() for t in sent]),
+                "received": counts([t.numel() for t in received]),
                 "bytes": sum(t.nbytes for t in tensors),
                 "reduction": _reduction(arguments.get("reduce_op")),
                 "peer": None if peer is None else member(group, peer, kind),

@@ -3,6 +3,7 @@
 Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -134,7 +135,7 @@ KINDS = {
     ),
     *("send", "recv"),
 }
-MAX_COUNTS = 64  # in a list: a rank tells of no more
+MAX_COUNTS = 64  # in a list: a rank tells of no more, and of all others together in the last
 MAX_NAME = 200
 MARK_SHOWN = 100
 
@@ -206,6 +207,11 @@ def weight(event: Event) -> int:
     )
     texts = (event.dtype, event.reduction, event.group_name, event.file, event.function)
     return 1 + (counts + sum(len(text or "") for text in texts) // 8) // 32
+
+
+def counts(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of tensors as a rank tells them. Their sum is always that of all."""
+    return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])] if len(sizes) > MAX_COUNTS else list(sizes)
 
 
 def operations(trail: list, call: int | None = None) -> list[Operation]:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader.evidence import trail
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
@@ -426,6 +427,26 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     both.post(0, *(question(number, "check", "x") for number in range(3)))
     both.post(0, [(frames.RETURNED, {"call": 0}, b"")], *(question(number, "check", "x") for number in range(3, 7)))
     assert set(both.answers(0)) == set(range(6)) and "more than 3 questions" in both.told[0]["refused"]
+
+
+@pytest.mark.parametrize("many", [64, 65, 200])
+def test_of_many_tensors_no_entry_is_left_out(ends, many):
+    sizes = [0] * (many - 1) + [6]
+    told = trail.counts(sizes)
+    assert len(told) == min(many, trail.MAX_COUNTS) and sum(told) == 6
+    both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
+    both.post(1, operation(0, b"", received=told, **changes))
+    both.post(0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": told, "bytes": 48}))
+    assert both.answers(1)[0].blob == BYTES and both.told == []
+    both.post(1, operation(1, b"", received=[0] * trail.MAX_COUNTS, **changes))
+    assert both.told == [{"refused": "an operation with other bytes than its elements have", "rank": 1}]
+
+
+def test_a_root_that_tells_of_less_than_it_gets_gets_nothing(ends):
+    both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
+    both.post(1, operation(0, b"", received=[6], **changes))
+    both.post(0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": [0] * 64, "bytes": 48}))
+    assert both.answers(0) == both.answers(1) == {}
 
 
 def test_a_rank_that_has_begun_once_may_not_tell_the_store_more_before_its_next_calls(ends):

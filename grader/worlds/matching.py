@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from grader.evidence.agreement import difference
-from grader.evidence.trail import MAX_COUNTS, Operation
+from grader.evidence.trail import Operation
 from grader.worlds import combine, frames
 from grader.worlds.steps import Steps
 from grader.worlds.strict import TAG, StrictOrder
@@ -159,7 +159,7 @@ def collect(together: list[Posted]) -> list[bytes] | None:
 def _has_room(posted: Posted, result: bytes) -> bool:
     """Return whether these are the bytes that a rank has told of as what it receives."""
     operation = posted.operation
-    if operation.kind == "barrier" or len(operation.received) == MAX_COUNTS:
+    if operation.kind == "barrier":
         return True
     return len(result) in (0, sum(operation.received) * combine.ITEMSIZES[operation.dtype])
 
@@ -236,7 +236,5 @@ def check(posted: Posted) -> None:
         raise frames.FrameError("an operation without proper pieces")
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
         raise frames.FrameError("an operation without a proper dtype")
-    counts = operation.sent or operation.received
-    elements, is_cut = sum(counts), len(counts) == MAX_COUNTS
-    if operation.bytes < elements * itemsize or operation.bytes > elements * itemsize and not is_cut:
+    if operation.bytes != sum(operation.sent or operation.received) * itemsize:
         raise frames.FrameError("an operation with other bytes than its elements have")

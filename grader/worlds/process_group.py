@@ -21,7 +21,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from grader.evidence.meter import METERS
 from grader.evidence.recorder import REDUCTIONS, member
-from grader.evidence.trail import MAX_COUNTS
+from grader.evidence.trail import counts
 from grader.worlds import combine, frames
 from grader.worlds.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
 
@@ -200,8 +200,8 @@ class HubGroup(dist.ProcessGroup):
             "kind": kind,
             "dtype": dtype_of(tensors[0]) if tensors else None,
             "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-            "sent": [t.numel() for t in sent][:MAX_COUNTS],
-            "received": [t.numel() for t in landing][:MAX_COUNTS],
+            "sent": counts([t.numel() for t in sent]),
+            "received": counts([t.numel() for t in landing]),
             "bytes": sum(t.nbytes for t in tensors),
             "reduction": reduction,
             "peer": None if peer is None else member(group, peer, kind),
