@@ -30,7 +30,7 @@ MAX_DIMENSIONS = 32
 
 # Judge → rank
 INPUTS = b"I"  # the world's shape and the calls, with their arguments
-GO = b"G"  # a held call may begin
+GO = b"G"  # a held call may begin, or after an exception the next one
 # Rank → judge
 EVENT = b"E"  # an operation was issued, or a mark was passed
 HELD = b"H"  # about to begin a call that the judge holds back

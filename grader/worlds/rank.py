@@ -53,9 +53,10 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
             raise refusal
         inputs = wire.first()
         rank = Rank(wire, inputs.meta, stacks_fd, home)
-        while rank.make_calls(inputs) and rank.network:
+        rank.make_calls(inputs)
+        while rank.network:
             rank.forget()
-            inputs = wire.take(frames.FOR_INPUTS)
+            rank.make_calls(wire.take(frames.FOR_INPUTS))
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.stage)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
@@ -186,8 +187,8 @@ class Rank:
     def _tell(self, progress: dict) -> None:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
-    def make_calls(self, inputs: frames.Frame) -> bool:
-        """Make the calls of one check, and return whether all were made."""
+    def make_calls(self, inputs: frames.Frame) -> None:
+        """Make the calls of one check. After an exception wait for the judge, who alone knows whether one was expected."""
         if not dist.is_initialized():
             self._join(inputs.meta)
         there = {name for name in frames.HEAVY if name in sys.modules}
@@ -205,10 +206,9 @@ class Rank:
                 given = inputs.meta["served"][index] if "served" in inputs.meta else None  # a hub keeps it to itself
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
-                    return False
+                    self.wire.take(GO)
         imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
-        return True
 
     def _is_unchanged(self) -> bool:
         """Return whether another check's calls may follow on those that were made."""
@@ -218,7 +218,7 @@ class Rank:
             return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
-        """Make one call, send what came of it, and return whether the next one may be made."""
+        """Make one call, send what came of it, and return whether it ended without an exception."""
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
@@ -232,7 +232,7 @@ class Rank:
             if self.network:
                 self.network.end_call()
             self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})
-            return call["may_raise"]
+            return False
         self.marks("call ended")
         _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
         return True

@@ -165,7 +165,6 @@ class World:
                 {
                     "function": call.function,
                     "driver": self._driver(call),
-                    "may_raise": call.may_raise,
                     "pauses": call.clocks,
                     "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
                 }
@@ -358,7 +357,16 @@ class World:
             raise frames.FrameError("a second result for one call")
         rank.outcomes[call] = outcome
         self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
+        if isinstance(outcome, Raised) and self.calls[call].may_raise:
+            self._let_on(rank.rank)
         self._release()
+
+    def _let_on(self, rank: int) -> None:
+        """Give a rank that waits for it the sign to go on."""
+        try:
+            self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
+        except OSError:
+            pass  # it died meanwhile
 
     def _release(self, everybody: bool = False) -> None:
         """Let held ranks go whose mark has been passed, or will never be."""
@@ -372,10 +380,7 @@ class World:
             if passed or hold.patience and self._has_had_patience(rank, hold):
                 self.released.add((rank.rank, call))
                 rank.held = None
-                try:
-                    self.wires[rank.rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
-                except OSError:
-                    pass  # it died meanwhile
+                self._let_on(rank.rank)
 
     def _wake(self) -> bool:
         """Let those go that are held until the others stand still; False where there are none."""
