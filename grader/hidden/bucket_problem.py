@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.face import Hold, Request, Strided, call, each, rounding
+from grader.face import Hold, Probe, Request, Strided, call, each, rounding
 from grader.judging import truth
 from grader.judging.bucket_truth import (
     MEMORY_ORDER,
@@ -32,6 +32,7 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
+    factors: list | None  # [rank][pass], by which the gradient of the first layer in use is multiplied
     request: Request
 
     @property
@@ -61,6 +62,8 @@ class Passes:
 
     def _of_pass(self, rank, p):
         gradients = truth.loss_and_gradients(self.weights, self.shards[rank][p], self.uses[rank][p])[1]
+        if self.factors:
+            gradients[self.uses[rank][p][0]] = self.factors[rank][p] * gradients[self.uses[rank][p][0]]
         for i in self.squared:
             gradients[i] = 2 * self.weights[i] + (0 if gradients[i] is None else gradients[i])
         return [None if g is None or i in self.frozen else np.asarray(g, self.dtype) for i, g in enumerate(gradients)]
@@ -99,9 +102,13 @@ class Passes:
         return {MEMORY_ORDER: [np.asarray(sum(terms) / len(terms)) for terms in flat]}
 
 
-def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **options):
+FIRST_LAYER = "first layer of pass {}"  # a probe's name
+
+
+def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, asks=False, **options):
     """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` from the second one on; ``more`` are
-    the shapes of further parameters, which are squared; ``layouts`` says for each rank how its parameters lie in memory.
+    the shapes of further parameters, which are squared; ``layouts`` says for each rank how its parameters lie in memory. With ``asks``
+    a rank learns only in the midst of a pass by what the gradient of the first layer is multiplied.
     """
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
@@ -111,6 +118,10 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **
     asked = {name: options.pop(name, default) for name, default in (("registered", list(range(count))), ("frozen", []))}
     asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
     asked_layouts = options.pop("layouts", ["contiguous"] * n)
+    factors = rng.uniform(0.5, 2.0, (n, passes)).tolist() if asks else None
+    if factors:
+        probes = ([Probe(FIRST_LAYER.format(p), factor) for p, factor in enumerate(own)] for own in factors)
+        options["factors"] = each(*probes)
     request = call(
         "data_parallel.GradientBuckets",
         driver="backward_passes",
@@ -119,7 +130,7 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, **
         **asked,
         **options,
     )
-    return Passes(weights, shards, uses, layouts=asked_layouts, request=request, **asked)
+    return Passes(weights, shards, uses, layouts=asked_layouts, factors=factors, request=request, **asked)
 
 
 def late(n):

@@ -4,7 +4,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
 from grader.face import LAYOUTS, Hold, on_gloo
-from grader.hidden.bucket_problem import averages, late, passes_of, sends_buckets, sent
+from grader.hidden.bucket_problem import FIRST_LAYER, averages, late, passes_of, sends_buckets, sent
 from grader.judging.bucket_truth import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 
 SIZES = (1, 2, 3, 4)
@@ -14,6 +14,15 @@ def started_early(run, rank, p=0):
     """How many of a rank's communications began before a backward pass had ended."""
     ended = run.passed(rank, "backward ended", p)
     return sum(o.at < ended for o in sent(run, rank, p))
+
+
+def started_before_the_first_layer(run, rank, p=0):
+    """How many of them began before the rank had asked for what the gradient of the first layer depends on.
+
+    All others are known by then, and a rank that has asked has not begun any of these later than it could.
+    """
+    asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
+    return sum(o.at < asked for o in sent(run, rank, p))
 
 
 def on_their_way(run, made, plain):
@@ -168,12 +177,12 @@ def test_buckets_overlap(world, rng):
     for n in (2, 3, 4):
         # The constructor may communicate: it is afterwards that the others come late.
         holds = {rank: Hold(until="backward ended", on=0, at="backward began") for rank in range(1, n)}
-        made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, holds=holds)
-        unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n)
+        made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, holds=holds)
+        unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
         waits = passes_of(rng, n, [[0]] * n, holds=late(n))
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, holds=holds)  # a bucket for each layer
         # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can go.
-        crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128)
+        crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
         run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
         averages(of_many, many)
@@ -191,8 +200,15 @@ def test_buckets_overlap(world, rng):
                 sentence = f"rank {rank} started {early} of 3 all-reduces during {which} backward pass: all but the last can begin."
                 run.demand(early >= 2, sentence)
         _starts_with_the_last_layers(of_unused, n)
+        for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
+            early = started_before_the_first_layer(run, rank, p)
+            sentence = f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to the first layer: 2 can begin."
+            run.demand(early >= 2, sentence)
+        averages(of_crossed, crossed)
+        for own, of_own in ((run, made), (of_crossed, crossed)):  # and none of them has been started for nothing
+            sends_buckets(own, of_own)
         for rank in range(n):
-            early = started_early(of_crossed, rank)
+            early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the gradients of 4 later buckets were"
                 " ready before the first bucket's: when that goes, all that are full go with it, so 4 can begin."
@@ -205,7 +221,7 @@ def _starts_with_the_last_layers(run, n):
     for rank in range(n):  # what becomes of the unused one is asked elsewhere
         if not run.marks(rank, "backward ended"):
             run.values()
-        early = started_early(run, rank)
+        early = started_before_the_first_layer(run, rank)
         sentence = (
             f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the first parameter got no gradient,"
             " where 2 can begin: gradients become ready from the last layer to the first, so fill the buckets from the last,"

@@ -146,13 +146,27 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "views": [view.detach() for view in seen]}
 
 
+class Scaled(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by what ``ask`` gives when it comes to that."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, ask: Callable[[], float]) -> torch.Tensor:
+        ctx.ask = ask
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        return grad * ctx.ask(), None
+
+
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Backward passes of a deep MLP whose gradients are averaged by a student's ``GradientBuckets``.
 
     Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to the buckets (an index that
     appears twice is a tied parameter); ``frozen``, the indices that require no gradient; ``bucket_bytes``; ``passes``, for
     each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses; ``squared``, the
-    indices of parameters of any shape whose squares are added to the loss.
+    indices of parameters of any shape whose squares are added to the loss; ``factors``, functions of the judge's, one for
+    each pass: what the gradient that goes on to the first layer is multiplied by. Nobody knows before what that is.
     Returns for each pass the list of all parameters' gradients. Each pass leaves the marks ``backward began``, ``backward ended``
     and, when its gradients have been read, ``pass ended``.
     """
@@ -162,10 +176,13 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)
     buckets = buckets_class(list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"])
     results = []
-    for x, layers in kwargs["passes"]:
+    factors = kwargs.get("factors", [])
+    for p, (x, layers) in enumerate(kwargs["passes"]):
         for weight in weights:
             weight.grad = None
-        loss = mlp.loss(mlp.forward([weights[i] for i in layers], x))
+        used, of_first = [weights[i] for i in layers], 1 if factors else 0
+        y = mlp.forward(used[:of_first], x)
+        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
         loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark("backward began")
         loss.backward()
