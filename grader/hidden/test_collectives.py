@@ -166,7 +166,6 @@ def _keeps_both(run, results):
 @number("1.1")
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@on_gloo
 def test_one_call(world, rng, collective):
     """{collective} is one call of the operation of that name, and not a costlier one"""
     n = 3
@@ -236,6 +235,7 @@ def misuses_of_scatter(n):
 @number("1.1")
 @weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@on_gloo
 def test_result_stands_alone(world, rng, collective):
     """{collective} returns what requires no gradient, also where its input does, and what keeps nothing else in memory"""
     n = 2
