@@ -54,7 +54,7 @@ def judge(data: bytes) -> str:
     world.selector = Selector()
     rank, pieces, stream = data[0], data[1], data[2:]
     wire = Wire(stream, max(1, len(stream) // pieces))
-    world.wires = [wire, wire]
+    world.wires, world.nonce = [wire, wire], NONCE
     reader = frames.Reader(NONCE)
     while wire.pieces:
         world._on_wire(rank, reader, wire)
