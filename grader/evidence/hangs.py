@@ -124,7 +124,7 @@ def pulse(pid: int) -> Pulse:
         return threads  # the process has ended: a moment ago, perhaps
     for name in names:
         try:
-            state = (tasks / name / "stat").read_text().rpartition(")")[2].split()[0]
+            state = (tasks / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             ran, queued, slices = map(int, (tasks / name / "schedstat").read_text().split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended

@@ -206,6 +206,7 @@ def judge(data: bytes) -> str:
         refused = [line["refused"] for line in ends.told if line.get("rank") == 0 and "refused" in line]
         assert not any(line.get("rank") == 1 for line in ends.told), ends.told
         if refused:
+            assert "cannot be handled" not in refused[0], "an exception that nobody has thought of"
             assert refused[0].isprintable() and len(refused[0]) <= 300
             return f"refused: {re.sub('[0-9]+', 'n', refused[0])}"
         return f"believed, {len(ends.frames_of(ends.ranks[0])) - 1 > 0 and 'with' or 'without'} answers"

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from grader.evidence import hangs
 from grader.selftest.grading import ROOT
 from grader.worlds import excess, removal
 from grader.worlds.excess import Bounds, Files, add_open, written
@@ -50,6 +51,17 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     os.link(tmp_path / "a" / "file", tmp_path / "again")
     (tmp_path / "link").symlink_to("/")
     assert written(str(tmp_path)).bytes() == 2 * MIB
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"\x1cRssAnon: 9 kB", b"\xe2\x80\xa8RssAnon:", b"a\nRssAnon: 9 k", b")"])
+def test_a_name_says_nothing_of_memory(name):
+    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, {!r}); print('named', flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
+        named.stdout.readline()
+        found = excess.memory(named.pid), hangs.pulse(named.pid)
+        named.stdin.close()
+    assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 
 
 def test_files_without_a_name_are_counted_once(tmp_path):

@@ -442,6 +442,15 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
     assert both.told == [{"refused": "an operation with other bytes than its elements have", "rank": 1}]
 
 
+def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends, monkeypatch):
+    both = ends()
+    monkeypatch.setattr(both.hub, "memory", lambda rank: int("many" if rank == 0 else 1))
+    both.post(0, operation(0))
+    assert both.told == [{"refused": "a frame that cannot be handled (ValueError)", "rank": 0}]
+    both.post(1, operation(0, group=[1], group_name="own"))
+    assert both.answers(1)[0].blob == BYTES
+
+
 def test_a_root_that_tells_of_less_than_it_gets_gets_nothing(ends):
     both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
     both.post(1, operation(0, b"", received=[6], **changes))

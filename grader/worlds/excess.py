@@ -108,10 +108,10 @@ def memory(pid: int) -> int:
 
 def _of_thread(pid: int, thread: int) -> int:
     try:
-        status = Path(f"/proc/{pid}/task/{thread}/status").read_text()
+        status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()  # a thread's name may be no text
     except OSError:
         return 0
-    lines = (line.split() for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:")))
+    lines = (line.split() for line in status.split(b"\n") if line.startswith((b"RssAnon:", b"RssShmem:")))
     return sum(int(kilobytes) << 10 for _, kilobytes, _ in lines)
 
 

@@ -93,6 +93,13 @@ class Hub:
                 self._hang_up(rank)
             except OSError:
                 self._hang_up(rank)
+            except (
+                Exception
+            ) as error:  # a rank may say, and be, anything: no other one is to suffer, nor the judge to fail
+                if handle != self._on_rank:
+                    raise
+                self.tell({"refused": f"a frame that cannot be handled ({type(error).__name__})", "rank": rank})
+                self._hang_up(rank)
         self._choose_events()
         self._look_for_standstill()
         self._look_at_memory()
