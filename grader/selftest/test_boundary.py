@@ -54,6 +54,16 @@ def test_what_only_a_ranks_value_leads_to_is_a_failed_check(value):
     assert "For the instructor: " in message and f"in {Path(__file__).name}:" in message
 
 
+def test_it_is_also_after_a_comparison():
+    def check(world, rng):
+        (run,) = world(1, call("collectives.f"))
+        run.returns(X, otherwise="what it may be")
+        [][len(run.marks(0, "as often as the rank says"))]
+
+    with pytest.raises(CheckFailed, match="cannot be judged"):
+        run(check, X)
+
+
 def before_the_ranks(world, rng):
     [][0]
 
