@@ -8,7 +8,7 @@ import contextlib
 import gc
 import signal
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 from _pytest.runner import runtestprotocol
 
-from grader.reports.plugin import shared_with
+from grader.reports.plugin import is_shown_at_once, shared_with
 from grader.worlds import platform
 
 TRIES = 2  # of a check whose worker died, perhaps for want of memory
@@ -44,7 +44,15 @@ class Workers:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
             return None  # not all checks could be collected: pytest says so
-        units, tries = _units(session.items), [0] * len(session.items)
+        numbers, tries = range(len(session.items)), [0] * len(session.items)
+        shown = [number for number in numbers if is_shown_at_once(session.items[number])]
+        # Time, process numbers and much else tell what ran before. So what students see at once runs before what they do not.
+        for phase in (shown, [number for number in numbers if number not in shown]):
+            self._make(session, _units(session.items, phase), tries)
+        return True
+
+    def _make(self, session: pytest.Session, units: deque[deque[int]], tries: list[int]) -> None:
+        """Have these checks made. Nobody takes one of others before all of these have ended."""
         own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker is at
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
@@ -73,7 +81,6 @@ class Workers:
                 for data in reports:
                     report = hook.pytest_report_from_serializable(config=session.config, data=data)
                     hook.pytest_runtest_logreport(report=report)
-        return True
 
     def pytest_sessionfinish(self) -> None:
         for process in self.processes:
@@ -81,14 +88,14 @@ class Workers:
             process.join()
 
 
-def _units(items: list[pytest.Item]) -> deque[deque[int]]:
-    """Return the numbers of checks, those together that may share ranks, and the most of these first.
+def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]]:
+    """Return these numbers of checks, those together that may share ranks, and the most of these first.
 
     One worker makes the checks of a unit, in order: so what one may leave for the next is the same in every run.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
-    for number, item in enumerate(items):
-        key = shared_with(item)
+    for number in numbers:
+        key = shared_with(items[number])
         units[number if key is None else key].append(number)
     return deque(sorted(units.values(), key=len, reverse=True))
 

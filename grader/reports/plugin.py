@@ -166,6 +166,12 @@ def shared_with(item: pytest.Item) -> Hashable:
     return item.path, record.number, record.visibility
 
 
+def is_shown_at_once(item: pytest.Item) -> bool:
+    """Return whether students see what becomes of a check as soon as it is graded."""
+    record = record_of(item)
+    return record is not None and record.visibility == "visible"
+
+
 def network_of(check: Callable) -> str | None:
     """Return the network that a check asks for; None where it takes the usual one."""
     return getattr(check, "__network__", None)

@@ -54,9 +54,9 @@ print("\\n" + json.dumps([int(code), alive, outcomes]))
 FINE = {f"test_fine[{number}]": ["passed"] for number in range(20)}
 
 
-def run(folder, checks: str, many: int) -> tuple[int, list[int], dict[str, list[str]], str]:
+def run(folder, checks: str, many: int, *options: str) -> tuple[int, list[int], dict[str, list[str]], str]:
     (folder / "test_checks.py").write_text(checks)
-    line = [sys.executable, "-c", PROGRAM, str(many), "--rootdir", str(folder), str(folder)]
+    line = [sys.executable, "-c", PROGRAM, str(many), "--rootdir", str(folder), *options, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -71,6 +71,42 @@ def test_every_check_is_run_once_though_a_worker_dies(tmp_path, many):
     assert "assert 1 == 2" in printed
     at_work = {path.name.partition(" by ")[2] for path in tmp_path.glob("* by *")}
     assert len(at_work) > 1 and len(list(tmp_path.glob("* by *"))) == 20
+
+
+ROOMS = """
+import pathlib, time
+import pytest
+from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+
+HERE = pathlib.Path(__file__).parent
+
+def takes_a_while(name):
+    began = time.monotonic_ns()
+    time.sleep(0.02)
+    (HERE / f"{name}-{began}-{time.monotonic_ns()}").touch()
+
+@number("1.1")
+@weight(1)
+@visibility("after_published")
+@pytest.mark.parametrize("one", range(8))
+def test_hidden(one):
+    takes_a_while("hidden")
+
+@number("1.1")
+@weight(1)
+@visibility("visible")
+@pytest.mark.parametrize("one", range(3))
+def test_shown(one):
+    takes_a_while("shown")
+"""
+
+
+def test_what_is_shown_at_once_has_ended_before_what_is_not_begins(tmp_path):
+    _, alive, outcomes, _ = run(tmp_path, ROOMS, 2, "-p", "grader.reports.plugin")
+    assert len(outcomes) == 11 and alive == []
+    times = [path.name.split("-") for path in tmp_path.glob("*-*-*")]
+    last = max(int(end) for room, _, end in times if room == "shown")
+    assert last < min(int(begin) for room, begin, _ in times if room == "hidden") and len(times) == 11
 
 
 def test_what_kills_its_workers_is_not_tried_without_end(tmp_path):
