@@ -32,6 +32,9 @@ IN_PLACE = {"train", "broadcast_parameters"}
 
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
+NUMBER = re.compile(r"[0-9]+")
+MOST_NUMBERS = 40  # in the message of a ValueError: one that names all numbers names none
+
 # Where a library lies on our machine is no student's business.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
@@ -159,6 +162,8 @@ class Run:
                     self._fail(
                         f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}: “{outcome.text[:300]}”"
                     )
+                if (names := len(set(NUMBER.findall(outcome.text)))) > MOST_NUMBERS:
+                    self._fail(f"rank {rank.rank}'s ValueError names {names} numbers: name those alone that are wrong.")
                 continue
             if isinstance(outcome, Raised):
                 got = f"raised {outcome.type}: {outcome.text[:300]}"

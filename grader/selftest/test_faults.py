@@ -604,6 +604,17 @@ def test_who_did_not_object_is_named_and_not_who_did(submit):
         run.raises_value_error()
 
 
+def test_a_message_that_names_all_numbers_names_none(submit):
+    world = submit("""
+        def broken(x, most):
+            raise ValueError(f"bad: {list(range(most))}")
+        """)
+    few, many = world(2, *(call("collectives.broken", X, most, may_raise=True) for most in (40, 41)))
+    few.raises_value_error("7")
+    with pytest.raises(CheckFailed, match="rank 0's ValueError names 41 numbers: name those alone that are wrong"):
+        many.raises_value_error("7")
+
+
 def test_a_check_may_say_what_a_value_error_is_expected_for(submit):
     (run,) = submit("def broken(x): return x")(1, call("collectives.broken", X, may_raise=True))
     with pytest.raises(CheckFailed, match=r"on every rank for the schedule \[\], but rank 0 returned a tensor"):

@@ -46,6 +46,9 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()
     signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # which asks ranks where they stand: one that does not listen yet is not to die
     platform.die_with_parent(signal.SIGTERM)
     confinement.hide_from_tracers()
     platform.adopt_orphans()
