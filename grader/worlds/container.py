@@ -55,8 +55,8 @@ def of_a_rank() -> int:
     return of_a_world(1)
 
 
-def _read(controller: str, name: str) -> Iterator[str]:
-    """What a file says in this process's control group and in those above it, as far as they can be seen."""
+def own_groups(controller: str) -> Iterator[Path]:
+    """Where this process's control group and those above it would be seen, the tightest first."""
     try:
         lines = OWN.read_text().splitlines()
     except OSError:
@@ -68,7 +68,13 @@ def _read(controller: str, name: str) -> Iterator[str]:
         root = GROUPS / controllers if controllers else GROUPS
         below = Path(path.lstrip("/"))
         for group in [below, *below.parents]:
-            try:
-                yield (root / group / name).read_text().strip()
-            except (OSError, ValueError):
-                continue  # outside of what this container sees
+            yield root / group
+
+
+def _read(controller: str, name: str) -> Iterator[str]:
+    """What a file says in these groups, as far as they can be seen."""
+    for group in own_groups(controller):
+        try:
+            yield (group / name).read_text().strip()
+        except (OSError, ValueError):
+            continue  # outside of what this container sees

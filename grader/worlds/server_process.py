@@ -25,6 +25,7 @@ ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
     "NCCL_DEBUG",
     "LOCKSTEP_TIER",
+    "LOCKSTEP_GROUPS",
 )
 SECONDS = 60  # that a server may take to import torch, or to answer
 
