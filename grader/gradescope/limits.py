@@ -3,15 +3,14 @@
 What could not be held is said: a rehearsal that was not held to its memory has not shown that it keeps to it.
 """
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from grader.worlds.group import Group, own_name
 
 GROUPS = Path("/sys/fs/cgroup")
 PERIOD = 100_000  # microseconds
@@ -32,58 +31,33 @@ class Box:
 
     def __init__(self, cores: float, memory: int) -> None:
         self.cores, self.memory = cores, memory
-        self.folders: list[Path] = []
-        self.files: dict[str, Path] = {}
+        self.group = Group((), "")
+
+    @property
+    def folders(self) -> list[Path]:
+        return self.group.folders
 
     def __enter__(self) -> "Box":
-        quota = int(PERIOD * self.cores)
-        unified = [
-            ("", "cpu.max", f"{quota} {PERIOD}"),
-            ("", "memory.max", str(self.memory)),
-            ("", "memory.swap.max", "0"),
-        ]
-        split = [("cpu", "cpu.cfs_quota_us", str(quota)), ("memory", "memory.limit_in_bytes", str(self.memory))]
-        for way in (unified, split):
-            try:
-                self._make(way)
-                break
-            except OSError:
-                self._remove()
+        for roots in ([GROUPS], [GROUPS / "cpu", GROUPS / "memory"]):  # version 2, version 1
+            if all((root / "cgroup.procs").exists() for root in roots):
+                self.group = Group(roots, f"{own_name()}-{id(self)}")
+                try:
+                    self._make()
+                    break
+                except OSError:
+                    self.__exit__()
         return self
 
-    def _make(self, settings: list[tuple[str, str, str]]) -> None:
-        roots = {controller: GROUPS / controller for controller, _, _ in settings}
-        for controller, root in roots.items():
-            if not (root / "cgroup.procs").exists():
-                raise FileNotFoundError(root)
-            self.folders.append(Path(tempfile.mkdtemp(prefix="lockstep-", dir=root)))
-        made = dict(zip(roots, self.folders))
-        for controller, name, value in settings:
-            if "swap" in name and not (made[controller] / name).exists():
-                continue
-            (made[controller] / name).write_text(value)
-        for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            for folder in self.folders:
-                if (folder / name).exists():
-                    self.files["peak"] = folder / name
+    def _make(self) -> None:
+        quota = int(PERIOD * self.cores)
+        self.group.make()
+        self.group.hold_memory(self.memory)
+        if not self.group.set("cpu.max", f"{quota} {PERIOD}") and not self.group.set("cpu.cfs_quota_us", quota):
+            raise FileNotFoundError("the group has no bound of processor time")
 
     def __exit__(self, *_: object) -> None:
-        self._remove()
-
-    def _remove(self) -> None:
-        for folder in self.folders:
-            for pid in (folder / "cgroup.procs").read_text().split() if folder.exists() else ():
-                with contextlib.suppress(ProcessLookupError):  # left behind by a command that was stopped
-                    os.kill(int(pid), signal.SIGKILL)
-            for _ in range(50):
-                try:
-                    folder.rmdir()
-                    break
-                except FileNotFoundError:
-                    break
-                except OSError:  # somebody is still in it, or about to be gone
-                    time.sleep(0.1)
-        self.folders, self.files = [], {}
+        self.group.remove(seconds=5.0)
+        self.group = Group((), "")
 
     def run(self, command: list[str], **options) -> Usage:
         """Run a command inside; its children are, too."""
@@ -101,7 +75,8 @@ class Box:
         except subprocess.TimeoutExpired:
             code = None
         seconds = time.monotonic() - began
-        peak = int(self.files["peak"].read_text()) if "peak" in self.files else None
+        file = self.group.file("memory.peak") or self.group.file("memory.max_usage_in_bytes")
+        peak = int(file.read_text()) if file else None
         return Usage(code, seconds, peak, self.held(bool(groups), bool(core)))
 
     def held(self, groups: bool, core: bool) -> str:
