@@ -10,6 +10,7 @@ import hashlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from grader.selftest.grading import ROOT
@@ -41,10 +42,13 @@ class Canaries:
 class Traces:
     """What there is before a grading, to be compared with what there is after it."""
 
-    def __init__(self, mark: str, token: str, key: int, temporary: Path) -> None:
-        """``mark`` is in the server's environment, ``token`` and ``key`` name what this case makes."""
+    def __init__(self, mark: str, token: str, key: int, temporary: Path, own: Callable[[], int | None]) -> None:
+        """``mark`` is in the server's environment, ``token`` and ``key`` name what this case makes.
+
+        ``own`` tells which process the server has forked ahead, if any: that one is no trace.
+        """
         self.words = (mark.encode(), token.encode())
-        self.token, self.key, self.temporary = token, key, temporary
+        self.token, self.key, self.temporary, self.own = token, key, temporary, own
         self.before = set(processes())
 
     def left(self) -> list[str]:
@@ -63,7 +67,9 @@ class Traces:
 
     def _alive(self) -> dict[tuple[int, str], str]:
         new = [process for process in processes() if process not in self.before]
-        return {process: _command(process[0]) for process in new if self._is_theirs(process[0])}
+        theirs = {process: _command(process[0]) for process in new if self._is_theirs(process[0])}
+        own = self.own() if theirs else None
+        return {(pid, began): command for (pid, began), command in theirs.items() if pid != own}
 
     def _is_theirs(self, pid: int) -> bool:
         try:

@@ -59,10 +59,11 @@ class Tier:
         parts = ["a user for every rank"] * self.uid + ["Landlock"] * self.landlock
         return " and ".join(parts) or "nothing but limits"
 
-    def gaps(self, abi: int, has_hub: bool) -> list[str]:
+    def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
         """Return what student code can do in this tier though it should not.
 
-        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate. Held
+        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate,
+        and ``is_held`` whether a control group bounds what a world takes, which ranks cannot leave. Held
         against the hostile submissions that show it: their ``unless`` has these words.
         """
         alone = self.landlock and not self.uid
@@ -77,6 +78,7 @@ class Tier:
             "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
+            "take more memory than a world may, between two looks and in what belongs to no process": not is_held,
             "open connections to other machines": True,  # in checks on gloo
             # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it communicated.
             "forge the record of what it communicated": not has_hub,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.worlds import confinement, platform, removal
+from grader.worlds.group import Group
 
 SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
@@ -19,6 +20,11 @@ LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992  # that one takes before somebody reads; ranks may not make them larger
 UNSEEN_LOOKS = 5  # in a row at a process that lets nobody see what it has open; one that ends does so for a moment
+TABLES = b"VmPTE:"  # page tables: also those of pages that are empty
+# What the kernel leaves to a world beyond its bounds, since it counts more: pages that a rank has inherited and written
+# to, kernel memory and files (up to 38 MiB a rank in the solutions); and the keeper, with who helps it to end ranks.
+MORE_BYTES = 96 << 20  # for each rank
+MORE_TASKS = 16
 
 
 @dataclass
@@ -52,22 +58,38 @@ class Files:
 class Bounds:
     """Of one world, whose keeper this process is. Made before the first rank is."""
 
-    def __init__(self, world: dict, room: int) -> None:
-        """``room`` is for how many ranks it may have, of which ``world["size"]`` are started."""
-        self.folder, self.size = world["folder"], world["size"]
-        self.bytes = world["memory"] if world["device"] == "cpu" else None  # a GPU's driver takes what it takes
-        self.inherited = memory(os.getpid())
+    def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
+        """``room`` is for how many ranks it may have, of which ``world["size"]`` are started.
+
+        This process is in ``group``, if there is one.
+        """
+        self.folder, self.group = world["folder"], group
+        self.is_cpu = world["device"] == "cpu"
+        self.inherited = memory(os.getpid(), TABLES)
+        self.allow(world["size"], world["memory"])
         self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
         self.unseen: dict[int, int] = {}  # pid → looks in a row at which it showed nothing of what it has open
         self.can_look = False
 
+    def allow(self, size: int, memory: int) -> None:
+        """Let so many ranks have so many bytes together."""
+        self.size, self.bytes = size, memory if self.is_cpu else None  # a GPU's driver takes what it takes
+        if self.group:
+            more = size * MORE_BYTES + confinement.FOLDER_BYTES
+            self.group.hold(self.bytes and self.bytes + more, confinement.TASKS * size + MORE_TASKS)
+
+    def memory_excess(self) -> str:
+        return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
+
     def excess(self, ranks: dict[int, int]) -> str:
         """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
+        if self.group and self.group.is_out_of_memory():
+            return self.memory_excess()
         family = platform.family(os.getpid())
         if len(family) > confinement.PROCESSES * self.size:
             return f"started more than {confinement.PROCESSES} processes a rank"
-        if sum(family.values()) > confinement.TASKS * self.size:
+        if sum(family.values()) > confinement.TASKS * self.size or self.group and self.group.is_out_of_tasks():
             return f"started more than {confinement.TASKS} processes and threads a rank"
         files = written(self.folder)
         if files.hidden:
@@ -80,38 +102,42 @@ class Bounds:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
-        carried = max(0, memory(os.getpid()) - self.inherited)  # by the hub, in this process
+        carried = max(0, memory(os.getpid(), TABLES) - self.inherited)  # by the hub, in this process
         if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
-            return f"took more than {self.bytes >> 20} MiB of memory together"
+            return self.memory_excess()
         if on_disk > confinement.FOLDER_BYTES:
             return f"wrote more than {confinement.FOLDER_BYTES >> 20} MiB to files"
         return ""
 
     def _taken(self, pid: int, is_rank: bool) -> int:
         """Bytes beyond those that a process shares with this one, since it was forked from it."""
-        own = memory(pid)
+        own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:
             return own  # another program by now, which shares nothing
         return max(0, own - self.inherited)
 
 
-def memory(pid: int) -> int:
-    """Bytes of a process that come from no file; 0 where nobody can tell."""
-    if own := _of_thread(pid, pid):
+def memory(pid: int, *more: bytes) -> int:
+    """Bytes of a process that come from no file; 0 where nobody can tell.
+
+    ``more`` are further lines of its status file that count.
+    """
+    lines = (b"RssAnon:", b"RssShmem:", *more)
+    if own := _of_thread(pid, pid, lines):
         return own
     try:  # its first thread may have ended, and another one has what it had
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return 0
-    return max((_of_thread(pid, int(thread)) for thread in threads), default=0)
+    return max((_of_thread(pid, int(thread), lines) for thread in threads), default=0)
 
 
-def _of_thread(pid: int, thread: int) -> int:
+def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
     try:
         status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()  # a thread's name may be no text
     except OSError:
         return 0
-    lines = (line.split() for line in status.split(b"\n") if line.startswith((b"RssAnon:", b"RssShmem:")))
+    lines = (line.split() for line in status.split(b"\n") if line.startswith(names))
     return sum(int(kilobytes) << 10 for _, kilobytes, _ in lines)
 
 

@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from grader.worlds import confinement, ending, frames, place, platform, removal, sweep
-from grader.worlds.excess import Bounds, add_open, memory, written
+from grader.worlds.excess import MORE_TASKS, Bounds, add_open, memory, written
+from grader.worlds.group import Group
 from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 from grader.worlds.steps import Steps
@@ -35,10 +36,13 @@ class Unfinished(RuntimeError):
     """Something of the world may still be alive: whoever adopts it has to end it."""
 
 
-def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str) -> None:
+def keep(
+    judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str, group: Group | None = None
+) -> None:
     """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
 
     ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
+    This process is in ``group`` already, and so will be all that it starts.
     Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
     Raises Unfinished where not everything could be ended.
     """
@@ -59,7 +63,7 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
         looks = {"memory": lambda rank: ranks.memory(rank), "spent": lambda rank: ranks.spent(rank)}
         hub, descriptors = _hub(judge, descriptors, world, looks)
     try:
-        bounds = Bounds(world, len(descriptors))
+        bounds = Bounds(world, len(descriptors), group)
         ranks = RankProcesses(start, descriptors, place.prepare(world, len(descriptors), tier))
         ranks.grow(world["size"])
         _tell(judge, {"pids": ranks.started})
@@ -70,6 +74,9 @@ def keep(judge: socket.socket, descriptors: list[list[int]], start: Start, world
             _tell(judge, {"fault": f"the keeper of this world failed: {type(error).__name__}: {error}"[:300]})
     finally:
         signal.alarm(STUCK_SECONDS)
+        if group:  # who helps to end the ranks needs room, too
+            with contextlib.suppress(OSError):
+                group.hold(None, group.tasks + MORE_TASKS)
         finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
         signal.alarm(0)
         sweep.sweep(users, (ranks.met if ranks else set()) | met, files=not confinement.TIERS[tier].landlock)
@@ -153,7 +160,7 @@ class NextCheck:
 
 def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: Bounds, hub: Hub | None) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
-    looked = time.monotonic()
+    looked, group = time.monotonic(), bounds.group
     wanted: NextCheck | None = None
     while True:
         signal.alarm(STUCK_SECONDS)
@@ -171,7 +178,11 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
                 for pid, status in ending.collect().items():
                     ranks.met.add(pid)
                     if pid in ranks.alive:
-                        _tell(judge, {"rank": ranks.alive.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+                        rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
+                        if code == -signal.SIGKILL and group and group.is_out_of_memory():
+                            words = f"{bounds.memory_excess()}, for which the system ended rank {rank}"
+                            _tell(judge, {"limit": words})
+                        _tell(judge, {"rank": rank, "status": code})
         if judge in readable and not (wanted := _asked(judge)):
             return
         if wanted and hub.is_at_rest():
@@ -195,8 +206,8 @@ def _go_on(judge: socket.socket, ranks: RankProcesses, bounds: Bounds, hub: Hub,
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
         hub.begin(wanted.size, Steps(wanted.in_step))
+        bounds.allow(max(len(ranks.started), wanted.size), wanted.memory)
         ranks.grow(wanted.size)
-        bounds.size, bounds.bytes = len(ranks.started), wanted.memory
     _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 

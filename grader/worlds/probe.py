@@ -1,14 +1,15 @@
 """Which tier of confinement works on this machine? Found out by a process that enters it and tries."""
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from grader.worlds import confinement, place, platform, removal
+from grader.worlds import confinement, group, place, platform, removal
 from grader.worlds.confinement import SECRETS, TIERS
 
 
@@ -27,6 +28,29 @@ def best(engine: Path) -> tuple[str, dict[str, str]]:
     raise confinement.Unconfined("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
 
 
+def unheld(name: str, places: Iterable[Path]) -> str:
+    """Why control groups in these places cannot bound what worlds of this tier take; empty where they can."""
+    with _grounds() as world:
+        own = group.Group(places, f"{group.own_name()}-0")
+        try:
+            return _asked(lambda: _ways_out(own, world, name))
+        finally:
+            own.remove()
+
+
+def _ways_out(own: group.Group, world: dict, tier: str) -> Iterator[str]:
+    """How a rank may leave its control group, or change it, seen from the inside."""
+    own.enter()
+    own.hold(1 << 40, 100)
+    (home,) = place.prepare(world, 1, tier)
+    home.enter()
+    for folder in own.folders:
+        for path in (folder.parent / "cgroup.procs", *folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY))
+                yield f"student code may write to {path.name} of its control group"
+
+
 def all_that_work(engine: Path) -> dict[str, str]:
     """For every tier, best first: why it does not work here, or nothing."""
     possible = confinement.candidates()
@@ -40,21 +64,33 @@ def failure(name: str, engine: Path) -> str:
     tier = TIERS[name]
     if tier.uid and not tier.landlock:  # then only their rights keep our files from a stranger
         _close(engine)
+    with _grounds() as world:
+        return _asked(lambda: _complaints(world, name, engine, os.getppid()))
+
+
+@contextlib.contextmanager
+def _grounds() -> Iterator[dict]:
+    """A world of one rank, with a folder and a stage."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
-    folder.chmod(0o711)
-    stage = folder / "stage"
-    stage.mkdir(mode=0o755)
-    (stage / "module.py").write_text("")
+    try:
+        folder.chmod(0o711)
+        stage = folder / "stage"
+        stage.mkdir(mode=0o755)
+        (stage / "module.py").write_text("")
+        yield {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
+    finally:
+        removal.remove(folder)
+
+
+def _asked(complaints: Callable[[], Iterator[str]]) -> str:
+    """The first complaint of a process of its own, which may confine itself for that; empty where it has none."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         complaint = "it did not come back"
         try:
             platform.die_with_parent()
-            world = {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
-            (home,) = place.prepare(world, 1, name)
-            home.enter()
-            complaint = next(_complaints(home, engine, os.getppid()), "")
+            complaint = next(complaints(), "")
         except BaseException as error:
             complaint = f"{error}"[:200] or type(error).__name__
         finally:
@@ -64,12 +100,13 @@ def failure(name: str, engine: Path) -> str:
     with open(read, "rb") as answer:
         reason = answer.read().decode(errors="replace")
     os.waitpid(child, 0)
-    removal.remove(folder)
     return reason
 
 
-def _complaints(home: place.Place, engine: Path, server: int) -> Iterator[str]:
+def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
     """What is wrong with this confinement, seen from the inside."""
+    (home,) = place.prepare(world, 1, tier)
+    home.enter()
     for path in (os.__file__, torch.__file__, f"{home.stage}/module.py"):
         try:
             Path(path).read_bytes()

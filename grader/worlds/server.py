@@ -9,6 +9,7 @@ rank that the world may come to have. That socket then belongs to the world's ke
 FOLDER. It ends when its standard input does, which is held open by the process that started it, and removes FOLDER.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -20,9 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grader.worlds.group import Group
 
 REQUEST_BYTES = 4096
 DESCRIPTORS = 64  # with one request
@@ -33,10 +38,12 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
-    from grader.worlds import confinement, keeper, platform
+    from grader.worlds import confinement, group, keeper, platform
 
     confinement.hide_from_tracers()
     facts = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
+    facts |= {"unheld": "ranks are not forked", "looks": keeper.LOOK_EVERY}
+    where: tuple[Path, ...] = ()
     if way == "fork":
         gc.disable()  # what is imported stays: to look through it for garbage again and again takes a fifth of the time
         import torch
@@ -49,9 +56,14 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         from grader.worlds import probe
 
         facts["tier"], facts["failed"] = probe.best(Path(engine))
+        where, reason = group.find()
+        group.sweep(where)
+        facts["unheld"] = reason or probe.unheld(facts["tier"], where)
     start = keeper.fork_rank if facts["way"] == "fork" else keeper.spawn_rank
-    keepers = Keepers(facts["tier"], requests)
+    keepers = Keepers(facts["tier"], requests, start, where)
     while True:
+        if not select.select([requests], [], [], 0)[0]:
+            keepers.prepare()
         readable, _, _ = select.select([requests, keepers.wake, 0], [], [], keepers.patience)
         keepers.look_after()
         if 0 in readable:  # whoever started the server is gone
@@ -61,7 +73,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         if requests in readable:
             data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
             try:
-                _serve(json.loads(data), descriptors, facts, start, Path(engine), folder, keepers)
+                _serve(json.loads(data), descriptors, facts, Path(engine), folder, keepers)
             except Exception as error:  # an answer that nobody waits for any more, or a request that makes no sense
                 print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
             finally:
@@ -73,27 +85,104 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 class Kept:
     """A keeper at work."""
 
-    judge: int  # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    judge: int | None  # the judge's socket: closed when nothing of the world is left, which the judge waits for
     users: set[int]
     folder: str
+    group: "Group | None"
     cleans: bool = False  # it is no keeper, but removes what one has left
 
 
 class Keepers:
-    """The server's children. It adopts what a keeper leaves that dies too early, and kills whoever is no keeper."""
+    """The server's children. It adopts what a keeper leaves that dies too early, and kills whoever is no keeper.
 
-    def __init__(self, tier: str, requests: socket.socket) -> None:
+    To enter a control group takes a process some milliseconds. Where there are such groups, one keeper is forked ahead:
+    it enters one, and waits for the next world.
+    """
+
+    def __init__(self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]) -> None:
+        """``start`` makes a rank; ``places`` are where control groups can be made."""
         from grader.worlds import confinement, ending, platform
 
         platform.adopt_orphans()
         self.wake, self.requests = ending.wakeup(), requests
-        self.tier = confinement.TIERS[tier]
+        self.tier, self.start = tier, start
+        self.has_users, self.has_debris = confinement.TIERS[tier].uid, not confinement.TIERS[tier].landlock
+        self.places, self.worlds = tuple(places), 0
+        self.has_failed = False  # the last one that was forked ahead
+        self.ahead: tuple[int, socket.socket] | None = None  # the keeper that waits, and the way to tell it
         self.kept: dict[int, Kept] = {}
         self.ruins: list[Kept] = []  # worlds whose keeper did not end them
         self.patience: float | None = None  # seconds until the next look, though nothing happens
 
-    def add(self, pid: int, judge: int, users: set[int], folder: str) -> None:
-        self.kept[pid] = Kept(os.dup(judge), users, folder)
+    def prepare(self) -> None:
+        """Fork a keeper ahead, if there is none."""
+        if self.places and not self.ahead and not self.has_failed:
+            mine, its = socket.socketpair()
+            with its:
+                self.ahead = self._fork(lambda: self._wait(its, mine)), mine
+
+    def let_go(self) -> None:
+        """Let go of the one that waits: it has been told, has ended, or lacks what this process has imported since."""
+        if self.ahead:
+            self.ahead[1].close()
+            self.ahead = None
+
+    def keep(self, request: dict, descriptors: list[int]) -> None:
+        """Have a keeper look after a world. The first descriptor is the judge's socket, the others are for ranks."""
+        from grader.worlds import place
+
+        pid = None
+        if self.ahead:
+            with contextlib.suppress(OSError):  # it has ended
+                socket.send_fds(self.ahead[1], [json.dumps(request).encode()], descriptors)
+                pid = self.ahead[0]
+            self.let_go()
+        if pid not in self.kept:
+            pid = self._fork(lambda: self._keep(request, descriptors))
+        self.has_failed = False
+        kept = self.kept[pid]
+        kept.judge, kept.folder = os.dup(descriptors[0]), request["folder"]
+        kept.users = place.users(len(descriptors) // 3, pid) if self.has_users else set()
+
+    def _fork(self, work: Callable[[], None]) -> int:
+        """Fork a process that does this work in a control group of its own, and return its number."""
+        from grader.worlds import group
+
+        self.worlds += 1
+        self.group = group.Group(self.places, f"{group.own_name()}-{self.worlds}") if self.places else None
+        pid = os.fork()
+        if pid:
+            self.kept[pid] = Kept(None, set(), "", self.group)
+            return pid
+        code = 1
+        try:
+            self.forget()
+            if self.group:
+                self.group.enter()
+            work()
+            code = 0
+        except OSError as error:
+            print(f"a keeper failed: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+
+    def _wait(self, told: socket.socket, telling: socket.socket) -> None:
+        """Wait for a request, and keep its world."""
+        from grader.worlds import platform
+
+        platform.die_with_parent()
+        telling.close()  # the server's end: when that is closed, nobody needs this process
+        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, DESCRIPTORS)
+        told.close()
+        if data:
+            self._keep(json.loads(data), descriptors)
+
+    def _keep(self, request: dict, descriptors: list[int]) -> None:
+        from grader.worlds import keeper
+
+        judge = socket.socket(fileno=descriptors[0])
+        own = [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
+        keeper.keep(judge, own, self.start, request, self.tier, self.group)
 
     def look_after(self) -> None:
         """Collect the keepers that have ended, and end what these have left."""
@@ -123,7 +212,7 @@ class Keepers:
             return
         try:
             self.forget()
-            sweep.sweep(ruin.users, met, files=not self.tier.landlock)
+            sweep.sweep(ruin.users, met, files=self.has_debris)
             removal.remove(ruin.folder)
         finally:
             os._exit(0)
@@ -135,10 +224,16 @@ class Keepers:
         if not ended or os.WIFSTOPPED(status):
             return False
         kept = self.kept.pop(pid)
-        if status and not kept.cleans:
+        if status and kept.folder and not kept.cleans:
             self.ruins.append(kept)
-        else:
+            return True
+        if kept.group:
+            kept.group.remove()
+        if kept.judge is not None:
             os.close(kept.judge)
+        if self.ahead and self.ahead[0] == pid:
+            self.has_failed = True
+            self.let_go()
         return True
 
     def end(self) -> None:
@@ -153,13 +248,19 @@ class Keepers:
             self.look_after()
         users = set().union(*(kept.users for kept in [*self.kept.values(), *self.ruins]))
         ending.end_descendants(self.kept, users=users, wake=self.wake, seconds=LAST_SECONDS)
+        for kept in [*self.kept.values(), *self.ruins]:
+            if kept.group:
+                kept.group.remove()
 
     def forget(self) -> None:
         """In a child of the server: let go of what is its own."""
         self.requests.close()
         os.close(self.wake)
+        if self.ahead:
+            self.ahead[1].close()
         for kept in [*self.kept.values(), *self.ruins]:
-            os.close(kept.judge)
+            if kept.judge is not None:
+                os.close(kept.judge)
 
 
 def _prepare(modules: Iterable[str]) -> None:
@@ -186,23 +287,22 @@ def _remove(folder: str) -> None:
         time.sleep(0.1)
 
 
-def _serve(
-    request: dict, descriptors: list[int], facts: dict, start, engine: Path, folder: str, keepers: Keepers
-) -> None:
+def _serve(request: dict, descriptors: list[int], facts: dict, engine: Path, folder: str, keepers: Keepers) -> None:
     """Do what a judge asks for. The first descriptor is the socket to answer to, the others are for ranks."""
     from grader.worlds import frames
 
     if request.get("hello"):
-        os.write(descriptors[0], json.dumps(facts | _more(request, facts, engine)).encode() + b"\n")
+        os.write(descriptors[0], json.dumps(facts | _more(request, facts, engine, keepers)).encode() + b"\n")
         return
     missing = [name for name in request.get("imports", ()) if name in frames.HEAVY and name not in sys.modules]
     if missing and facts["way"] == "fork":
         _prepare(missing)
+        keepers.let_go()
     if "size" in request:
-        _start_world(request, descriptors, facts["tier"], start, engine, folder, keepers)
+        _start_world(request, descriptors, engine, folder, keepers)
 
 
-def _more(request: dict, facts: dict, engine: Path) -> dict:
+def _more(request: dict, facts: dict, engine: Path, keepers: Keepers) -> dict:
     """What is not known before somebody asks for it."""
     if "torch" not in facts:  # this process stays free of torch: ask another
         question = (
@@ -212,7 +312,8 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
     from grader.worlds import confinement, frames
 
     has_hub = request.get("network") in frames.HUBS
-    more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub)}
+    more = {"gaps": confinement.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])}
+    more["ahead"] = keepers.ahead and keepers.ahead[0]
     if request.get("tiers") and facts["way"] == "fork":
         from grader.worlds import probe
 
@@ -220,31 +321,19 @@ def _more(request: dict, facts: dict, engine: Path) -> dict:
     return more
 
 
-def _start_world(
-    request: dict, descriptors: list[int], tier: str, start, engine: Path, folder: str, keepers: Keepers
-) -> None:
-    """Fork the keeper of a world, which has a new folder."""
-    from grader.worlds import confinement, keeper, place
+def _start_world(request: dict, descriptors: list[int], engine: Path, folder: str, keepers: Keepers) -> None:
+    """Have a keeper look after a world, which gets a new folder."""
+    from grader.worlds import confinement, place
 
-    judge, own = descriptors[0], [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
-    if request["size"] not in range(1, len(own) + 1) or len(own) > confinement.RANKS:
+    room, rest = divmod(len(descriptors) - 1, 3)
+    if request["size"] not in range(1, room + 1) or room > confinement.RANKS:
         raise ValueError("more ranks than descriptors for them, or too many")
-    if any(len(three) != 3 for three in own):
+    if rest:
         raise ValueError("not three descriptors for each rank")
     if reason := place.refusal(request["stage"], engine):
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
-    pid = os.fork()
-    if pid:
-        users = place.users(len(own), pid) if confinement.TIERS[tier].uid else set()
-        return keepers.add(pid, judge, users, request["folder"])
-    code = 1
-    try:
-        keepers.forget()
-        keeper.keep(socket.socket(fileno=judge), own, start, request, tier)
-        code = 0
-    finally:
-        os._exit(code)
+    keepers.keep(request, descriptors)
 
 
 if __name__ == "__main__":
