@@ -121,7 +121,7 @@ def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
         if arguments.official and facts["tier"] == "none":
             reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]
             raise WorldsUnavailable(f"ranks cannot be confined here, and this grade is to count ({reasons})")
-        extra["confinement"] = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps")}
+        extra["confinement"] = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")}
         extra["seconds_to_start"] = round(time.monotonic() - began, 3)
         write()  # a complete list of zeros, whatever may happen now
 
@@ -173,4 +173,12 @@ def confinement_notes(found: dict) -> list[str]:
     if found["tier"] == "none":
         notes = [f"Unofficial: ranks were not confined, student code ran with your rights ({found['kernel']})."]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
+    looks = f"looked at from outside every {found['looks'] * 1e3:.0f} ms"
+    held = (
+        f"{looks}, not held by the kernel: {found['unheld']}"
+        if found["unheld"]
+        else "held by the kernel for each world"
+    )
+    notes.append(f"    Memory and processes: {held}.")
+    notes.append(f"    Processor time and files: {looks}; rlimits and seccomp hold each process.")
     return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
