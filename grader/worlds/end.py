@@ -16,6 +16,7 @@ class End:
     queue: deque = field(default_factory=deque)
     queued: int = 0
     is_open: bool = True
+    events: int = 0  # that are waited for
 
     def write(self, data: bytes) -> None:
         self.queue.append(memoryview(data))

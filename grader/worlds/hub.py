@@ -51,7 +51,7 @@ class Hub:
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
                 end.socket.setblocking(False)
-            self.selector.register(judge.socket, selectors.EVENT_READ, (self._on_judge, rank))
+            self._register(judge, self._on_judge, rank)
         self.begin(len(ranks) if size is None else size, steps or Steps())
 
     def begin(self, size: int, steps: Steps) -> None:
@@ -69,6 +69,11 @@ class Hub:
         self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
         self.most: dict[tuple[int, int], int] = {}  # (rank, call) → bytes by which a weighed rank's memory has grown
         self.keys = Keys()
+
+    def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
+        """Wait for what arrives at this end."""
+        end.events = selectors.EVENT_READ
+        self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
         """Return whether every rank waits for its next calls, and nothing is left of the last ones."""
@@ -113,7 +118,7 @@ class Hub:
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
-        stands = all(end.is_open for end in self.ranks[: self.size]) and len(self.waits) == self.size
+        stands = len(self.waits) == self.size and all(end.is_open for end in self.ranks[: self.size])
         stands = stands and not any(end.queue for end in self.judges)  # what ranks said before that comes first
         held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
         if stands and self.steps.withheld and not held:
@@ -134,16 +139,13 @@ class Hub:
 
     def _choose_events(self) -> None:
         """Wait for room where something is queued; and for a rank's frames only while the judge keeps up with them."""
-        for rank in range(len(self.ranks)):
-            for end, other in ((self.judges[rank], self.ranks[rank]), (self.ranks[rank], self.judges[rank])):
-                if not end.is_open or end.socket not in self.selector.get_map():
-                    continue
-                events = selectors.EVENT_WRITE if end.queue else 0
-                if other.queued < MOST_QUEUED or end is self.judges[rank]:
-                    events |= selectors.EVENT_READ
-                key = self.selector.get_key(end.socket)
-                if events and events != key.events:
+        for judge, own in zip(self.judges, self.ranks):
+            for end, reads in ((judge, True), (own, judge.queued < MOST_QUEUED)):
+                events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
+                if end.events and events not in (0, end.events) and end.is_open:  # asked for each end, in each round
+                    key = self.selector.get_key(end.socket)
                     self.selector.modify(end.socket, events, key.data)
+                    end.events = events
 
     def _hang_up(self, rank: int) -> None:
         """Close the sockets of a rank. What it has posted stays: others may have been waiting for that."""
@@ -164,7 +166,7 @@ class Hub:
             nonce = self.judges[rank].reader.nonce
             if self.ranks[rank].reader.nonce is None:  # the first frame: from now on the rank may speak
                 self.ranks[rank].reader.nonce = nonce
-                self.selector.register(self.ranks[rank].socket, selectors.EVENT_READ, (self._on_rank, rank))
+                self._register(self.ranks[rank], self._on_rank, rank)
             if frame.kind == frames.GO:
                 self.waits.pop(rank, None)
             if frame.kind == frames.INPUTS:

@@ -25,7 +25,7 @@ from grader.worlds.hub import Hub
 from grader.worlds.place import Place
 from grader.worlds.steps import Steps
 
-LOOK_EVERY = 0.1  # seconds
+LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; more take longer to look at
 REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
 STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a keeper
 
@@ -167,7 +167,7 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
         readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
         if hub in readable:
             hub.serve()
-        if time.monotonic() - looked > LOOK_EVERY:
+        if time.monotonic() - looked > max(LOOK_EVERY, LOOK_EVERY / 10 * len(ranks.alive)):
             looked = time.monotonic()
             if excess := _excess(bounds, ranks.alive):
                 _tell(judge, {"limit": excess})

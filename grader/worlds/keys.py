@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from grader.worlds import frames
 
-MOST_KEYS = 16  # in one question
+MOST_KEYS = 64  # in one question: ranks wait for one of each
 MOST_QUESTIONS = 60  # of a rank in one call: a group takes five or six
 MOST_LETTERS = 500  # of a key
 

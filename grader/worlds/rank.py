@@ -40,6 +40,7 @@ PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must n
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
     """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
+    platform.close_ends(without=(wire_fd, output_fd, stacks_fd))  # of other ranks: too many for the limit on open files
     try:
         refusal = None
         home.enter()

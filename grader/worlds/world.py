@@ -23,6 +23,7 @@ from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Ret
 from grader.worlds.server_process import ENGINE, Server, usual_network
 
 MOST_LEFT = 100  # reads of what ranks have said until they were done
+LOOK_SECONDS = 0.01  # between two looks at what ranks do, for each of them: a look takes some time of its own
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
 AROUND_WAITS = {
@@ -463,7 +464,7 @@ class World:
         if self.standstill is not None and silent:
             self._on_standstill(now)
             return
-        if now - self.watch.looked < 0.05 or not self.pids:
+        if now - self.watch.looked < max(0.05, LOOK_SECONDS * self.size) or not self.pids:
             return
         used = self._used()
         watched = {self.pids[rank.rank] for rank in unsettled if rank.rank in self.pids}
