@@ -20,6 +20,12 @@ MOST = 20_000  # entries of the ledger
 METERS: list = []  # that are entered: where the hub carries them, sends pass no operator of torch's
 
 
+def operations_of(name: str, args: tuple) -> int:
+    """Return the floating-point operations of a product of matrices: one multiplication and one addition for each term."""
+    left, right = args[PRODUCTS[name] :][:2]
+    return 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
+
+
 class Meter(TorchDispatchMode):
     """``ledger``: ``[kind, amount, alive, at]`` of every product (floating-point operations), send (bytes) and operator that a loss
     is made of (kind ``entries``; those that it reads), in order.
@@ -52,8 +58,7 @@ class Meter(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._born(tensor.untyped_storage())
         if name in PRODUCTS:
-            left, right = args[PRODUCTS[name] :][:2]
-            self._enter("product", 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1))
+            self._enter("product", operations_of(name, args))
         elif name in BY_ENTRY:
             self._enter("entries", max((arg.numel() for arg in args if isinstance(arg, torch.Tensor)), default=0))
 

@@ -119,6 +119,32 @@ class Progress:
     line: int | None
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a rank's own program did next: it issued its operation ``number``, or began to wait for that one; it spent ``number``
+    floating-point operations on products of matrices; or it passed the mark ``text``. Of a wait ``text`` is the line, if known.
+
+    Operations are numbered by their order among all that the rank has issued in this call.
+    """
+
+    kind: str
+    number: int = 0
+    text: str = ""
+
+
+STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "passes"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps of a rank's program, in their order: for a replay, in place of marks. The rank's own word, and never evidence."""
+
+    rank: int
+    call: int
+    steps: tuple[Step, ...]
+    at: int
+
+
 PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = "started", "wait began", "wait ended", "completed"
 
 KINDS = {
@@ -140,7 +166,7 @@ MAX_NAME = 200
 MARK_SHOWN = 100
 
 
-Event = Operation | Mark | Progress
+Event = Operation | Mark | Progress | Program
 # What a rank tells of an operation: each part's name and type.
 TOLD = [(field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")]
 
@@ -154,6 +180,8 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
         return Mark(rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at)
     if isinstance(progress := meta.get("progress"), dict):
         return _read_progress(rank, call, progress)
+    if isinstance(steps := meta.get("steps"), list):
+        return Program(rank, call, tuple(map(_read_step, steps)), meta.get("at", 0))
     content = meta.get("operation")
     if not isinstance(content, dict):
         raise FrameError("an event of no known kind")
@@ -189,6 +217,13 @@ def _read_progress(rank: int, call: int, content: dict) -> Progress:
     return Progress(rank, call, what, at, of, file, line)
 
 
+def _read_step(content: Any) -> Step:
+    proper = isinstance(content, list) and len(content) == 3 and content[0] in STEPS
+    if not proper or not is_whole(content[1]) or content[1] < 0 or not is_name(content[2], MAX_NAME):
+        raise FrameError("a malformed step of a program")
+    return Step(*content)
+
+
 def _is_sane(value: Any) -> bool:
     """Whether a part of an operation is as small as an honest one, and can be shown."""
     if isinstance(value, str):
@@ -200,6 +235,8 @@ def _is_sane(value: Any) -> bool:
 
 def weight(event: Event) -> int:
     """1 for all that an honest rank does; more for what takes the memory of several such events."""
+    if isinstance(event, Program):
+        return 1 + len(event.steps)
     if not isinstance(event, Operation):
         return 1
     counts = (

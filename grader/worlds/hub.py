@@ -265,6 +265,10 @@ class Hub:
             raise frames.FrameError("a wait of no known form")
         if not any(frames.is_whole(key) and key not in self.unanswered[rank] for key in waits):
             self.waits[rank] = waits
+        if "steps" in meta:
+            self._pass_on(
+                rank, frames.EVENT, {"call": self._call_of(rank), "steps": meta["steps"], "at": monotonic_ns()}
+            )
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
         self.judges[rank].write(frames.pack(kind, meta, blob, self.ranks[rank].reader.nonce))

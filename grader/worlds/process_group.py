@@ -214,7 +214,8 @@ class HubGroup(dist.ProcessGroup):
             "main_thread": threading.current_thread() is threading.main_thread(),
         }
         memory = MemoryInUse(sent, landing) if sent and not silent else None
-        issued = Issued(kind)
+        issued = Issued(kind, len(self.network.issued))
+        self.network.on_issue(issued.position)
         self.network.issued.append(issued)
         blob = memory.read() if memory and kind != "send" else b""
         meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from grader.evidence.program import Follower
 from grader.evidence.recorder import Recorder
 from grader.evidence.waits import Waits
 from grader.worlds import drivers, frames, platform, surroundings, syscalls, tensors
@@ -148,6 +149,7 @@ class Rank:
         self._join(meta)
         if self.network:
             syscalls.cut_off()
+        self.follower: Follower | None = None
         self.recorder, self.recording = self._record(meta)
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
@@ -170,20 +172,29 @@ class Rank:
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
         """Return a recorder, and what has it record: where there is a hub, that knows of itself who communicates what."""
+        if self.network:
+            recorder = Recorder(self._emit, self.stage)
+            self.network.caller = recorder.caller
+            if not meta["follow"]:
+                return recorder, contextlib.nullcontext()
+            self.follower = Follower(self._tell_steps, recorder.caller)
+            self.network.on_issue, self.network.on_wait = self.follower.on_issue, self.follower.on_wait
+            self.wire.tell_more = self.follower.news
+            return recorder, self.follower
         if meta["follow"]:  # a timeline is wanted
             waits = Waits(self._emit, self._tell)
             recorder = Recorder(waits.emit, self.stage)
             waits.follow(recorder)
         else:
             recorder = Recorder(self._emit, self.stage)
-        if self.network:
-            self.network.caller = recorder.caller
-            return recorder, contextlib.nullcontext()
         recorder.follow_threads()
         return recorder, recorder
 
     def _emit(self, event: dict) -> None:
         self.wire.send(frames.EVENT, {**self.current, "operation": event})
+
+    def _tell_steps(self, news: dict) -> None:
+        self.wire.send(frames.EVENT, self.current | news)
 
     def _tell(self, progress: dict) -> None:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
@@ -224,12 +235,17 @@ class Rank:
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
             function = _find(call["function"], self.stage)
-            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, self.marks)
+            marks = self.follower.on_mark if self.follower else self.marks
+            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, marks)
+            if self.follower:
+                self.follower.end_call()
             for hazard in self.network.end_call() if self.network else ():
                 self.marks(hazard)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         except BaseException as error:
+            if self.follower:
+                self.follower.end_call()
             if self.network:
                 self.network.end_call()
             self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from grader.worlds import frames, platform
@@ -33,6 +34,7 @@ class Wire:
         self.is_read = False  # by a thread that waits
         self.waits: dict[int, Any] = {}  # thread → what it waits for
         self.tells_waits = False
+        self.tell_more: Callable[[], dict] = dict  # with a wait
         self.owed: dict[int, Contents] = {}  # by the operation's number
 
     def first(self) -> frames.Frame:
@@ -100,7 +102,7 @@ class Wire:
         self.waits[threading.get_ident()] = key
         # threading does not know the threads of _thread; the system does, also those that have not run yet.
         if self.tells_waits and len(self.waits) == max(threading.active_count(), platform.threads()):
-            self.send(frames.WAIT, {"for": list(self.waits.values())})
+            self.send(frames.WAIT, {"for": list(self.waits.values()), **self.tell_more()})
 
     def has(self, key: Any) -> bool:
         """Return whether ``take`` would return at once."""

@@ -31,6 +31,9 @@ class Network:
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # in this call
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
+        # Where a rank's program is followed, these hear of operations and waits, by the number of the operation in this call.
+        self.on_issue: Callable[[int], None] = lambda position: None
+        self.on_wait: Callable[[int], None] = lambda position: None
 
     def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
         """Send an operation or a question, and return the number that its answer will have."""
@@ -62,6 +65,7 @@ class Issued:
     """What is remembered of an operation to the end of its call."""
 
     kind: str
+    position: int  # among all that the rank has issued in this call
     was_awaited: bool = False
     was_overwritten: bool = False
 
@@ -132,6 +136,7 @@ class HubWork(dist.Work):
         """Wait for the answer, and lay what has arrived where it belongs."""
         with self.lock:
             if self.answer is None:
+                self.network.on_wait(self.issued.position)
                 answer = self.network.wire.take(self.number)
                 if self.memory:
                     self.issued.was_overwritten = self.memory.was_overwritten()
@@ -215,10 +220,12 @@ def dtype_of(tensor: torch.Tensor) -> str:
 def _memory(tensor: torch.Tensor) -> np.ndarray:
     """Return the bytes from a tensor's first element on, as many as it has; to be written to as well.
 
-    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor.
+    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor. Past whatever watches what the
+    program computes, which takes longer than all the rest of this.
     """
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    with torch._C._DisableTorchDispatch():
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+        return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
 
 
 def raw(tensor: torch.Tensor) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
-from grader.evidence.trail import Event, Mark, Progress, read_event, weight
+from grader.evidence.trail import Event, Mark, Program, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
 from grader.worlds.processes import Processes
 from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
@@ -57,9 +57,10 @@ class Limits:
 class World:
     """``World(…).run()`` gives the report. Used once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline. ``network`` is what carries their operations, if
-    not what usually does. ``processes`` are those of an earlier world: fresh ones are started where there are none, or where
-    these cannot go on. With ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
+    ``follow``: the ranks also tell how their operations get on, for a timeline; on the hub, if that is the ``network``, what a
+    replay needs of their programs: see ``evidence.replay``. ``network`` is what carries their operations, if not what usually
+    does. ``processes`` are those of an earlier world: fresh ones are started where there are none, or where these cannot go on.
+    With ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class World:
     ) -> None:
         self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
         self.follow = follow
-        self.network = frames.GLOO if follow or device == "cuda" else network or usual_network()
+        usual = frames.GLOO if follow else usual_network()
+        self.network = frames.GLOO if device == "cuda" else network or usual
         self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.keeper_lines = b""
@@ -337,7 +339,7 @@ class World:
         return None
 
     def _on_event(self, rank: RankReport, event: Event) -> None:
-        if isinstance(event, Progress) and not self.follow:
+        if isinstance(event, Progress | Program) and not self.follow:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
         if isinstance(event, Mark) and self._is_before_its_hold(rank.rank, event):
             raise frames.FrameError("a mark that the rank is held before, and was not")
