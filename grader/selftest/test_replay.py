@@ -1,0 +1,420 @@
+"""Times on a modelled cluster, of programs that are written down here: each formula, each order, and what is true of all of them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader.evidence.cluster import Cluster, Link, whole_of
+from grader.evidence.replay import RankProgram, Replay, program_of
+from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING
+from grader.evidence.trail import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Program, Step
+from grader.evidence.virtual import account, spans_of
+from solutions.pipeline_parallel import gpipe_schedule, one_forward_one_backward_schedule
+
+ALPHA, BETA = 0.5, 64.0  # of links on which times are round
+FREE = Link(0.0, math.inf)
+
+
+def cluster(
+    ranks: int, within: Link = Link(ALPHA, BETA), between: Link | None = None, per_node: int = 64, **more
+) -> Cluster:
+    return Cluster(ranks, per_node, more.pop("flop_per_second", 1.0), within, between or within, **more)
+
+
+class Writer:
+    """Writes down one rank's program."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.steps: list[Step] = []
+        self.operations: list[Operation] = []
+
+    def compute(self, operations: int) -> "Writer":
+        self.steps.append(Step(MULTIPLIES, operations))
+        return self
+
+    def mark(self, name: str) -> "Writer":
+        self.steps.append(Step(PASSES, 0, name))
+        return self
+
+    def start(self, kind: str, size: int, peer: int | None = None, group=None, root=None) -> int:
+        sent = [] if kind in ("recv", "barrier") else [size]
+        received = [] if kind in ("send", "barrier") else [size]
+        group = list(range(self.size)) if group is None else list(group)
+        number = len(self.operations)
+        self.operations.append(
+            Operation(
+                *(self.rank, 0, kind, number, "uint8", [size], sent, received, size, None, peer, root, 0),
+                *(group, str(group), [[], []], "collectives.py", 3, "f", True),
+            )
+        )
+        self.steps.append(Step(ISSUES, number))
+        return number
+
+    def wait(self, number: int) -> "Writer":
+        self.steps.append(Step(AWAITS, number, "collectives.py:4"))
+        return self
+
+    def blocking(self, kind: str, size: int, **more) -> "Writer":
+        return self.wait(self.start(kind, size, **more))
+
+    @property
+    def program(self) -> RankProgram:
+        return RankProgram(self.steps, self.operations)
+
+
+def writers(n: int) -> list[Writer]:
+    return [Writer(rank, n) for rank in range(n)]
+
+
+def replayed(on: Cluster, ranks: list[Writer]) -> Replay:
+    return Replay(on, [rank.program for rank in ranks]).run()
+
+
+# ——— computing and messages
+
+
+def test_computing_takes_operations_over_their_rate():
+    (one,) = writers(1)
+    one.compute(6).compute(4)
+    assert replayed(cluster(1, flop_per_second=2.0), [one]).seconds == 5.0
+    assert replayed(cluster(1, flop_per_second=2.0, scale=3.0), [one]).seconds == 5.0 * 27
+
+
+def test_a_message_takes_its_latency_and_its_bytes():
+    first, second = writers(2)
+    first.blocking("send", 32, peer=1)
+    second.blocking("recv", 32, peer=0)
+    assert replayed(cluster(2), [first, second]).seconds == ALPHA + 32 / BETA
+    assert replayed(cluster(2, scale=2.0), [first, second]).seconds == ALPHA + 4 * 32 / BETA
+    assert replayed(cluster(2, bytes_per_number=2), [first, second]).seconds == ALPHA + 2 * 32 / BETA
+    assert replayed(cluster(2, between=Link(3.0, 8.0), per_node=1), [first, second]).seconds == 3.0 + 4.0
+
+
+def test_a_message_sets_off_when_both_its_ends_have_been_issued():
+    for early in (0, 1):
+        ranks = writers(2)
+        ranks[1 - early].compute(7)
+        ranks[0].blocking("send", 32, peer=1)
+        ranks[1].blocking("recv", 32, peer=0)
+        replay = replayed(cluster(2), ranks)
+        assert replay.meetings[0].sets_off == 7.0 and [rank.end for rank in replay.ranks] == [8.0, 8.0]
+
+
+def test_a_program_goes_on_while_its_message_is_under_way():
+    first, second = writers(2)
+    sent = first.start("send", 64, peer=1)
+    first.compute(1).wait(sent)
+    second.blocking("recv", 64, peer=0)
+    replay = replayed(cluster(2), [first, second])
+    assert [rank.end for rank in replay.ranks] == [1.5, 1.5]
+    assert [(wait.begin, wait.end) for wait in replay.ranks[0].waits] == [(1.0, 1.5)]
+
+
+def test_the_ways_of_a_rank_carry_one_message_at_a_time():
+    for way in ("send", "recv"):
+        hub, *others = writers(3)
+        works = [hub.start(way, 32, peer=other.rank) for other in others]
+        for work in works:
+            hub.wait(work)
+        for other in others:
+            other.blocking("recv" if way == "send" else "send", 32, peer=0)
+        assert [rank.end for rank in replayed(cluster(3), [hub, *others]).ranks] == [2.0, 1.0, 2.0]
+
+
+def test_the_two_directions_do_not_disturb_each_other():
+    ranks = writers(2)
+    for rank in ranks:
+        sent = rank.start("send", 32, peer=1 - rank.rank)
+        rank.blocking("recv", 32, peer=1 - rank.rank).wait(sent)
+    assert replayed(cluster(2), ranks).seconds == 1.0
+
+
+def test_the_two_kinds_of_links_do_not_disturb_each_other():
+    first, second, third = writers(3)
+    for other in (second, third):
+        first.start("send", 32, peer=other.rank)
+        other.blocking("recv", 32, peer=0)
+    assert [r.end for r in replayed(cluster(3, per_node=2), [first, second, third]).ranks] == [0.0, 1.0, 1.0]
+
+
+def test_a_message_that_has_to_wait_for_its_receiver_does_not_hold_up_another():
+    first, second, third = writers(3)
+    for other in (second, third):
+        first.start("send", 32, peer=other.rank)
+    second.compute(9).blocking("recv", 32, peer=0)
+    third.blocking("recv", 32, peer=0)
+    assert [rank.end for rank in replayed(cluster(3), [first, second, third]).ranks] == [0.0, 10.0, 1.0]
+
+
+def test_a_receive_without_a_send_stands_still():
+    first, second = writers(2)
+    first.compute(3)
+    second.blocking("recv", 32, peer=0)
+    replay = replayed(cluster(2), [first, second])
+    assert replay.stands_still == [1] and replay.seconds == 3.0
+    (span,) = [span for span in spans_of(replay, {(1, 0): (0,)}, True) if span.kind == WAITING]
+    assert (span.rank, span.begin, span.end, span.awaits, span.where) == (1, 0.0, None, (0,), "collectives.py:4")
+
+
+# ——— collectives
+
+N, S = 4, 256
+CLOSED = {
+    "all_reduce": (S, 2 * (N - 1) * (ALPHA + S / (N * BETA))),
+    "all_gather": (S // N, (N - 1) * (ALPHA + S / (N * BETA))),
+    "reduce_scatter": (S, (N - 1) * (ALPHA + S / (N * BETA))),
+    "gather": (S // N, (N - 1) * (ALPHA + S / (N * BETA))),
+    "scatter": (S, (N - 1) * (ALPHA + S / (N * BETA))),
+    "all_to_all": (S, (N - 1) * (ALPHA + S / (N * BETA))),
+    "broadcast": (S, (N - 1) * ALPHA + S / BETA),
+    "reduce": (S, (N - 1) * ALPHA + S / BETA),
+    "barrier": (0, 2 * ALPHA),
+}
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+def test_a_collective_takes_the_closed_formula_from_when_its_last_rank_has_come(kind):
+    size, expected = CLOSED[kind]
+    ranks = writers(N)
+    for rank in ranks:
+        rank.compute(rank.rank).blocking(kind, size, root=0)
+    replay = replayed(cluster(N), ranks)
+    assert [rank.end for rank in replay.ranks] == [N - 1 + expected] * N
+    assert [rank.waits[0].begin for rank in replay.ranks] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_collective_has_the_pace_of_the_slowest_link_of_its_ring():
+    slow = Link(2.0, 8.0)
+    on = cluster(4, between=slow, per_node=2)
+    assert on.collective("all_reduce", [0, 1], 64) == 2 * (ALPHA + 32 / BETA)
+    assert on.collective("all_reduce", [0, 1, 2, 3], 64) == 6 * slow.seconds(16)
+    assert on.collective("all_reduce", [1, 2], 64) == 2 * slow.seconds(32)
+    late = cluster(4, within=Link(9.0, 1e9), between=Link(0.0, 1.0), per_node=2)  # slow to begin, slow to carry
+    assert late.collective("all_gather", range(4), 4) == 3 * 9.0 + 3 * 4e-9 / 4
+    assert late.collective("all_gather", range(4), 4000) == 3 * 1000.0
+
+
+def test_one_rank_alone_communicates_in_no_time():
+    for kind in CLOSED:
+        assert cluster(4).collective(kind, [2], 1000) == 0.0
+
+
+@pytest.mark.parametrize("n, rounds", [(2, 1), (3, 2), (4, 2), (5, 3), (64, 6)])
+def test_a_barrier_takes_a_latency_for_each_doubling(n, rounds):
+    assert cluster(n).collective("barrier", range(n), 0) == rounds * ALPHA
+
+
+def test_the_whole_of_a_collective_is_what_all_ranks_put_in_or_get():
+    assert whole_of("all_gather", [8, 8], 2) == whole_of("gather", [8, 8], 2) == 16
+    assert whole_of("all_reduce", [8, 8], 2) == 8 and whole_of("scatter", [16, 8], 2) == 16
+
+
+def test_collectives_of_a_group_take_place_one_after_the_other_and_those_of_others_beside_them():
+    ranks = writers(4)
+    for rank in ranks:
+        works = [rank.start("all_reduce", 64, group=range(4)) for _ in range(2)]
+        pair = [rank.rank - rank.rank % 2, rank.rank - rank.rank % 2 + 1]
+        works.append(rank.start("all_reduce", 64, group=pair))
+        for work in works:
+            rank.wait(work)
+    replay = replayed(cluster(4), ranks)
+    whole, pairs = 6 * (ALPHA + 16 / BETA), 2 * (ALPHA + 32 / BETA)
+    assert sorted((m.begins, m.ends) for m in replay.meetings) == [
+        (0, pairs),
+        (0, pairs),
+        (0, whole),
+        (whole, 2 * whole),
+    ]
+
+
+@given(
+    seconds=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6),
+    sizes=st.lists(st.integers(1, 99), min_size=6, max_size=6),
+    later=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+)
+def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_never_slower(seconds, sizes, later):
+    """True of these, whose times are sums and maxima. Messages that share a way may take another order, and be slower."""
+    ranks = writers(3)
+    for rank in ranks:
+        waits: list[tuple[int, int]] = []
+        for turn, each in enumerate(seconds):
+            rank.compute(each[rank.rank])
+            waits.append((turn + later[turn], rank.start("all_reduce", sizes[turn])))
+            for due, work in [wait for wait in waits if wait[0] <= turn]:
+                rank.wait(work)
+            waits = [wait for wait in waits if wait[0] > turn]
+        for _, work in waits:
+            rank.wait(work)
+    slow = replayed(cluster(3), ranks).seconds
+    for faster in (Link(ALPHA / 2, BETA), Link(ALPHA, BETA * 3), FREE):
+        assert replayed(cluster(3, faster), ranks).seconds <= slow
+    assert replayed(cluster(3, flop_per_second=2.0), ranks).seconds <= slow
+
+
+# ——— the strategies, from programs as students write them
+
+
+def ring(n: int, size: int, late: int = 0) -> list[Writer]:
+    """Of 2(n−1) steps, in each of which a rank sends to the right and receives from the left at once."""
+    ranks = writers(n)
+    for rank in ranks:
+        if rank.rank == n - 1:
+            rank.compute(late)
+        for _ in range(2 * (n - 1)):
+            sent = rank.start("send", size // n, peer=(rank.rank + 1) % n)
+            rank.blocking("recv", size // n, peer=(rank.rank - 1) % n).wait(sent)
+    return ranks
+
+
+@given(n=st.integers(2, 12), chunk=st.integers(1, 1000), alpha=st.sampled_from([0.0, 0.25, 3.0]))
+def test_a_ring_of_sends_takes_as_long_as_the_all_reduce(n, chunk, alpha):
+    on = cluster(n, Link(alpha, BETA))
+    assert replayed(on, ring(n, n * chunk)).seconds == pytest.approx(2 * (n - 1) * (alpha + chunk / BETA))
+    assert on.collective("all_reduce", range(n), n * chunk) == pytest.approx(2 * (n - 1) * (alpha + chunk / BETA))
+
+
+def test_a_ring_over_two_nodes_has_the_pace_of_its_slow_links():
+    slow = Link(4.0, 16.0)
+    on = cluster(4, between=slow, per_node=2)
+    taken = replayed(on, ring(4, 256)).seconds
+    closed = 6 * slow.seconds(64)
+    assert closed - 6 * (slow.seconds(64) - on.within.seconds(64)) < taken <= closed
+
+
+def pipeline(n: int, many: int, schedule, forward=2, backward=4, size=64) -> list[Writer]:
+    """As ``run_schedule`` runs it: receive, compute, send asynchronously."""
+    ranks = writers(n)
+    for rank in ranks:
+        stage, sending, back = rank.rank, {}, None
+        for kind, i in schedule(stage, n, many):
+            source, target = (stage - 1, stage + 1) if kind == "forward" else (stage + 1, stage - 1)
+            if 0 <= source < n:
+                rank.blocking("recv", size, peer=source)
+            if kind == "backward" and i in sending:
+                rank.wait(sending.pop(i))
+            rank.mark(f"{kind} {i} began").compute(forward if kind == "forward" else backward).mark(f"{kind} {i} ended")
+            if not 0 <= target < n:
+                continue
+            if kind == "forward":
+                sending[i] = rank.start("send", size, peer=target)
+            else:
+                if back is not None:
+                    rank.wait(back)
+                back = rank.start("send", size, peer=target)
+        if back is not None:
+            rank.wait(back)
+    return ranks
+
+
+SCHEDULES = {"GPipe": gpipe_schedule, "1F1B": one_forward_one_backward_schedule}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    n=st.integers(1, 12),
+    many=st.integers(1, 20),
+    forward=st.integers(1, 9),
+    backward=st.integers(1, 9),
+)
+def test_without_communication_the_bubble_is_that_of_theory(name, n, many, forward, backward):
+    """(p − 1)/(m + p − 1) [Huang et al., 2019; Narayanan et al., 2021]."""
+    replay = replayed(cluster(n, FREE), pipeline(n, many, SCHEDULES[name], forward, backward))
+    assert replay.seconds == (many + n - 1) * (forward + backward)
+    assert account(replay).bubble == pytest.approx((n - 1) / (many + n - 1), abs=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(name=st.sampled_from(sorted(SCHEDULES)), n=st.integers(2, 8), many=st.integers(1, 12), size=st.integers(0, 300))
+def test_messages_make_a_pipeline_longer_and_at_most_by_all_of_them(name, n, many, size):
+    ranks = pipeline(n, many, SCHEDULES[name], size=size)
+    ideal = replayed(cluster(n, FREE), ranks).seconds
+    replay = replayed(cluster(n), ranks)
+    assert ideal <= replay.seconds <= ideal + sum(m.ends - m.begins for m in replay.meetings)
+
+
+def data_parallel(n: int, layers: int, compute: int, size: int, overlapped: bool) -> list[Writer]:
+    ranks = writers(n)
+    for rank in ranks:
+        works = []
+        for _ in range(layers):
+            rank.compute(compute)
+            if overlapped:
+                works.append(rank.start("all_reduce", size))
+        if not overlapped:
+            works = [rank.start("all_reduce", size) for _ in range(layers)]
+        for work in works:
+            rank.wait(work)
+    return ranks
+
+
+@given(n=st.integers(2, 9), layers=st.integers(1, 9), compute=st.integers(0, 40), size=st.integers(1, 999))
+def test_overlapped_all_reduces_take_between_the_longer_of_the_two_and_both(n, layers, compute, size):
+    on = cluster(n)
+    computing, communicating = layers * compute, layers * on.collective("all_reduce", range(n), size)
+    apart = replayed(on, data_parallel(n, layers, compute, size, overlapped=False)).seconds
+    overlapped = replayed(on, data_parallel(n, layers, compute, size, overlapped=True)).seconds
+    assert apart == pytest.approx(computing + communicating)
+    assert max(computing, communicating) * (1 - 1e-12) <= overlapped <= apart * (1 + 1e-12)
+
+
+@given(n=st.integers(2, 6), many=st.integers(1, 8), factor=st.sampled_from([2.0, 8.0, 0.5]))
+def test_a_cluster_that_is_slower_in_everything_is_slower_by_as_much(n, many, factor):
+    ranks = pipeline(n, many, gpipe_schedule)
+    on = cluster(n, between=Link(1.0, 16.0), per_node=2)
+    links = {
+        name: Link(link.latency * factor, link.bandwidth / factor)
+        for name, link in (("within", on.within), ("between", on.between))
+    }
+    slower = replace(on, flop_per_second=on.flop_per_second / factor, **links)
+    assert replayed(slower, ranks).seconds == pytest.approx(factor * replayed(on, ranks).seconds)
+
+
+# ——— what is made of it
+
+
+def test_a_program_is_what_stands_between_the_marks_of_its_run():
+    before = [Step(MULTIPLIES, 5), Step(PASSES, 0, "run 0 began"), Step(MULTIPLIES, 7)]
+    after = [Step(MULTIPLIES, 8), Step(PASSES, 0, "run 0 ended"), Step(MULTIPLIES, 9)]
+    trail = [Program(0, 0, tuple(before), 1), Program(0, 1, (Step(MULTIPLIES, 1),), 2), Program(0, 0, tuple(after), 3)]
+    assert [step.number for step in program_of(trail, 0).steps if step.kind == MULTIPLIES] == [7, 8]
+
+
+def test_steps_that_name_no_operation_are_passed_over():
+    (one,) = writers(1)
+    one.steps += [Step(ISSUES, 3), Step(AWAITS, 5), Step(MULTIPLIES, 2)]
+    assert replayed(cluster(1), [one]).seconds == 2.0
+
+
+def test_spans_say_what_each_rank_did_in_virtual_time():
+    first, second = writers(2)
+    first.mark("forward 3 began").compute(2).mark("forward 3 ended")
+    sent = first.start("send", 32, peer=1)
+    first.compute(5).wait(sent)
+    second.blocking("recv", 32, peer=0)
+    found = spans_of(replayed(cluster(2), [first, second]), {}, messages=True)
+    program = [(s.rank, s.kind, s.label, s.begin, s.end, s.micro_batch) for s in found if not s.background]
+    assert program == [
+        (0, COMPUTING, "forward 3", 0.0, 2.0, 3),
+        (0, COMPUTING, "", 2.0, 7.0, None),
+        (1, WAITING, "receive from rank 0 of 32 × uint8", 0.0, 2.0, None),
+        (1, COMMUNICATING, "receive from rank 0 of 32 × uint8", 2.0, 3.0, None),
+    ]
+    assert [(s.rank, s.begin, s.end) for s in found if s.background] == [(0, 2.0, 3.0)]
+
+
+def test_the_account_says_what_is_computing_waiting_and_hidden():
+    ranks = data_parallel(2, 2, 3, 64, overlapped=True)  # an all-reduce takes 2 s
+    found = account(replayed(cluster(2), ranks))
+    assert (found.whole, found.computing, found.waiting, found.communicating, found.exposed) == (
+        8.0,
+        6.0,
+        2.0,
+        4.0,
+        2.0,
+    )
+    assert "The step takes 8000 ms" in str(found) and "50 % of it beside computing" in str(found)
