@@ -16,6 +16,7 @@ class Scene:
     look: str
     options: dict = field(default_factory=dict)
     share: bool = True  # whether it says something which part of the time a rank computed
+    drawn: bool = True  # else only its time is told
 
 
 def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
@@ -141,4 +142,116 @@ INSTEAD = {
             "The same batch in micro-batches: stages work side by side, and wait only while the pipeline fills and empties.",
         ),
     ]
+}
+
+
+# ——— on a cluster that nobody has
+
+# Of the tensors in the run, which are small: a cluster's ``scale`` makes them large.
+SMALL = {"layers": 4, "width": 64, "once": True}
+STAGE_ROWS, SHARD_ROWS = 8, 32  # of a micro-batch, and of a rank's part of the batch
+ON_CLUSTERS = ("collectives", "data_parallel", "tensor_parallel", "pipeline_parallel")
+
+
+def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
+    """What is worth seeing of a part on a cluster; ``micro_batches``: twice as many as there are stages, if not said."""
+    if part == "pipeline_parallel":
+        return _pipelines(micro_batches or 2 * ranks)
+    return ELSEWHERE[part]
+
+
+def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
+    """What is worth seeing where the first scene of a part is not implemented yet."""
+    if part != "pipeline_parallel":
+        return []
+    many = micro_batches or 2 * ranks
+    options = SMALL | {"rows": STAGE_ROWS * many, "micro_batches": many}
+    title = f"pipeline_forward, pipeline_backward: {many} micro-batches"
+    look = "Stages work side by side, and wait while the pipeline fills and empties: here twice, forward and backward."
+    return [Scene(title, "pipeline_parallel.pipeline_forward", "passes", look, options)]
+
+
+def _pipelines(many: int) -> list[Scene]:
+    options = SMALL | {"rows": STAGE_ROWS * many}
+    function = "pipeline_parallel.run_schedule"
+    naive = options | {"schedule": None, "micro_batches": 1}
+    gpipe = options | {"schedule": "gpipe_schedule", "micro_batches": many}
+    return [
+        Scene("naive, one micro-batch", function, "pipeline", "", naive, drawn=False),
+        Scene(
+            f"GPipe, {many} micro-batches",
+            function,
+            "pipeline",
+            "The triangles are the bubble: with more stages they grow, with more micro-batches everything else does. What is "
+            "more than the theory's is what the messages cost.",
+            gpipe,
+        ),
+        Scene(
+            f"1F1B, {many} micro-batches",
+            function,
+            "pipeline",
+            "In theory the same bubble. A message sets off when both its ends have been issued: a stage that asks for the next one only "
+            "when it needs it waits while that is on its way, and here forward and backward take turns waiting for each other.",
+            gpipe | {"schedule": "one_forward_one_backward_schedule"},
+        ),
+    ]
+
+
+def _buckets(title: str, together: int, look: str) -> Scene:
+    options = SMALL | {"layers": 8, "rows": SHARD_ROWS, "together": together}
+    return Scene(f"GradientBuckets, {title}", "data_parallel.GradientBuckets", "buckets", look, options)
+
+
+def _reduction(title: str, function: str, look: str) -> Scene:
+    options = {"late": False, "elements": SMALL["width"] ** 2, "once": True}
+    return Scene(title, f"collectives.{function}", "reduction", look, options, share=False)
+
+
+ELSEWHERE = {
+    "collectives": [
+        _reduction(
+            "all_reduce",
+            "all_reduce",
+            "One collective, which the model knows as a ring: 2(n−1)(α + S/(nβ)), with its slowest link.",
+        ),
+        _reduction(
+            "ring_all_reduce",
+            "ring_all_reduce",
+            "The same ring, from your own sends. Where all links are equal it takes exactly as long; else its slowest link sets "
+            "the pace for all, and the ranks on fast links wait.",
+        ),
+    ],
+    "data_parallel": [
+        Scene(
+            "data_parallel_step",
+            "data_parallel.data_parallel_step",
+            "data_parallel",
+            "What is averaged after the backward pass comes on top of it.",
+            SMALL | {"layers": 8, "rows": SHARD_ROWS},
+        ),
+        _buckets(
+            "a bucket for each layer",
+            1,
+            "The all-reduces hide behind the backward pass, as long as they take less time than it does. The last one cannot: "
+            "nothing is left to compute.",
+        ),
+        _buckets("a bucket for four layers", 4, "Fewer latencies, a later start, and a longer last bucket."),
+        _buckets("one bucket for all", 8, "One all-reduce, which cannot begin before the backward pass has ended."),
+    ],
+    "tensor_parallel": [
+        Scene(
+            "tensor_parallel_forward and tensor_parallel_backward, cut by columns",
+            "tensor_parallel.tensor_parallel_forward",
+            "columns",
+            "A communication after every layer. With more ranks there is less to compute on each, and not less to send.",
+            SMALL | {"rows": SHARD_ROWS},
+        ),
+        Scene(
+            "megatron_pair, the same layers in pairs",
+            "tensor_parallel.megatron_pair",
+            "pairs",
+            "Half as many communications. As soon as the ring leaves a node, all of its steps take as long as the slow link's.",
+            SMALL | {"rows": SHARD_ROWS},
+        ),
+    ],
 }

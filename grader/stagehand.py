@@ -1,10 +1,11 @@
 """Plays the scenes of a timeline, and makes pictures of them: who did what when, what was communicated, what went wrong."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from grader.evidence.diagnosis import trouble
+from grader.evidence.fates import these
 from grader.evidence.spans import COMPUTING, Span, on_core, spans
 from grader.evidence.trail import Mark, Operation
 from grader.playbill import Scene
@@ -14,6 +15,8 @@ from grader.worlds import container
 from grader.worlds.report import Call, Raised, Returned, WorldReport
 from grader.worlds.server_process import WorldsUnavailable
 from grader.worlds.world import Limits, World
+
+NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Scenery:
     missing: str = ""
     diagnosis: str = ""
     disturbed: bool = False  # whether ranks had to wait for a core
+    seconds: float | None = None  # that it takes on a modelled cluster
 
 
 class Stagehand:
@@ -47,27 +51,13 @@ class Stagehand:
             if reached and _is_ours(reached[-1]):
                 rank.outcomes.setdefault(0, Returned(None, [], {}))
             rank.trail = [event for event in rank.trail if not (_is_ours(event))]
-        found = trouble(report, 0)
-        counted = _communications(drawn)
-        picture = Picture(scene.title, drawn, _shares(drawn) if scene.share else (), (scene.look, *counted))
-        if found and not found.implemented:
-            return Scenery(scene, None, missing=found.headline)
-        if found:
-            communicated = any(span.operation for span in drawn)  # else there is nothing to see
-            diagnosis = str(found).replace(f"{report.stage}/", "")
-            return Scenery(
-                scene,
-                replace(picture, below=counted) if communicated else None,
-                diagnosis=diagnosis,
-                disturbed=disturbed,
-            )
+        picture = picture_of(scene, drawn, _communications(drawn))
+        if troubled := troubled_scenery(scene, picture, report):
+            return replace(troubled, disturbed=disturbed)
         if scene.driver == "pipeline":
             picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
-            if not any(map(_is_pass, drawn)):
-                sentence = (
-                    "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
-                )
-                picture = replace(picture, below=(*picture.below, sentence))
+            if not any(map(is_pass, drawn)):
+                picture = replace(picture, below=(*picture.below, NO_PASS))
         return Scenery(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> Scenery:
@@ -81,11 +71,7 @@ class Stagehand:
     def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
         """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
         stages = [
-            [
-                (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
-                for s in drawn
-                if s.rank == rank and _is_pass(s)
-            ]
+            [(s.label.partition(" ")[0], s.micro_batch, s.begin, s.end) for s in drawn if s.rank == rank and is_pass(s)]
             for rank in range(self.ranks)
         ]
         calls = [
@@ -102,12 +88,30 @@ class Stagehand:
         return f"bubble {shown[0]} measured, {shown[1]} in theory"
 
 
+def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
+    """Return the drawing of a scene that came to its end."""
+    below = [line for line in (scene.look, *communications) if line]
+    return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
+
+
+def troubled_scenery(scene: Scene, picture: Picture, report: WorldReport) -> Scenery | None:
+    """Return a scene that did not come to its end, with the diagnosis; None where it did."""
+    found = trouble(report, 0)
+    if found and not found.implemented:
+        return Scenery(scene, None, missing=found.headline)
+    if found:
+        communicated = any(span.operation for span in picture.spans)  # else there is nothing to see
+        counted = replace(picture, below=[line for line in picture.below if line != scene.look])
+        return Scenery(scene, counted if communicated else None, diagnosis=str(found).replace(f"{report.stage}/", ""))
+    return None
+
+
 def _is_ours(event: object) -> bool:
     """Whether this is the barrier before a run: see ``worlds/scenes.py``."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
-def _is_pass(span: Span) -> bool:
+def is_pass(span: Span) -> bool:
     return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
 
 
@@ -127,24 +131,36 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 def _communications(drawn: Sequence[Span]) -> list[str]:
     """How many communications each rank started, and of how many bytes."""
     started = {(o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
-    said: dict[int, str] = {}
-    for rank in sorted({span.rank for span in drawn}):
-        own = [operation for operation in started.values() if operation.rank == rank]
-        many, sizes = Counter(o.name for o in own), Counter()
-        for operation in own:
-            sizes[operation.name] += operation.bytes
-        parts = [
-            f"{many[name]} × {name}" + f" ({sizes[name] / (1 << 20):.3g} MiB)" * (sizes[name] > 0)
-            for name in sorted(many)
-        ]
-        said[rank] = ", ".join(parts) or "none"
-    if len(set(said.values())) == 1:
-        return [f"Communications of each rank: {said[min(said)]}."]
-    return (
-        ["Communications of " + "; of ".join(f"rank {rank} {text}" for rank, text in said.items()) + "."]
-        if said
-        else []
-    )
+    return counted(started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes)
+
+
+def counted(started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]) -> list[str]:
+    """Say how many operations each rank started, and of how many bytes."""
+    own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
+    for operation in started:
+        own[operation.rank].append(operation)
+    said: dict[str, list[int]] = {}
+    for rank, operations in own.items():
+        many, sizes = Counter(), Counter()
+        for operation in operations:
+            many[operation.name] += 1
+            sizes[operation.name] += size(operation)
+        parts = [f"{many[name]} × {name}" + f" ({_bytes(sizes[name])})" * (sizes[name] > 0) for name in sorted(many)]
+        said.setdefault(", ".join(parts) or "none", []).append(rank)
+    if len(said) == 1:
+        return [f"Communications of each rank: {next(iter(said))}."]
+    parts = [f"of {_named(ranks)} {text}" for text, ranks in said.items()]
+    return [f"Communications {'; '.join(parts)}."] if said else []
+
+
+def _bytes(size: float) -> str:
+    return f"{size / (1 << 20):.3g} MiB" if size < 1 << 30 else f"{size / (1 << 30):.3g} GiB"
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return these(ranks)
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:

@@ -1,5 +1,6 @@
 """Draw a run of your own code, ranks over time:  python -m grader.timeline [PART] [--submission handout] [--ranks N] [--into .]
 
+With ``--cluster FILE`` the time is that of a modelled cluster, which the file describes: see handout/clusters.
 Prints the drawing, and writes timeline.svg and timeline.json (a trace for https://ui.perfetto.dev). Exits with 0 when all that is
 drawn came to its end, with 1 when something did not or nothing is written yet, and with 2 and a sentence when it cannot draw.
 """
@@ -12,13 +13,17 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 from rich.text import Text
 
 from grader.assignment import PARTS
+from grader.evidence.cluster import MOST_RANKS as LARGEST
+from grader.evidence.cluster import BadCluster, Cluster, read
 from grader.intake.stage import NotThere
-from grader.playbill import INSTEAD, SCENES
+from grader.modelled import Model, steps_of
+from grader.playbill import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.reports import chart, drawing
 from grader.grading import GradingRun
 from grader.reports.trace import trace
@@ -30,6 +35,7 @@ from grader.worlds.server_process import WorldsUnavailable
 
 OUTPUTS = "timeline.svg", "timeline.json"
 MOST_RANKS = 16
+MOST_MICRO_BATCHES = 512
 RUNS = 8  # as in worlds/scenes.py, which the judge does not import
 BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
 
@@ -43,17 +49,38 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("part", nargs="?", default="pipeline_parallel", help=", ".join(PARTS))
     parser.add_argument("--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)")
     parser.add_argument("--ranks", metavar="N", help=f"2 to {MOST_RANKS} (as many as there are cores, 2 to 4)")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: be timed there, on 2 to 64 ranks")
+    parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (twice as many as stages)")
     parser.add_argument(
         "--into", type=Path, default=Path("."), metavar="FOLDER", help="where to write the two files (.)"
     )
     return parser.parse_args()
 
 
-def _ranks(asked: str | None) -> int:
+def _ranks(asked: str | None, most: int = MOST_RANKS) -> int:
     if asked is None:
         return min(max(container.cores(), 2), 4)
-    if not asked.isdecimal() or not 2 <= int(asked) <= MOST_RANKS:
-        raise CannotDraw(f"a timeline has 2 to {MOST_RANKS} ranks, not {asked}")
+    if not (asked.isascii() and asked.isdecimal()) or not 2 <= int(asked[:9]) <= most:
+        raise CannotDraw(f"a timeline has 2 to {most} ranks, not {asked}")
+    return int(asked)
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    """Return the cluster that is asked for, of as many ranks as are asked for."""
+    if arguments.part not in ON_CLUSTERS:
+        raise CannotDraw(f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)} it can")
+    cluster = read(arguments.cluster)
+    return cluster if arguments.ranks is None else replace(cluster, ranks=_ranks(arguments.ranks, LARGEST))
+
+
+def _micro_batches(arguments: argparse.Namespace) -> int | None:
+    asked = arguments.micro_batches
+    if asked is None:
+        return None
+    if arguments.cluster is None or arguments.part != "pipeline_parallel":
+        raise CannotDraw("micro-batches can be chosen for pipeline_parallel on a cluster")
+    if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MOST_MICRO_BATCHES:
+        raise CannotDraw(f"a pipeline has 1 to {MOST_MICRO_BATCHES} micro-batches, not {asked}")
     return int(asked)
 
 
@@ -82,7 +109,9 @@ def _notes(ranks: int) -> list[str]:
 
 def draw(arguments: argparse.Namespace) -> int:
     arguments.part = part_named(arguments.part)
-    ranks, into = _ranks(arguments.ranks), arguments.into
+    into, micro_batches = arguments.into, _micro_batches(arguments)
+    cluster = _cluster(arguments) if arguments.cluster else None
+    ranks = cluster.ranks if cluster else _ranks(arguments.ranks)
     there = next(folder for folder in (into, *into.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise CannotDraw(f"{into} is not a folder that can be written to")
@@ -93,6 +122,8 @@ def draw(arguments: argparse.Namespace) -> int:
     try:
         if reason := run.staged.absent.get(arguments.part):
             raise CannotDraw(reason)
+        if cluster:
+            return _draw_modelled(Model(run, cluster), arguments.part, micro_batches, into)
         stagehand = Stagehand(run, ranks)
         notes = _notes(ranks)
         crowded = (
@@ -107,9 +138,18 @@ def draw(arguments: argparse.Namespace) -> int:
     return _show(played, above, notes, into)
 
 
+def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Path) -> int:
+    began, cluster = monotonic(), model.cluster
+    played = [model.play(scene) for scene in scenes_on(part, cluster.ranks, micro_batches)]
+    if played[0].missing:
+        played += [model.play(scene) for scene in instead_on(part, cluster.ranks, micro_batches)]
+    here = f"The programs ran here, in {monotonic() - began:.1f} s; no time above depends on that, nor on this machine."
+    return _show(played, [], [*steps_of(played), *cluster.assumptions(), here], into)
+
+
 def _show(played: list[Scenery], above: list[str], notes: list[str], into: Path) -> int:
     console = Console(highlight=False)
-    shown = [scenery for scenery in played if scenery.picture]
+    shown = [scenery for scenery in played if scenery.picture and (scenery.scene.drawn or scenery.diagnosis)]
     sentences = [scenery.missing or scenery.diagnosis for scenery in played if not scenery.picture]
     for sentence in dict.fromkeys(sentences):
         _say(console, sentence)
@@ -152,7 +192,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # clean up
     try:
         return draw(_arguments())
-    except (CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:
+    except (BadCluster, CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:
         sentence = str(error)
     except KeyboardInterrupt:
         sentence = "interrupted"

@@ -30,38 +30,75 @@ STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     "stuck": TEXT["bad"].terminal,
 }
 LEFT = 9  # columns for the name of a rank
+FEW = 4  # ranks, of which each has a lane of its own, even if it is like the others'
+MOST_LANES = 16  # in a drawing
 
 
 def text(pictures: Sequence[Picture], width: int) -> list[Text]:
     """Drawings of ``width`` columns each, on the same scale of time."""
+    room, until = _room(pictures, width), horizon(pictures)
+    return [_drawn(picture, width, room, until, _are_legible(pictures, width)) for picture in pictures]
+
+
+def _room(pictures: Sequence[Picture], width: int) -> int:
+    """The columns of a lane."""
     beside = max((len(note) for picture in pictures for note in picture.beside), default=-1) + 1
-    room = max(width - LEFT - 1 - beside, 16)
-    return [_drawn(picture, width, room, horizon(pictures)) for picture in pictures]
+    return max(width - LEFT - 1 - beside, 16)
 
 
-def _drawn(picture: Picture, width: int, room: int, until: float) -> Text:
+def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
+    """Whether most passes are wide enough for their numbers."""
+    column = horizon(pictures) / _room(pictures, width)
+    passes = sorted(s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s))
+    return not passes or passes[len(passes) // 2] > 0.75 * column
+
+
+def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool) -> Text:
     lines = [Text(picture.title, "bold")] if picture.title else []
+    lanes: list[tuple[list[int], list[Text]]] = []  # the ranks that are drawn alike, one after the other
     for index, rank in enumerate(picture.ranks):
         own = [span for span in picture.spans if span.rank == rank]
-        program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
-        background = [s for s in own if s.background and s.kind != TIMED]
-        stuck = [s for s in program if s.end is None]
-        edge = Text(">", STYLES["stuck"]) if stuck else Text("|")
         note = picture.beside[index] if index < len(picture.beside) else ""
-        lines.append(
-            Text.assemble(
-                f"rank {rank}".ljust(LEFT - 1), "|", _row(program, room, until), edge, f" {note}" * bool(note)
-            )
+        drawn = _lane(own, note, width, room, until, numbered)
+        alike = (
+            lanes
+            and len(picture.ranks) > FEW
+            and [line.plain for line in drawn] == [line.plain for line in lanes[-1][1]]
         )
-        if timed:
-            lines.append(Text.assemble(" " * LEFT, _watched(timed, room, until)))
-        if background:
-            lines.append(Text.assemble(" " * LEFT, _under_way(background, room, until)))
-        lines += [
-            Text(f"{'':{LEFT}}{line}", "red") for s in stuck if s.kind == WAITING for line in _cut(s, width - LEFT)
-        ]
+        if alike:
+            lanes[-1][0].append(rank)
+        else:
+            lanes.append(([rank], drawn))
+    shown = _chosen(lanes)
+    for ranks, (first, *more) in shown:
+        name = f"rank {ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
+        lines += [Text.assemble(name.ljust(LEFT - 1), first), *more]
     lines.append(_scale(room, until))
+    if len(shown) < len(lanes):
+        lines.append(Text(f"({len(shown)} of {len(picture.ranks)} ranks; timeline.svg has all.)", "dim"))
     return Text("\n").join(lines)
+
+
+def _chosen(lanes: list) -> list:
+    """Those that a text has room for, first and last among them."""
+    if len(lanes) <= MOST_LANES:
+        return lanes
+    return [lanes[round(row * (len(lanes) - 1) / (MOST_LANES - 1))] for row in range(MOST_LANES)]
+
+
+def _lane(own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool) -> list[Text]:
+    """What one rank did: its program, with what stands beside that, and below it what else there is."""
+    program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
+    background = [s for s in own if s.background and s.kind != TIMED]
+    stuck = [s for s in program if s.end is None]
+    edge = Text(">", STYLES["stuck"]) if stuck else Text("|")
+    lines = [Text.assemble("|", _row(program, room, until, numbered), edge, f" {note}" * bool(note))]
+    if timed:
+        lines.append(Text.assemble(" " * LEFT, _watched(timed, room, until)))
+    if background:
+        lines.append(Text.assemble(" " * LEFT, _under_way(background, room, until)))
+    waits = [line for s in stuck if s.kind == WAITING for line in _cut(s, width - LEFT)]
+    return lines + [Text(f"{'':{LEFT}}{line}", "red") for line in waits]
 
 
 def _cut(span: Span, width: int) -> list[str]:
@@ -77,11 +114,11 @@ def _cells(span: Span, room: int, until: float) -> range:
     return range(first, max(round(end / until * room), first + (end > begin)))
 
 
-def _row(spans: Sequence[Span], room: int, until: float) -> Text:
+def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text:
     """A column shows what took the most of it."""
     share: list[dict[tuple[str, str], float]] = [{} for _ in range(room)]
     for span in spans:
-        key = sign(span), "stuck" if span.end is None else work(span)
+        key = sign(span, numbered), "stuck" if span.end is None else work(span)
         begin, end = (
             max(span.begin, 0.0) * room / until,
             min(until if span.end is None else span.end, until) * room / until,
@@ -97,8 +134,12 @@ def _row(spans: Sequence[Span], room: int, until: float) -> Text:
     return row
 
 
-def sign(span: Span) -> str:
-    if span.micro_batch is None or work(span) not in PASSES:
+def _has_number(span: Span) -> bool:
+    return span.micro_batch is not None and work(span) in PASSES
+
+
+def sign(span: Span, numbered: bool = True) -> str:
+    if not (numbered and _has_number(span)):
         return SIGNS[work(span)]
     return str(span.micro_batch % 10) if work(span) == "forward" else chr(ord("a") + span.micro_batch % 26)
 
@@ -137,7 +178,7 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
     """What the signs mean that occur; a line ends between two of them."""
     spans = [span for picture in pictures for span in picture.spans]
     there = {work(span) for span in spans if not span.background or span.kind == TIMED}
-    numbered = {work(span) for span in spans if span.micro_batch is not None}
+    numbered = {work(span) for span in spans if _has_number(span)} if _are_legible(pictures, width) else set()
     parts = []
     for kind in LEGEND:
         if kind in there:

@@ -21,19 +21,25 @@ LANE, THIN, MOST_THIN, GAP = (
     4,
     10,
 )  # heights: of a rank's program, of a communication under way beside it (at most four)
-MOST_SPANS = 4000  # in a drawing
+MOST_SPANS = 4000  # in a drawing that is not compact
+MANY = 16  # ranks: the lanes of more are low
+LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward"
 LATE, BARRIER = "late", "barrier"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences under the drawing."""
+    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences under the drawing.
+
+    ``compact``: there are so many spans that those of a lane and a colour become one element, which says nothing of each.
+    """
 
     title: str
     spans: Sequence[Span]
     beside: Sequence[str] = ()
     below: Sequence[str] = ()
+    compact: bool = False
 
     @property
     def ranks(self) -> list[int]:
@@ -84,15 +90,22 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
     if picture.title:
         parts.append(_text(4, top + 13, picture.title, "bold", 14))
         top += 24
-    shown, left_out = list(picture.spans[:MOST_SPANS]), len(picture.spans) - MOST_SPANS
+    shown = list(picture.spans if picture.compact else picture.spans[:MOST_SPANS])
+    left_out = len(picture.spans) - len(shown)
+    lane, gap, size = (LANE, GAP, 12) if len(picture.ranks) <= MANY else (LOW_LANE, LOW_GAP, 9)
     axis = top
     for index, rank in enumerate(picture.ranks):
         own = [span for span in shown if span.rank == rank]
-        parts.append(_text(4, top + LANE / 2 + 4, f"rank {rank}"))
+        parts.append(_text(4, top + lane / 2 + size / 3, f"rank {rank}", size=size))
         if index < len(picture.beside):
-            parts.append(_text(WIDTH - RIGHT + 8, top + LANE / 2 + 4, picture.beside[index], size=11))
-        parts += [_bar(s, top, LANE, scale, until) for s in own if not s.background]
-        top += LANE
+            parts.append(_text(WIDTH - RIGHT + 8, top + lane / 2 + size / 3, picture.beside[index], size=min(size, 11)))
+        program = [span for span in own if not span.background]
+        parts += (
+            _compact(program, top, lane, scale, until)
+            if picture.compact
+            else [_bar(s, top, lane, scale, until) for s in program]
+        )
+        top += lane
         below = rows([span for span in own if span.kind == TIMED], 1)
         below += rows([span for span in own if span.background and span.kind != TIMED], MOST_THIN)
         for row in below:
@@ -102,8 +115,8 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
             if span.end is None and not span.background and span.kind == WAITING:
                 parts.append(_text(LEFT, top + 13, standing(span), "stuck", 11))
                 top += 16
-        top += GAP
-    parts = _axis(axis, top - GAP + 4, scale, until) + parts
+        top += gap
+    parts = _axis(axis, top - gap + 4, scale, until) + parts
     top += 18
     sentences = [*picture.below] + ([f"({left_out} more spans are not drawn.)"] if left_out > 0 else [])
     for line in (line for sentence in sentences for line in _wrapped(sentence)):
@@ -148,9 +161,34 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
         if not span.background:
             x, y = WIDTH - RIGHT, top + height / 2
             rect += f'<path d="M {x + 2} {y - 6} l 8 6 l -8 6 z" {_painted("stuck")}/>'
-    if span.micro_batch is not None and span.kind == COMPUTING and width > 7 * len(str(span.micro_batch)) + 2:
+    if (
+        height > LOW_LANE
+        and span.micro_batch is not None
+        and span.kind == COMPUTING
+        and width > 7 * len(str(span.micro_batch)) + 2
+    ):
         rect += _text(left + width / 2, top + height / 2 + 4, str(span.micro_batch), "on", 11, middle=True)
     return f"<g><title>{escape(described(span))}</title>{rect}</g>"
+
+
+def _compact(spans: Sequence[Span], top: float, height: float, scale: float, until: float) -> list[str]:
+    """A lane as one line for each colour, over one that stands for waiting. What stands still has a bar of its own."""
+    ended = [span for span in spans if span.end is not None]
+    parts = [_bar(span, top, height, scale, until) for span in spans if span.end is None]
+    if ended:
+        left, right = LEFT + ended[0].begin * scale, LEFT + ended[-1].end * scale
+        parts.append(
+            f'<rect x="{left:.1f}" y="{top:g}" width="{right - left:.1f}" height="{height:g}" {_painted("idle")}/>'
+        )
+    pieces: dict[str, list[str]] = {}
+    for span in ended:
+        if work(span) != WAITING:
+            begin, wide = LEFT + span.begin * scale, (span.end - span.begin) * scale
+            pieces.setdefault(work(span), []).append(f"M{begin:.2f} {top + height / 2:g}h{wide:.2f}")
+    for kind, moves in pieces.items():
+        colour = paint(kind)["fill"]
+        parts.append(f'<path d="{"".join(moves)}" fill="none" stroke="{colour}" stroke-width="{height:g}"/>')
+    return parts
 
 
 def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:

@@ -248,12 +248,16 @@ def test_a_disturbed_scene_is_played_once_more(disturbed, plays, kept):
     assert play.call_count == plays
 
 
+def _parsed(part: str, **more) -> argparse.Namespace:
+    return argparse.Namespace(**{"part": part, "cluster": None, "micro_batches": None} | more)
+
+
 @pytest.mark.parametrize("load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")])
 def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr("os.getloadavg", lambda: (load,) * 3)
     monkeypatch.setattr(Stagehand, "play", lambda self, scene: Scenery(scene, Picture("", [])))
     monkeypatch.setenv("COLUMNS", "200")
-    assert draw(argparse.Namespace(part="benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
+    assert draw(_parsed("benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
     assert capsys.readouterr().out.startswith(first)
     assert (BUSY in (tmp_path / "timeline.svg").read_text()) == (first == BUSY)
 
@@ -261,7 +265,7 @@ def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, c
 def test_every_run_says_how_long_its_rank_was_on_a_core():
     marks: list[str] = []
     with mock.patch("torch.distributed.barrier"):
-        scenes._drawn(lambda: None, marks.append)
+        scenes._drawn(lambda: None, marks.append, {})
     for number in range(RUNS):
         began, on, ended = marks[3 * number :][:3]
         assert (began, ended) == (f"run {number} began", f"run {number} ended") and ON_CORE.fullmatch(on)

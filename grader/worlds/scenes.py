@@ -16,12 +16,20 @@ import torch.distributed as dist
 Mark = Callable[[str], None]
 RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, where one is
+# What a scene's options may say otherwise, by these names in small letters.
+ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
-LAYERS = 4  # of a pipeline's stage: so many that computing takes far longer than a message
+LAYERS = 4  # of a pipeline's stage as well: so many that computing takes far longer than a message
 
 
-def _drawn(run: Callable[[], Any], mark: Mark) -> None:
-    """Once for nothing: the first run of anything is slow. Then some more, before each of which all ranks meet."""
+def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
+    """Once for nothing: the first run of anything is slow. Then some more, before each of which all ranks meet.
+
+    With the option ``once`` a single run, for a cluster on which nothing depends on this machine's speed.
+    """
+    if options.get("once"):
+        with _piece("run 0", mark):
+            return run()
     run()
     for number in range(RUNS):
         dist.barrier()
@@ -38,14 +46,19 @@ def _piece(name: str, mark: Mark) -> Iterator[None]:
     mark(f"{name} ended")
 
 
+def _sizes(options: dict) -> tuple[int, int, int]:
+    """Return layers, rows and width."""
+    return options.get("layers", LAYERS), options.get("rows", ROWS), options.get("width", WIDTH)
+
+
 def _random(*shape: int) -> torch.Tensor:
     """The same on every rank."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """An all-reduce of 4 MiB. ``late``: whether the last rank comes to it later than the others."""
-    tensor, last = torch.ones(1 << 20), dist.get_rank() == dist.get_world_size() - 1
+    """An all-reduce. ``late``: whether the last rank comes to it later than the others."""
+    tensor, last = torch.ones(kwargs.get("elements", ELEMENTS)), dist.get_rank() == dist.get_world_size() - 1
 
     def run() -> None:
         if kwargs["late"] and last:
@@ -53,24 +66,24 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
                 time.sleep(LATE)
         function(tensor)
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """An all-reduce of 4 MiB beside ten products of matrices."""
-    tensor, matrix = torch.ones(1 << 20), _random(512, 512)
+    """An all-reduce beside ten products of matrices."""
+    tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(*2 * (kwargs.get("width", 512),))
 
     def compute() -> None:
         with _piece("compute", mark):
             for _ in range(10):
                 torch.mm(matrix, matrix)
 
-    _drawn(lambda: function(tensor, compute), mark)
+    _drawn(lambda: function(tensor, compute), mark, kwargs)
 
 
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier. Marks when its watch runs."""
-    tensor, last = torch.ones(1 << 20), dist.get_rank() == dist.get_world_size() - 1
+    tensor, last = torch.ones(kwargs.get("elements", ELEMENTS)), dist.get_rank() == dist.get_world_size() - 1
 
     def barrier() -> None:
         if last:
@@ -88,14 +101,15 @@ def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> Non
 
         function(lambda: dist.all_reduce(tensor), 1, 4, clock=clock, barrier=barrier)
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """``data_parallel_step``: four layers, this rank's rows."""
     from handout import mlp
 
-    weights, shard = mlp.init_weights(4, WIDTH), _random(ROWS, WIDTH)
+    layers, rows, width = _sizes(kwargs)
+    weights, shard = mlp.init_weights(layers, width), _random(rows, width)
     passes = {
         "forward": [(mlp, "layer_forward"), (mlp, "forward"), (mlp, "loss")],
         "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
@@ -106,7 +120,7 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
             for owner, attribute in places:
                 told = _told(getattr(owner, attribute), name, mark)
                 stack.enter_context(mock.patch.object(owner, attribute, told))
-        _drawn(lambda: function(weights, shard), mark)
+        _drawn(lambda: function(weights, shard), mark, kwargs)
 
 
 def _told(function: Callable, name: str, mark: Mark) -> Callable:
@@ -120,11 +134,12 @@ def _told(function: Callable, name: str, mark: Mark) -> Callable:
 
 
 def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """The same step with ``GradientBuckets``: a bucket for each layer."""
+    """The same step with ``GradientBuckets``: a bucket for each layer, or for so many of them as ``together`` says."""
     from handout import mlp
 
-    weights, shard = [w.requires_grad_() for w in mlp.init_weights(4, WIDTH)], _random(ROWS, WIDTH)
-    averaged = function(weights, weights[0].nbytes)
+    layers, rows, width = _sizes(kwargs)
+    weights, shard = [w.requires_grad_() for w in mlp.init_weights(layers, width)], _random(rows, width)
+    averaged = function(weights, kwargs.get("together", 1) * weights[0].nbytes)
 
     def run() -> None:
         for weight in weights:
@@ -135,17 +150,18 @@ def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
             loss.backward()
         averaged.wait()
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``tensor_parallel_forward`` and ``tensor_parallel_backward``: four layers, cut by columns."""
+    """``tensor_parallel_forward`` and ``tensor_parallel_backward``: layers cut by columns."""
     from handout import mlp, tensor_parallel
 
     rank, size = dist.get_rank(), dist.get_world_size()
-    width = WIDTH - WIDTH % size
-    mine = [weight.tensor_split(size, 1)[rank].contiguous() for weight in mlp.init_weights(4, width)]
-    x = _random(ROWS, width)
+    layers, rows, width = _sizes(kwargs)
+    width -= width % size
+    mine = [weight.tensor_split(size, 1)[rank].contiguous() for weight in mlp.init_weights(layers, width)]
+    x = _random(rows, width)
 
     def run() -> None:
         with _piece("forward", mark):
@@ -153,17 +169,19 @@ def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
         with _piece("backward", mark):
             tensor_parallel.tensor_parallel_backward(mine, saved, mlp.loss_backward(y))
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``megatron_pair``: the same four layers as two pairs, forward and backward."""
+    """``megatron_pair``: the same layers in pairs, forward and backward."""
     from handout import mlp
 
     rank, size = dist.get_rank(), dist.get_world_size()
-    width = WIDTH - WIDTH % size
-    parts = [w.tensor_split(size, 1 - i % 2)[rank].contiguous() for i, w in enumerate(mlp.init_weights(4, width))]
-    mine, x = [part.requires_grad_() for part in parts], _random(ROWS, width).requires_grad_()
+    layers, rows, width = _sizes(kwargs)
+    width -= width % size
+    whole = mlp.init_weights(layers, width)
+    parts = [w.tensor_split(size, 1 - i % 2)[rank].contiguous() for i, w in enumerate(whole)]
+    mine, x = [part.requires_grad_() for part in parts], _random(rows, width).requires_grad_()
 
     def run() -> None:
         y = x
@@ -173,7 +191,7 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
         with _piece("backward", mark):
             mlp.loss(y).backward()
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
@@ -191,25 +209,27 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     actions = [("forward", 0), ("backward", 0)]
     if kwargs["schedule"]:
         actions = getattr(pipeline_parallel, kwargs["schedule"])(stage, size, count)
-    weights = mlp.init_weights(LAYERS, WIDTH)
-    x = _random(kwargs["rows"], WIDTH) if stage == 0 else None
-    _drawn(lambda: function(actions, weights, x, kwargs["rows"], count, Marked()), mark)
+    layers, rows, width = _sizes(kwargs)
+    weights = mlp.init_weights(layers, width)
+    x = _random(rows, width) if stage == 0 else None
+    _drawn(lambda: function(actions, weights, x, rows, count, Marked()), mark, kwargs)
 
 
 def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """``pipeline_forward``, then ``pipeline_backward``, with a few layers on every stage."""
     from handout import mlp, pipeline_parallel
 
-    weights = mlp.init_weights(LAYERS, WIDTH)
-    x = _random(kwargs["rows"], WIDTH) if dist.get_rank() == 0 else None
+    layers, rows, width = _sizes(kwargs)
+    weights = mlp.init_weights(layers, width)
+    x = _random(rows, width) if dist.get_rank() == 0 else None
 
     def run() -> None:
         with _piece("forward", mark):
-            y, saved = function(weights, x, kwargs["rows"], kwargs["micro_batches"])
+            y, saved = function(weights, x, rows, kwargs["micro_batches"])
         with _piece("backward", mark):
             pipeline_parallel.pipeline_backward(weights, saved, y)
 
-    _drawn(run, mark)
+    _drawn(run, mark, kwargs)
 
 
 SCENES = {
