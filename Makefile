@@ -19,7 +19,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS MAX_BYTES INTO PROOF LOAD FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO PROOF LOAD FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 BLACK := $(PY) -m black --line-length 120
@@ -61,8 +61,10 @@ grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, RE
 report: $(READY)  ## grade handout/ with the checks that are here, into report.html; IMPL=solutions grades those
 	@$(PY) -m grader --report="$${REPORT:-report.html}" $(OPTIONS) -- "$${IMPL:-handout}" || $(SAID)
 
-timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>
+# CLUSTER=handout/clusters/h100.ini times the run on that cluster, which nobody has; MICRO_BATCHES=64 for a pipeline there.
+timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>, CLUSTER=<file>
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
+	  $(if $(CLUSTER),--cluster="$$CLUSTER") $(if $(MICRO_BATCHES),--micro-batches="$$MICRO_BATCHES") \
 	  -- "$${PART:-pipeline_parallel}" || $(SAID)
 
 bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions, RANKS=4, MAX_BYTES=1GiB

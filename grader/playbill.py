@@ -154,9 +154,9 @@ ON_CLUSTERS = ("collectives", "data_parallel", "tensor_parallel", "pipeline_para
 
 
 def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """What is worth seeing of a part on a cluster; ``micro_batches``: twice as many as there are stages, if not said."""
+    """What is worth seeing of a part on a cluster; ``micro_batches``: as many as there are stages, if not said."""
     if part == "pipeline_parallel":
-        return _pipelines(micro_batches or 2 * ranks)
+        return _pipelines(micro_batches or ranks)
     return ELSEWHERE[part]
 
 
@@ -164,7 +164,7 @@ def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
     """What is worth seeing where the first scene of a part is not implemented yet."""
     if part != "pipeline_parallel":
         return []
-    many = micro_batches or 2 * ranks
+    many = micro_batches or ranks
     options = SMALL | {"rows": STAGE_ROWS * many, "micro_batches": many}
     title = f"pipeline_forward, pipeline_backward: {many} micro-batches"
     look = "Stages work side by side, and wait while the pipeline fills and empties: here twice, forward and backward."

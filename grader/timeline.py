@@ -50,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)")
     parser.add_argument("--ranks", metavar="N", help=f"2 to {MOST_RANKS} (as many as there are cores, 2 to 4)")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: be timed there, on 2 to 64 ranks")
-    parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (twice as many as stages)")
+    parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)")
     parser.add_argument(
         "--into", type=Path, default=Path("."), metavar="FOLDER", help="where to write the two files (.)"
     )

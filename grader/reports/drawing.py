@@ -22,7 +22,7 @@ LANE, THIN, MOST_THIN, GAP = (
     10,
 )  # heights: of a rank's program, of a communication under way beside it (at most four)
 MOST_SPANS = 4000  # in a drawing that is not compact
-MANY = 16  # ranks: the lanes of more are low
+MANY = 16  # lanes: more are low. Of more ranks, those that did the same share a lane
 LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward"
 LATE, BARRIER = "late", "barrier"
@@ -92,11 +92,11 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
         top += 24
     shown = list(picture.spans if picture.compact else picture.spans[:MOST_SPANS])
     left_out = len(picture.spans) - len(shown)
-    lane, gap, size = (LANE, GAP, 12) if len(picture.ranks) <= MANY else (LOW_LANE, LOW_GAP, 9)
+    lanes = _lanes(shown, picture.ranks)
+    lane, gap, size = (LANE, GAP, 12) if len(lanes) <= MANY else (LOW_LANE, LOW_GAP, 9)
     axis = top
-    for index, rank in enumerate(picture.ranks):
-        own = [span for span in shown if span.rank == rank]
-        parts.append(_text(4, top + lane / 2 + size / 3, f"rank {rank}", size=size))
+    for name, index, own in lanes:
+        parts.append(_text(4, top + lane / 2 + size / 3, name, size=size))
         if index < len(picture.beside):
             parts.append(_text(WIDTH - RIGHT + 8, top + lane / 2 + size / 3, picture.beside[index], size=min(size, 11)))
         program = [span for span in own if not span.background]
@@ -124,6 +124,24 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
         parts.append(_text(4 + 5 * indent, top + 12, line.strip(), size=11))
         top += 16
     return parts, top + 14
+
+
+def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, list[Span]]]:
+    """A name for each lane, the index of its (first) rank, and its spans. Of many ranks, neighbours that did the same share one."""
+    of: dict[int, list[Span]] = {rank: [] for rank in ranks}
+    for span in spans:
+        of[span.rank].append(span)
+    lanes: list[tuple[str, int, list[Span]]] = []
+    before: list[tuple] | None = None
+    for index, rank in enumerate(ranks):
+        did = [(work(span), round(span.begin, 12), span.end and round(span.end, 12), span.awaits) for span in of[rank]]
+        if len(ranks) > MANY and did == before:
+            _, first, own = lanes.pop()
+            lanes.append((f"{ranks[first]} to {rank}", first, own))
+        else:
+            lanes.append((f"rank {rank}", index, of[rank]))
+        before = did
+    return lanes
 
 
 def standing(span: Span) -> str:

@@ -64,9 +64,11 @@ def test_values_arrive_as_they_are(asked, value, by_environment):
     assert {f"--{name}={value}" for name in ("results", "report", "only", "part", "seed")} <= set(graded)
     assert asked("report", by_environment, IMPL=value)[-2:] == ["--", value]
     assert f"--submission={value}" in asked("test", by_environment, IMPL=value)
-    drawn = asked("timeline", by_environment, PART=value, IMPL=value, INTO=value, RANKS=value)
+    more = {"CLUSTER": value, "MICRO_BATCHES": value}
+    drawn = asked("timeline", by_environment, PART=value, IMPL=value, INTO=value, RANKS=value, **more)
     assert drawn[-2:] == ["--", value]
-    assert {f"--{name}={value}" for name in ("submission", "into", "ranks")} <= set(drawn)
+    names = ("submission", "into", "ranks", "cluster", "micro-batches")
+    assert {f"--{name}={value}" for name in names} <= set(drawn)
     assert f"--module={value}" in asked("bandwidth", by_environment, IMPL=value)
 
 
