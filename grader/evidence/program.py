@@ -15,6 +15,7 @@ from grader.evidence.meter import PRODUCTS, operations_of
 from grader.evidence.trail import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MOST_STEPS = 200  # before they are told
+NAMES: dict[Any, str] = {}  # of operators that have been met: to ask torch again would take longer than all the rest
 
 
 class Follower(TorchDispatchMode):
@@ -65,7 +66,8 @@ class Follower(TorchDispatchMode):
 
 
 def _dispatch(self: Follower, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    name = operator._schema.name.split("::")[1].removesuffix("_")
+    if (name := NAMES.get(operator)) is None:
+        name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
     if name in PRODUCTS:
         self.computed += operations_of(name, args)
     elif torch.is_inference_mode_enabled():  # then operators made of others arrive whole

@@ -71,7 +71,6 @@ class Hub:
         self.keys = Keys()
 
     def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
-        """Wait for what arrives at this end."""
         end.events = selectors.EVENT_READ
         self.selector.register(end.socket, end.events, (handle, rank))
 
@@ -143,8 +142,7 @@ class Hub:
             for end, reads in ((judge, True), (own, judge.queued < MOST_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
                 if end.events and events not in (0, end.events) and end.is_open:  # asked for each end, in each round
-                    key = self.selector.get_key(end.socket)
-                    self.selector.modify(end.socket, events, key.data)
+                    self.selector.modify(end.socket, events, self.selector.get_key(end.socket).data)
                     end.events = events
 
     def _hang_up(self, rank: int) -> None:
