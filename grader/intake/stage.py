@@ -185,7 +185,9 @@ def _from_zip(archive_path: Path) -> Found:
         if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    home = min((path.parent for path in listed), key=lambda p: len(p.parts), default=PurePosixPath("."))
+    # Beside a backup of it, the folder that students know is meant, whichever comes first in the archive.
+    nearest = {path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed}
+    home = min(nearest, key=lambda parent: nearest[parent], default=PurePosixPath("."))
     files = {p.name: lambda e=paths[p]: _extract(archive, e) for p in listed if p.parent == home}
     others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING]
     return files, others

@@ -55,6 +55,13 @@ def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, pre
     assert (folder / "handout" / FILES[0]).read_text() == SOURCE
 
 
+@pytest.mark.parametrize("names", [["backup/", "handout/"], ["handout/", "backup/"]])
+def test_of_two_folders_in_a_zip_the_one_that_students_know_counts(tmp_path, folder, names):
+    files = {prefix + name: SOURCE + f"# {prefix}" for prefix in names for name in FILES}
+    assert not stage(archive(tmp_path, files), folder).absent
+    assert (folder / "handout" / FILES[0]).read_text() == SOURCE + "# handout/"
+
+
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, make):
     staged = stage(make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder)

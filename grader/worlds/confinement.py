@@ -82,6 +82,7 @@ class Tier:
             "open connections to other machines": True,  # in checks on gloo
             # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it communicated.
             "forge the record of what it communicated": not has_hub,
+            "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
         }
         return [gap for gap, there in found.items() if there]
