@@ -72,7 +72,7 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of a replay went, in seconds, on average over the ranks. ``idle`` is what ranks have nothing left to do in."""
+    """Where the time of a replay went, in seconds, on average over the ranks. In the rest they have nothing left to do."""
 
     whole: float
     computing: float
