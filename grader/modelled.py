@@ -29,7 +29,6 @@ class Model:
 
     def __init__(self, run: GradingRun, cluster: Cluster) -> None:
         self.run, self.cluster = run, cluster
-        have_files()
 
     def world(self, size: int, calls: list[Call]) -> WorldReport:
         limits = replace(LIMITS, memory_bytes=max(container.memory() - container.ENGINE_BYTES, container.LEAST_BYTES))
@@ -57,7 +56,8 @@ class Model:
         if troubled := troubled_scenery(scene, picture, report):
             return troubled
         if replay.stands_still:
-            sentence = f"{scene.title}: cannot be repeated on the cluster. Which message a receive from any rank took depends on time."
+            sentence = f"{scene.title}: the replay did not finish. It cannot follow operations that another thread starts, nor tell"
+            sentence += " which message a receive from any rank took."
             return Scenery(scene, None, diagnosis=sentence)
         spent = account(replay)
         title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]

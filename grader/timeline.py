@@ -22,7 +22,7 @@ from grader.assignment import PARTS
 from grader.evidence.cluster import MOST_RANKS as LARGEST
 from grader.evidence.cluster import BadCluster, Cluster, read
 from grader.intake.stage import NotThere
-from grader.modelled import Model, steps_of
+from grader.modelled import have_files, Model, steps_of
 from grader.playbill import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.reports import chart, drawing
 from grader.grading import GradingRun
@@ -118,6 +118,8 @@ def draw(arguments: argparse.Namespace) -> int:
     for name in OUTPUTS:
         if (into / name).is_dir():
             raise CannotDraw(f"{into / name} cannot be written: it is a folder")
+    if cluster:
+        have_files()
     run = GradingRun(arguments.submission, "cpu", None)
     try:
         if reason := run.staged.absent.get(arguments.part):

@@ -4,13 +4,13 @@ gloo is silent about much of this: ranks that reduce 4 and 6 elements, or sum on
 and no error. The trails tell, without any help from the backend:
 
 - the k-th collective of a group must be the same on all its ranks: kind, elements, dtype, reduction, root;
-- the k-th send from i to j with a tag meets the k-th receive there: elements and dtype must agree.
+- the k-th send from i to j in a group with a tag meets the k-th receive there: elements and dtype must agree.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
 
-from grader.evidence.trail import Operation, operations
+from grader.evidence.trail import Operation, lane, operations
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
     for trail in trails:
         for operation in operations(trail):
             if operation.kind == "send":
-                lanes[operation.rank, operation.peer, operation.tag][0].append(operation)
+                lanes[lane(operation)][0].append(operation)
             elif operation.kind == "recv" and operation.peer is None:
                 anonymous.append(operation)
             elif operation.kind == "recv":
-                lanes[operation.peer, operation.rank, operation.tag][1].append(operation)
+                lanes[lane(operation)][1].append(operation)
             else:
                 collectives[tuple(operation.group), operation.group_name][operation.rank].append(operation)
     for (group, _), of_rank in collectives.items():
@@ -73,14 +73,15 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
     takers_of: dict[tuple, list[Operation]] = defaultdict(list)
     sources_of: dict[tuple, list[int]] = defaultdict(list)
     for receive in anonymous:
-        takers_of[receive.rank, receive.tag].append(receive)
-    for (source, target, tag), (sent, _) in lanes.items():
+        takers_of[_landing(lane(receive))].append(receive)
+    for key, (sent, _) in lanes.items():
         if sent:
-            sources_of[target, tag].append(source)
+            sources_of[_landing(key)].append(key[2])
     matched: set[int] = set()
-    for (source, target, tag), (sends, receives) in lanes.items():
-        takers = [r for r in takers_of[target, tag] if id(r) not in matched]
-        sources = sources_of[target, tag]
+    for key, (sends, receives) in lanes.items():
+        _, _, source, target, _ = key
+        takers = [r for r in takers_of[_landing(key)] if id(r) not in matched]
+        sources = sources_of[_landing(key)]
         # Receives from any rank mixed with others, or with several senders: nobody can tell which took which.
         if not takers or not receives and len(sources) == 1:
             for send, receive in zip(sends, receives or takers):
@@ -93,6 +94,12 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
     waiting += [Waiting(r, [other for other in r.group if other != r.rank]) for r in anonymous if id(r) not in matched]
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
+
+
+def _landing(lane: tuple) -> tuple:
+    """Return where the messages of a lane arrive, whoever sends them."""
+    group, name, _, target, tag = lane
+    return group, name, target, tag
 
 
 def difference(operations: list[Operation]) -> str | None:

@@ -106,8 +106,8 @@ class Cluster:
             f"Assumed: {self.name}, {self.ranks} devices, {self.devices_per_node} in a node ({nodes} node{'s' * (nodes > 1)}), "
             f"{self.flop_per_second:.3g} floating-point operations a second each.",
             f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)}, between nodes {_link(self.between)}. "
-            "It sets off when its send and its receive have both been issued. A rank's way out and its way in, of either kind of "
-            "link, each carry one message at a time, in the order in which they set off.",
+            "It starts when its send and its receive have both been issued. For each kind of link a rank has one outgoing and one "
+            "incoming channel. A channel carries one message at a time, in the order in which they start.",
             "Assumed: a collective begins when its last rank has come and the ones before it in its group are over, and takes the "
             "time of the ring over its ranks with its slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter, "
             "gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce (n−1)α + S/β; barrier ⌈log₂ n⌉α.",

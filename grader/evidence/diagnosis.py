@@ -58,7 +58,7 @@ SLIPS = [
 
 ASK = """If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?
     Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it hangs” in ASSIGNMENT.md."""
-STILL = "If it hangs still: “When it hangs” in ASSIGNMENT.md."
+STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
 
 
 def trouble(report: WorldReport, call: int) -> Trouble | None:
@@ -208,7 +208,8 @@ def _likely(*sentence: str) -> Line:
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
     standing = _standing(report, waiting, call)
     if held_back := _held_back(report, waiting):
-        return Trouble("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back])
+        why = _why(report, waiting, call) if waiting else []
+        return Trouble("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why])
     if not waiting and not _likely_cause(report, waiting, call):
         return Trouble("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
     return Trouble("Deadlock: no rank can go on.", standing + _why(report, waiting, call))

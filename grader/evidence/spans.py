@@ -14,7 +14,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from grader.evidence.agreement import examine
-from grader.evidence.trail import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
+from grader.evidence.trail import (
+    COMPLETED,
+    STARTED,
+    WAIT_BEGAN,
+    WAIT_ENDED,
+    Mark,
+    Operation,
+    Progress,
+    lane,
+    operations,
+)
 from grader.worlds.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
@@ -156,24 +166,25 @@ def meetings(trails: list[list]) -> list[list[Operation]]:
         position: dict[tuple, int] = defaultdict(int)
         for operation in operations(trail):
             if operation.kind == "send":
-                lanes[operation.rank, operation.peer, operation.tag][0].append(operation)
+                lanes[lane(operation)][0].append(operation)
             elif operation.kind == "recv" and operation.peer is None:
                 anonymous.append(operation)
             elif operation.kind == "recv":
-                lanes[operation.peer, operation.rank, operation.tag][1].append(operation)
+                lanes[lane(operation)][1].append(operation)
             else:
                 group = tuple(operation.group), operation.group_name
                 collectives[(*group, position[group])].append(operation)
                 position[group] += 1
     met, unmet = list(collectives.values()), defaultdict(list)
-    for (_, target, tag), (sends, receives) in lanes.items():
+    for (group, name, _, target, tag), (sends, receives) in lanes.items():
         met += [list(pair) for pair in zip(sends, receives)]
         met += [[receive] for receive in receives[len(sends) :]]
-        unmet[target, tag] += sends[len(receives) :]
+        unmet[group, name, target, tag] += sends[len(receives) :]
     for waiting in unmet.values():
         waiting.sort(key=lambda send: -send.at)
     for receive in anonymous:
-        senders = unmet[receive.rank, receive.tag]
+        group, name, _, target, tag = lane(receive)
+        senders = unmet[group, name, target, tag]
         met.append([receive, senders.pop()] if senders else [receive])
     return met + [[send] for waiting in unmet.values() for send in waiting]
 

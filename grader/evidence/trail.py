@@ -251,5 +251,11 @@ def counts(sizes: Sequence[int]) -> list[int]:
     return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])] if len(sizes) > MAX_COUNTS else list(sizes)
 
 
+def lane(operation: Operation) -> tuple:
+    """Return what a message and its receive have in common: group, its name, source (None where any will do), target, tag."""
+    ends = (operation.rank, operation.peer) if operation.kind == "send" else (operation.peer, operation.rank)
+    return (tuple(operation.group), operation.group_name, *ends, operation.tag)
+
+
 def operations(trail: list, call: int | None = None) -> list[Operation]:
     return [event for event in trail if isinstance(event, Operation) and call in (None, event.call)]

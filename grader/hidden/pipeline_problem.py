@@ -143,9 +143,9 @@ def demand_flow(run, ranks, m, did, where):
             run.demand(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")
 
 
-def large(rng, n=2):
-    """Micro-batches whose computing takes milliseconds, and shows in what the system counts of a rank's processor time."""
-    return PipelineProblem(rng, n, 5, rows=64, width=640, layers=3 * n, dtype=np.float32)
+def large(rng, m=5):
+    """Two stages, and micro-batches whose computing takes milliseconds: it shows in what the system counts of a rank's processor time."""
+    return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
 
 
 def demand_work_between(run, rank, what, first=1.0):
@@ -160,8 +160,9 @@ def demand_work_between(run, rank, what, first=1.0):
     work = [later - earlier for earlier, later in zip(spent, spent[1:])]
     work[0] /= first
     least, average = min(work), sum(work) / len(work)
-    text = f"rank {rank} computed for {least / 1e6:.1f} ms, as the system says, before it sent one {what}, and for"
-    run.demand(least >= 0.4 * average, f"{text} {average / 1e6:.1f} ms on average: send each as soon as it is ready.")
+    text = f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor time, and"
+    text += f" {average / 1e6:.1f} ms on average. Send each as soon as it is computed."
+    run.demand(least >= 0.4 * average, text)
 
 
 def demand_in_step(run, towards):

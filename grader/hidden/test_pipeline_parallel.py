@@ -126,7 +126,7 @@ def test_forward_flows(world, rng):
         demand_in_step(run, 1)
     # In step, a stage cannot have computed what it has not received. The first one has everything from the beginning.
     p = large(rng)
-    _, run = world(2, PipelineProblem(rng, 2, 2).forward(), p.forward(driver="metered", clocks=True))
+    _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(None, p.cast(p.y), within=p.within, part=lambda r: r["value"][0], named="the output")
     demand_messages(run, p, {0: p.m}, "activations")
     demand_work_between(run, 0, "micro-batch on to the next stage")
@@ -168,7 +168,7 @@ def test_backward_flows(world, rng):
         demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
         demand_in_step(run, -1)
     p = large(rng)
-    _, run = world(2, PipelineProblem(rng, 2, 2).backward(), p.backward(driver="metered", clocks=True))
+    _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
     run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS)
     demand_messages(run, p, {1: p.m}, "gradients")
     demand_work_between(run, 1, "gradient back to the stage before")

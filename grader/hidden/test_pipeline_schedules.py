@@ -179,9 +179,7 @@ def test_run_schedule(world, rng):
         for run, (p, *_) in zip(runs, made):
             demand_step(run, p)
     p = large(rng)
-    _, run = world(
-        2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (PipelineProblem(rng, 2, 2), p))
-    )
+    _, run = world(2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p)))
     demand_step(run, p)
     demand_work_between(run, 0, "micro-batch on to the next stage")
     # Before its first backward pass, which takes twice as long as a forward pass, the last stage goes forward with all of them.

@@ -53,16 +53,19 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
     results = into / f"{time.monotonic_ns()}.json"
     began = time.monotonic()
     asked = command(folder, results, "--workers", "1", "--part", part, server=address)
-    done = subprocess.run(**asked, capture_output=True, timeout=PATIENCE)
-    seconds = time.monotonic() - began
     name = folder.name
+    try:
+        done = subprocess.run(**asked, capture_output=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return Grading(name, part, PATIENCE, [f"not done after {PATIENCE} s"])
+    seconds = time.monotonic() - began
     if done.returncode or not results.exists():
         return Grading(name, part, seconds, [f"exit code {done.returncode}: {done.stderr[-1000:]}"])
     tests = json.loads(results.read_text())["tests"]
     results.unlink()
     lost = [test for test in tests if test["score"] < test["max_score"] or test["status"] != "passed"]
     faults = [f"{test['name']}: {test.get('output', '')[:1500]}" for test in lost]
-    return Grading(name, part, seconds, faults or [] if tests else ["no check was made"])
+    return Grading(name, part, seconds, faults if tests else ["no check was made"])
 
 
 def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
@@ -100,6 +103,8 @@ def main() -> int:
     parser.add_argument("--gradings", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--at-a-time", type=int, default=10, help="how many side by side (10)")
     arguments = parser.parse_args()
+    if min(arguments.gradings, arguments.at_a_time) < 1:
+        parser.error("at least one")
     return 0 if grade_side_by_side(arguments.gradings, arguments.at_a_time) else 1
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.evidence.agreement import Disagreement, examine
+from grader.evidence.spans import meetings
 from grader.evidence.trail import Mark, Operation, operations, read_event, weight
 from grader.worlds.frames import FrameError
 
@@ -111,6 +112,15 @@ def test_only_the_first_disagreement_of_a_group_is_told():
     ]
     found, waiting = examine(trails)
     assert [d.sides for d in found] == [[trails[0][1], trails[1][1]]] and waiting == []
+
+
+@pytest.mark.parametrize("source", [0, None])
+def test_a_message_meets_a_receive_of_its_own_group(source):
+    sends = [send(0, 1, 4, group_name="a"), send(0, 1, 8, group_name="b")]
+    receives = [receive(1, source, 8, group_name="b"), receive(1, source, 4, group_name="a")]
+    assert examine([sends, receives]) == ([], [])
+    met = [sorted(operation.group_name for operation in pair) for pair in meetings([sends, receives])]
+    assert sorted(met) == [["a", "a"], ["b", "b"]]
 
 
 def test_where_and_how_a_collective_was_called_does_not_matter():
@@ -282,7 +292,7 @@ def test_a_receive_from_any_rank_takes_what_is_sent():
 
 
 def test_a_receive_from_any_rank_that_gets_nothing_waits_for_all_others():
-    trails = [[receive(0, None, group=[0, 1, 2]), receive(0, None, group=[0, 1, 2])], [send(1, 0)], []]
+    trails = [[receive(0, None, group=[0, 1, 2]), receive(0, None, group=[0, 1, 2])], [send(1, 0, group=[0, 1, 2])], []]
     found, waiting = examine(trails)
     assert found == [] and absences(waiting) == [(0, "recv", [1, 2])]
 

@@ -426,7 +426,10 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     both.hub.steps.towards = [0, 0]
     both.post(0, *(question(number, "check", "x") for number in range(3)))
     both.post(0, [(frames.RETURNED, {"call": 0}, b"")], *(question(number, "check", "x") for number in range(3, 7)))
-    assert set(both.answers(0)) == set(range(6)) and "more than 3 questions" in both.told[0]["refused"]
+    assert (
+        set(both.answers(0)) == set(range(6))
+        and "more than 1 process groups made in one call" in both.told[0]["refused"]
+    )
 
 
 @pytest.mark.parametrize("many", [64, 65, 200])

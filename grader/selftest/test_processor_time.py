@@ -58,7 +58,7 @@ def milliseconds(run) -> list[float]:
 @pytest.mark.parametrize("busy", ["busy(part)", IN_A_CHILD, IN_A_THREAD], ids=["itself", "in a child", "in a thread"])
 def test_work_is_seen_wherever_it_is_done(submit, busy):
     found = milliseconds(worked(submit, [SECONDS, 4 * SECONDS, SECONDS], busy))
-    assert len(found) == 3 and found[1] > 2 * max(found[0], found[2]) > 10, found
+    assert len(found) == 3 and found[1] > 1.3 * max(found[0], found[2]) > 10, found
 
 
 @pytest.mark.usefixtures("on_hub")
@@ -71,7 +71,7 @@ def test_whoever_works_before_each_send_passes(submit, parts):
 @pytest.mark.parametrize("parts", [[4 * SECONDS, 0, 0, 0], [0, 4 * SECONDS, 0, 0], [SECONDS, SECONDS, SECONDS, 0]])
 def test_whoever_sends_without_work_is_told(submit, parts):
     with pytest.raises(
-        CheckFailed, match=r"rank 0 computed for \d\.\d ms, as the system says, before it sent one micro-batch"
+        CheckFailed, match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time"
     ):
         demand_work_between(worked(submit, parts), 0, "micro-batch")
 
@@ -80,7 +80,7 @@ def test_whoever_sends_without_work_is_told(submit, parts):
 def test_a_message_past_the_clock_is_told(submit):
     silence = "for meter in sys.modules['grader.evidence.meter'].METERS: meter.before_a_send = lambda: None"
     run = worked(submit, [SECONDS] * 3, silence)
-    with pytest.raises(CheckFailed, match="rank 0 sent a message past the judge's clock"):
+    with pytest.raises(CheckFailed, match="rank 0 issued a send that the grader's clock did not see"):
         run.spent(0)
 
 

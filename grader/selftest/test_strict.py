@@ -110,6 +110,8 @@ def verdict(submit, body: str) -> str:
 GO_ON = {
     "a batch": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
             [w.wait() for w in dist.batch_isend_irecv(ops)]""",
+    "a batch by keyword": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(p2p_op_list=ops)]""",
     "by turns": """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
             dist.recv(y, 1) if rank == 0 else dist.send(x, 0)""",
     "a group for each direction": """groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]

@@ -180,7 +180,7 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
                     if pid in ranks.alive:
                         rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
                         if code == -signal.SIGKILL and group and group.is_out_of_memory():
-                            words = f"{bounds.memory_excess()}, for which the system ended rank {rank}"
+                            words = f"{bounds.memory_excess()} (the system ended rank {rank})"
                             _tell(judge, {"limit": words})
                         _tell(judge, {"rank": rank, "status": code})
         if judge in readable and not (wanted := _asked(judge)):

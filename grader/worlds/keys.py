@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from grader.worlds import frames
 
 MOST_KEYS = 64  # in one question: ranks wait for one of each
-MOST_QUESTIONS = 60  # of a rank in one call: a group takes five or six
+MOST_QUESTIONS = 60  # of a rank in one call: a group takes two
 MOST_LETTERS = 500  # of a key
 
 
@@ -56,7 +56,7 @@ class Keys:
                 "a value for torch's store: ranks communicate through torch.distributed's operations"
             )
         if self.asked[rank, call] > MOST_QUESTIONS:
-            raise frames.FrameError(f"more than {MOST_QUESTIONS} questions to torch's store in one call")
+            raise frames.FrameError(f"more than {MOST_QUESTIONS // 2} process groups made in one call: make each once")
 
     def _do(self, do: object, keys: list[str], meta: dict) -> dict:
         if do == "set":

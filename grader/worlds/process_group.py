@@ -239,10 +239,10 @@ def announce_batches(network: Network) -> None:
     start = dist.batch_isend_irecv
 
     @wraps(start)
-    def started(operations: list[dist.P2POp]) -> list[dist.Work]:
+    def started(*args: Any, **kwargs: Any) -> list[dist.Work]:
         network.batch = next(network.numbers)
         try:
-            return start(operations)
+            return start(*args, **kwargs)
         finally:
             network.batch = None
 

@@ -113,7 +113,9 @@ class Marks:
 
     def before_a_send(self) -> None:
         """Let the judge look at what this rank has done so far, where it wants to."""
-        if self.pauses:
+        if (
+            self.pauses and threading.current_thread() is threading.main_thread()
+        ):  # while another one waits, this one computes
             self.use(frames.PAUSE)
 
     def _wait_before(self, name: str) -> None:

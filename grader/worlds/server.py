@@ -158,13 +158,21 @@ class Keepers:
         try:
             self.forget()
             if self.group:
-                self.group.enter()
+                self._enter()
             work()
             code = 0
         except OSError as error:
             print(f"a keeper failed: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(code)
+
+    def _enter(self) -> None:
+        """Enter the group. Where that works no more, the world goes on with what the keeper sees of it."""
+        try:
+            self.group.enter()
+        except OSError as error:
+            print(f"a world without a control group: {error}", file=sys.stderr, flush=True)
+            self.group = None
 
     def _wait(self, told: socket.socket, telling: socket.socket) -> None:
         """Wait for a request, and keep its world."""

@@ -9,7 +9,7 @@ from grader.worlds.work import Network
 
 
 class HubStore(dist.Store):
-    """Small values only: the hub ends a rank that keeps more in it than torch does."""
+    """Counts, and says who is there. The hub refuses all else: ranks communicate through operations."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -29,22 +29,11 @@ class HubStore(dist.Store):
     def add(self, key: str, amount: int) -> int:
         return int(self._ask("add", [key], amount=amount)["value"])
 
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self._ask("compare_set", [key], expected=_text(expected), value=_text(desired))["value"].encode(
-            "latin-1"
-        )
-
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._ask("wait", keys)
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._ask("check", keys)["found"])
-
-    def delete_key(self, key: str) -> bool:
-        return bool(self._ask("delete", [key])["found"])
-
-    def num_keys(self) -> int:
-        return self._ask("count", [])["found"]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The judge ends a world that waits for ever."""

@@ -1,9 +1,9 @@
-"""nccl's order, as a mode of the hub: each operation of a rank in a group begins when the one that was issued before it has ended.
+"""nccl's order, as a mode of the hub. In each group, a rank's next operation begins only when its previous one has ended.
 
-So it is where the process group was made with a ``device_id``: torch's ProcessGroupNCCL warns that single sends and receives are
-then "serialized with all other ops on this ProcessGroup". A send has ended when it was received (nccl only promises less for
-small messages). What ``batch_isend_irecv`` starts begins together (NCCL User Guide, Point-to-point communication), and nccl has
-no tags. gloo has none of these rules: what passes there may stand still on GPUs for ever.
+torch does this where the process group has a ``device_id``: its ProcessGroupNCCL warns that single sends and receives are then
+"serialized with all other ops on this ProcessGroup". A send ends when it is received; nccl may end small ones earlier. The
+operations of one ``batch_isend_irecv`` begin together (NCCL User Guide, Point-to-point communication). There are no tags. gloo has
+none of these rules: a program that passes there may deadlock on GPUs.
 """
 
 from collections import defaultdict, deque

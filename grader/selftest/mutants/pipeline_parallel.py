@@ -61,7 +61,7 @@ MUTANTS = [
         y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
 """,
         {"hidden forward_flows"},
-        "as the system says, before it sent one micro-batch on to the next stage",
+        "Before rank 0 sent one micro-batch on to the next stage, it used only",
     ),
     Mutant(
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
@@ -82,7 +82,7 @@ MUTANTS = [
         grad_x = ahead[i] if ahead else _stage_backward(weights, saved_i, _receive(rows, weights[0], stage + 1), totals)
 """,
         {"hidden backward_flows"},
-        "as the system says, before it sent one gradient back to the stage before",
+        "Before rank 1 sent one gradient back to the stage before, it used only",
     ),
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
@@ -107,7 +107,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "as the system says, before it sent one micro-batch on to the next stage",
+        "Before rank 0 sent one micro-batch on to the next stage, it used only",
     ),
     Mutant(
         "the batch as a whole",
