@@ -68,6 +68,12 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
     return Grading(name, part, seconds, faults if tests else ["no check was made"])
 
 
+def _tell(one: Grading) -> None:
+    """Say what was wrong with a grading, as soon as it is done."""
+    if one.faults:
+        print(f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:", *one.faults, sep="\n    ", flush=True)
+
+
 def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
     """Return whether all of them had full marks."""
     chosen = list(itertools.islice(itertools.cycle(right()), gradings))
@@ -77,16 +83,18 @@ def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_a_time) as pool:
             deadlock = stage_deadlock(Path(folder))
             waiting = [pool.submit(graded, *one, server.address, Path(folder)) for one in chosen]
+            for future in waiting:
+                future.add_done_callback(lambda future: _tell(future.result()))
             while not all(future.done() for future in waiting):
                 time.sleep(LOOK_EVERY)
                 loads.append(os.getloadavg()[0])
                 verdicts.append(seconds_to_verdict(server, deadlock))
+                if len(loads) % 12 == 0:
+                    print(f"{sum(future.done() for future in waiting)} of {gradings}", flush=True)
             done = [future.result() for future in waiting]
     finally:
         server.stop()
     wrong = [one for one in done if one.faults]
-    for one in wrong:
-        print(f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:", *one.faults, sep="\n    ")
     seconds = [one.seconds for one in done]
     print(
         f"\n{len(done)} gradings of {len(set(chosen))} right parts in {(time.monotonic() - began) / 60:.1f} min, {at_a_time} at a time"
