@@ -69,7 +69,8 @@ def trouble(report: WorldReport, call: int) -> Trouble | None:
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
-    exits = [rank for rank in report.ranks if rank.exit is not None]
+    # Whoever is refused is hung up on, and ends: that is the judge's doing.
+    exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = examine(report.trails)
     first_root = min((o.at for o in roots.values()), default=float("inf"))
     quarrel = disagreements[0] if disagreements else None
