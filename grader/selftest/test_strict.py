@@ -4,17 +4,16 @@ import json
 import subprocess
 from collections import defaultdict
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.face import CheckFailed, call, each
+from grader.face import call
 from grader.selftest.fuzz_hub import MESSAGE, Ends, operation
 from grader.selftest.grading import ROOT, command
+from grader.selftest.swap import verdict
 
-A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
 KINDS = ("send", "recv", "barrier")
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(KINDS), st.integers(1, 2), st.booleans()), max_size=24)
 NOTHING = {"dtype": None, "shape": None, "sent": [], "received": [], "bytes": 0}
@@ -88,23 +87,6 @@ def test_a_long_chain_of_ends_is_no_deep_recursion():
 
 
 # ——— worlds
-
-
-def verdict(submit, body: str) -> str:
-    """What becomes of two ranks that are to exchange their tensors."""
-    world = submit(f"""
-        group = None
-        def swap(x):
-            rank, y = dist.get_rank(), torch.empty_like(x)
-            {body}
-            return y
-        """)
-    (run,) = world(2, call("collectives.swap", each(A, B)))
-    try:
-        run.returns(B, A)
-    except CheckFailed as failure:
-        return str(failure)
-    return "right"
 
 
 GO_ON = {

@@ -97,9 +97,8 @@ class Hub:
                 self._hang_up(rank)
             except OSError:
                 self._hang_up(rank)
-            except (
-                Exception
-            ) as error:  # a rank may say, and be, anything: no other one is to suffer, nor the judge to fail
+            except Exception as error:
+                # A rank may say, and be, anything. No other rank is to suffer from that, nor the judge to fail.
                 if handle != self._on_rank:
                     raise
                 self.tell({"refused": f"a frame that cannot be handled ({type(error).__name__})", "rank": rank})

@@ -50,9 +50,8 @@ def keep(
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()
     signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
-    signal.signal(
-        signal.SIGUSR1, signal.SIG_IGN
-    )  # which asks ranks where they stand: one that does not listen yet is not to die
+    # SIGUSR1 asks ranks where they stand. It must not end one that does not listen yet.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     platform.die_with_parent(signal.SIGTERM)
     confinement.hide_from_tracers()
     platform.adopt_orphans()

@@ -26,17 +26,8 @@ def _raises(*args, **kwargs):
     raise NotImplementedError("nothing is done here")
 
 
-broadcast = _raises
-scatter = _raises
-gather = _raises
-reduce = _raises
-all_gather = _raises
-reduce_scatter = _raises
-all_reduce = _raises
-all_to_all = _raises
-in_rank_order = _raises
-all_reduce_from_parts = _raises
-average = _raises
-overlapped_all_reduce = _raises
-shift_right = _raises
-ring_all_reduce = _raises
+def __getattr__(name):
+    """Everything that is asked for."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return _raises
