@@ -137,11 +137,7 @@ MUTANTS = [
         "    return total[: tensor.numel()].reshape(tensor.shape)",
         "    flat = tensor.flatten().clone()\n    whole = flat.numel() // n * n\n"
         "    flat[:whole] = all_gather(reduce_scatter(flat[:whole]))\n    return flat.reshape(tensor.shape)",
-        {
-            "public all_reduce_from_parts",
-            "hidden all_reduce_from_parts",
-            "hidden sum_of_parts_requires_no_gradient",
-        },
+        {"public all_reduce_from_parts", "hidden all_reduce_from_parts", "hidden sum_of_parts_requires_no_gradient"},
         "Likely: ",
     ),
     Mutant(
@@ -183,6 +179,15 @@ MUTANTS = [
             "hidden ring_steps",
         },
         "every rank sends first and nobody is there to receive",
+    ),
+    Mutant(
+        "the ring is a plain all-reduce, which has no steps to count",
+        "collectives",
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n",
+        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total)\n    return total\n"
+        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n",
+        {"public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic", "hidden ring_steps"},
+        "A ring is built from sends and receives.",
     ),
     Mutant(
         "the ring is right for two ranks only",
