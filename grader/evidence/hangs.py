@@ -51,8 +51,8 @@ class Thread:
         return ran + (self.queued - before.queued if computes else 0)
 
     def starves(self, before: "Thread") -> bool:
-        """Runnable each time, and not run in between: it gets no processor. One that polls has run, and slept."""
-        return self.runnable and before.runnable and self.ran == before.ran
+        """Runnable, and not run since then: it gets no processor. One that polls has run in between, and slept."""
+        return self.runnable and self.ran == before.ran
 
 
 NEW = Thread(0, 0, 0)

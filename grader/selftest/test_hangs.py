@@ -227,8 +227,15 @@ def test_a_thread_that_goes_on_being_runnable_is_not_idle(body):
     assert body.look() == pytest.approx(0.1)  # caught while polling, perhaps
     body.pulses[2] = {21: sleeps, 22: wants}
     assert body.look() == 0
-    body.pulses[2] = {21: wants, 22: replace(wants, ran=6)}
+    body.pulses[2] = {21: replace(wants, ran=6), 22: replace(wants, ran=6)}
     assert body.look() == pytest.approx(0.1)
+
+
+def test_a_thread_that_was_woken_and_gets_no_processor_is_not_idle(body):
+    body.look(), body.look()
+    ((tid, thread),) = body.pulses[1].items()
+    body.pulses[1] = {tid: replace(thread, runnable=True)}
+    assert body.look(after=0.6) == 0  # the judge got none, either
 
 
 def test_computing_and_waiting_for_a_processor_is_not_idle(body):

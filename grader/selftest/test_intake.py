@@ -240,7 +240,7 @@ def sample_zip() -> bytes:
     return buffer.getvalue()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12), length=st.integers(0, 10_000)
 )

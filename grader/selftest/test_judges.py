@@ -17,7 +17,6 @@ EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if PROVE else 3))  # of e
 FUZZ = settings(  # `make test` tries the same ones every time
     max_examples=EXAMPLES,
     derandomize=not PROVE,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -72,7 +72,7 @@ def test_values_arrive_as_they_are(asked, value, by_environment):
     assert f"--module={value}" in asked("bandwidth", by_environment, IMPL=value)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1))
 def test_any_path_arrives_as_it_is(asked, value):
     assert asked("grade", by_environment=True, SUBMISSION=value)[-1] == value

@@ -238,19 +238,19 @@ def play(tmp_path_factory, limit: Settings, lists: str, events: list[Event], exa
     return week
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=False, overlap=False, regrades=True))
 def test_a_week_of_uploads_and_regrades(tmp_path_factory, limit, lists, events):
     play(tmp_path_factory, limit, lists, events, exact=True)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=True, overlap=True, regrades=False))
 def test_a_week_in_which_the_autograder_fails_and_uploads_overlap(tmp_path_factory, limit, lists, events):
     play(tmp_path_factory, limit, lists, events, exact=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=True, overlap=True, regrades=True))
 def test_a_week_in_which_failures_are_graded_again(tmp_path_factory, limit, lists, events):
     play(tmp_path_factory, limit, lists, events, exact=False)

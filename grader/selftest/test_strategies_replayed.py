@@ -69,7 +69,7 @@ def pipeline(n: int, many: int, schedule, forward=2, backward=4, size=64) -> lis
 SCHEDULES = {"GPipe": gpipe_schedule, "1F1B": one_forward_one_backward_schedule}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(SCHEDULES)),
     n=st.integers(1, 12),
@@ -84,7 +84,7 @@ def test_without_communication_the_bubble_is_that_of_theory(name, n, many, forwa
     assert account(replay).bubble == pytest.approx((n - 1) / (many + n - 1), abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(name=st.sampled_from(sorted(SCHEDULES)), n=st.integers(2, 8), many=st.integers(1, 12), size=st.integers(0, 300))
 def test_messages_make_a_pipeline_longer_and_at_most_by_all_of_them(name, n, many, size):
     ranks = pipeline(n, many, SCHEDULES[name], size=size)

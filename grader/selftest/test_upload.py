@@ -11,7 +11,6 @@ from datetime import datetime, timedelta, timezone
 import jsonschema
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from grader.gradescope import pack, upload
@@ -229,7 +228,6 @@ METADATA = st.fixed_dictionaries(
 )
 
 
-@hypothesis_settings(deadline=None)
 @given(METADATA | JSON)
 def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document):
     found = read(tmp_path_factory.getbasetemp(), document)
@@ -303,7 +301,6 @@ def test_without_dates_nothing_is_late():
         assert deduction(Settings(late_percent=10, cut_off_days=1), upload) == (0, "")
 
 
-@hypothesis_settings(deadline=None)
 @given(st.integers(-100_000, 2_000_000), st.integers(1, 100_000), st.integers(0, 1440), st.sampled_from([0, 0.5, 2]))
 def test_uploading_later_never_pays(seconds, more, grace, free):
     course = {"grace_minutes": grace, "free_days": free, "most_percent": 60, "cut_off_days": 9}

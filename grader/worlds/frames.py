@@ -54,6 +54,8 @@ HUBS = HUB, STRICT
 # In a WAIT: the judge's sign, the calls of the next check, or the end of the world
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
+MOVES_ASKED = {"asks": "moves"}  # what a judge asks of its keeper: has the hub heard or said anything meanwhile?
+
 KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + USE + WAIT + ANSWER
 WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER

@@ -48,6 +48,7 @@ class Hub:
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.is_full = False
+        self.moves = 0  # frames from ranks, and answers to them
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
                 end.socket.setblocking(False)
@@ -106,6 +107,11 @@ class Hub:
         self._choose_events()
         self._look_for_standstill()
         self._look_at_memory()
+
+    def moves_until_now(self) -> int:
+        """Return how many frames have come from ranks, and how many answers have gone to them."""
+        self.serve()
+        return self.moves
 
     def _look_at_memory(self) -> None:
         """Tell the judge where what ranks send is not taken, or what they receive is not read."""
@@ -179,6 +185,7 @@ class Hub:
         for frame in self.ranks[rank].reader.feed(data):
             if rank not in self.began_with:
                 self.began_with[rank] = self.memory(rank)
+            self.moves += 1
             self.waits.pop(rank, None)  # whoever says something does not wait
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
@@ -321,6 +328,7 @@ class Hub:
 
     def _write(self, rank: int, meta: dict, blob: bytes = b"") -> None:
         end = self.ranks[rank]
+        self.moves += 1
         self.unanswered[rank].discard(meta["to"])
         if meta["to"] in self.waits.get(rank, ()):
             del self.waits[rank]

@@ -182,8 +182,13 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
                             words = f"{bounds.memory_excess()} (the system ended rank {rank})"
                             _tell(judge, {"limit": words})
                         _tell(judge, {"rank": rank, "status": code})
-        if judge in readable and not (wanted := _asked(judge)):
-            return
+        if judge in readable:
+            if (asked := _asked(judge)) is None:
+                return
+            if asked == frames.MOVES_ASKED:
+                _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
+            else:
+                wanted = NextCheck(**asked, until=time.monotonic() + REST_SECONDS)
         if wanted and hub.is_at_rest():
             _go_on(judge, ranks, bounds, hub, wanted)
             wanted = None
@@ -192,12 +197,10 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
             wanted = None
 
 
-def _asked(judge: socket.socket) -> NextCheck | None:
-    """Return what the judge asks for; None where the world is over. It asks for nothing while it waits for an answer."""
-    data = judge.recv(1 << 16)
-    if not data.startswith(b"{"):
-        return None
-    return NextCheck(**json.loads(data), until=time.monotonic() + REST_SECONDS)
+def _asked(judge: socket.socket) -> dict | None:
+    """Return what the judge asks for; None where the world is over. Of several questions, the last: nobody waits for the others."""
+    lines = judge.recv(1 << 16).splitlines()
+    return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
 
 
 def _go_on(judge: socket.socket, ranks: RankProcesses, bounds: Bounds, hub: Hub, wanted: NextCheck) -> None:

@@ -93,6 +93,8 @@ class World:
         self.stacks_asked: float | None = None
         self.stacks_grew = 0.0
         self.verdict_pending = ""  # what to conclude once the stacks are there
+        self.moves: int | None = None  # as the hub counts them, when the stacks were asked for
+        self.stood: tuple | None = None  # the stacks and moves of the time before, if nothing was heard since then
         self.failed_at: float | None = None
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}
@@ -253,6 +255,8 @@ class World:
             elif "standstill" in line:
                 self.standstill = line["standstill"]
                 self.report.behind = line.get("behind", [])
+            elif "moves" in line:
+                self.moves = line["moves"]
             elif "grown" in line:
                 rank, call, grown = line["grown"]
                 self.report.ranks[rank].grown[call] = max(grown, self.report.ranks[rank].grown.get(call, 0))
@@ -298,7 +302,7 @@ class World:
 
     def _on_frame(self, rank: RankReport, frame: frames.Frame) -> None:
         self.watch.moved()
-        self.doubts, self.heard = 0, time.monotonic()
+        self.doubts, self.heard, self.stood = 0, time.monotonic(), None
         self.sent[rank.rank] += frame.weight
         if self.sent[rank.rank] > self.limits.sent_bytes:
             raise frames.FrameError(f"more than {self.limits.sent_bytes >> 20} MiB in all")
@@ -522,6 +526,11 @@ class World:
         self.verdict_pending, self.report.limit = verdict, limit
         self.stacks_asked, self.stacks_grew = now, now
         self.stack_text = [b""] * self.size
+        self.moves, self.is_spoiled = None, True
+        try:
+            self.keeper.sendall(json.dumps(frames.MOVES_ASKED).encode() + b"\n")
+        except OSError:
+            pass  # gone: its end of the socket will say so
         for rank in self._unsettled():
             if rank.held is None and rank.rank in self.pids:
                 try:
@@ -533,6 +542,7 @@ class World:
         """Conclude once every stack has arrived, or none will."""
         asked = [r for r in self._unsettled() if r.held is None]
         arrived = all(self.stack_text[r.rank] for r in asked) and now - self.stacks_grew > 0.03
+        arrived = arrived and self.moves is not None
         if not arrived and now - self.stacks_asked < 2.0:
             return
         for rank in asked:
@@ -540,13 +550,19 @@ class World:
             own = [[place for place in stack if place.file not in AROUND_WAITS] for stack in rank.stacks]
             rank.stacks = [stack for stack in own if stack]
         self.stacks_asked = None
+        # Ranks may have gone on just before they were asked. On a busy machine that takes a while to be seen.
+        stood, self.stood = self.stood, (self.moves, [rank.stacks for rank in asked])
+        still_there = self.moves is not None and self.stood == stood
         # Who has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
         silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         if self.is_certain:
             self.report.ending = "stuck"
         elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked, silent):
             held = any(rank.held is not None for rank in self.report.ranks)
-            if self._wake():
+            if not still_there:
+                if self.verdict_pending == "late":
+                    self._ask_stacks(now, "late", self.report.limit)
+            elif self._wake():
                 pass
             elif held and not examine(self.report.trails)[1]:
                 self._let_go()
