@@ -136,7 +136,9 @@ class Control(Run):
 
     def uses_only(self, *kinds: str, because: str) -> None: ...
 
-    def demand(self, condition: bool, sentence: str) -> None: ...
+    def demand(self, condition: bool, sentence: str) -> None:
+        if not condition:  # here a check ends; what follows may hold only where it does not
+            raise Reached
 
     def _agreed(self) -> None: ...
 

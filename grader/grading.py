@@ -37,7 +37,7 @@ class GradingRun:
         """``seconds`` are for all checks together; ``ahead`` is for the server. Raises NotThere where there is no submission."""
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
-        self.seed = secrets.randbits(32) if seed is None else seed
+        self.seed = secrets.randbits(128) if seed is None else seed
         self.server: Server | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
         self.file = self.folder / "run.json"

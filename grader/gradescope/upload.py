@@ -32,6 +32,7 @@ def main() -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         target.unlink()  # of an earlier run: should the grader fail, it is no result of this one
+    _hide(root)
     decision = Decision()
     try:
         decision = decide(settings, upload, _now())
@@ -56,6 +57,14 @@ def main() -> int:
     except Exception:  # the grader's own results stand
         _tell(f"The settings could not be applied; these are the grader's results.\n{traceback.format_exc()}")
     return code
+
+
+def _hide(root: Path) -> None:
+    """Have nobody but the owner read what the platform says of the student, and what is to become of the results."""
+    for name in ("submission_metadata.json", "results", "submission"):
+        with suppress(OSError):
+            path = root / name
+            path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _now() -> datetime:

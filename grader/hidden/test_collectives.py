@@ -644,7 +644,7 @@ def _sends_chunks(run, rank, n, length):
 def test_ring_steps(world, rng):
     """No rank sends more than 2(n−1) times, and none at all when it is alone"""
     for n in SIZES:
-        (run,) = _ring_sums(world, rng, n, [((24,), np.float32, None)])
+        (run,) = _ring_sums(world, rng, n, [((4096,), np.float32, None)], high=1 << 21)
         run.uses_only("send", "recv", because="A ring is built from sends and receives.")
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from grader.assignment import PARTS
-from grader.face import CheckFailed
+from grader.boundary import _is_ours
+from grader.face import CheckFailed, World
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
+from grader.reports.plugin import make_rng
 from grader.worlds.server_process import Server
 
 PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
@@ -25,6 +27,26 @@ FUZZ = settings(  # `make test` tries the same ones every time
 @pytest.fixture(scope="module")
 def checks(_run):
     return Checks(Server(_run["server"]))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_check_raises_where_every_value_is_as_expected(checks, part):
+    """Else whatever a rank's values make it raise would be told as a fault of ours."""
+    for name, item in checks.parts[part].items():
+        arguments = {"world": World(None, facts=lambda: {"torch": "2.13.0"}), "rng": make_rng(7, item.nodeid)}
+        arguments |= item.callspec.params if hasattr(item, "callspec") else {}
+        arguments = {name: arguments[name] for name in item._fixtureinfo.argnames}
+        assert "world" not in arguments or not _is_ours(item.function, arguments, arguments["world"], 60.0), name
+
+
+def make_all(seed: int) -> list[float]:
+    return [make_rng(seed, check).standard_normal() for check in ("one", "another")]
+
+
+def test_inputs_follow_from_the_seed_and_the_check_and_from_all_of_the_seed():
+    assert make_all(5) == make_all(5)
+    seeds = (5, -5, 5 + (1 << 32), 5 + (1 << 127), 1 << 600)
+    assert len({value for seed in seeds for value in make_all(seed)}) == 2 * len(seeds)
 
 
 @pytest.mark.parametrize("part", PARTS)

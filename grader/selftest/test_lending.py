@@ -176,6 +176,15 @@ def test_what_fails_on_lent_ranks_is_tried_on_fresh_ones(checks):
         assert sizes(world) == expected, name
 
 
+def test_after_a_second_try_the_others_of_its_problem_have_fresh_ranks(checks):
+    """Nobody who answers otherwise on ranks that were used may try each check twice."""
+    check = checks(WHO + SPOILED)
+    for name in ("spoil", "right"):
+        judge_fairly(returns_its_input(name), {"world": check()})
+    first, second = pids(check(), 2), pids(check(), 2)
+    assert not set(first) & set(second)
+
+
 def test_what_fails_on_fresh_ranks_is_not_tried_again(checks):
     check = checks(SPOILED)
     judge_fairly(returns_its_input("right"), {"world": check()})

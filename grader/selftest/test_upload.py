@@ -445,6 +445,13 @@ def test_the_grader_is_told_the_settings(main, platform):
     assert "--official" not in main("[grading]\nconfined = no")[1][0]
 
 
+def test_a_submission_may_not_read_what_the_platform_knows(main, platform):
+    """Also where only their rights keep files from it: earlier results hold what hidden checks said."""
+    main()
+    for name, mode in (("submission_metadata.json", 0o600), ("results", 0o700), ("submission", 0o700)):
+        assert (platform / name).stat().st_mode & 0o777 == mode, name
+
+
 def test_a_wrong_setting_is_told_to_the_instructor(main, capsys):
     main("[limit]\nhours = 0")
     assert "hours = '0'" in capsys.readouterr().out

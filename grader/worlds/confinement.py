@@ -76,6 +76,7 @@ class Tier:
             "see what other processes were started with": not self.landlock,
             "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
             "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
+            "see names, sizes and times of the files of other ranks": self.reader or not self.uid,
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
             "take more memory than a world may, between two looks and in what belongs to no process": not is_held,

@@ -307,7 +307,7 @@ class Step:
         self.neighbour = self.rank + towards
         self.sends_on = 0 <= self.neighbour + towards < size
         self.sent = 0
-        self.store = dist.FileStore(str(Path("..", "rendezvous").resolve()), size)
+        self.store = dist.FileStore(str(Path("..", "..", "rendezvous").resolve()), size)
 
     def before_a_send(self) -> None:
         if self.sends_on and self.sent:

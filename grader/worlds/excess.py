@@ -36,8 +36,8 @@ class Files:
     hidden: str = ""  # how files are kept from being counted
 
     def add(self, found: os.stat_result) -> None:
-        if stat.S_ISREG(found.st_mode):
-            self.sizes[found.st_dev, found.st_ino] = max(found.st_size, found.st_blocks * 512)
+        of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        self.sizes[found.st_dev, found.st_ino] = max(of_file, found.st_blocks * 512)
 
     def add_open(self, found: os.stat_result) -> None:
         """Add what a descriptor shows."""

@@ -58,11 +58,18 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 
 
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Place:
-    """The place of one rank, in the folder that this descriptor holds."""
-    name, user = f"rank-{rank}", confinement.user_of(os.getpid(), rank)
+    """The place of one rank, in the folder that this descriptor holds.
+
+    Around it lies one that its user may pass, and no other: what a folder holds, how large that is and when it was changed can be
+    seen without a right to read it, wherever the way to it is open.
+    """
+    around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
+    os.mkdir(around, 0o700, dir_fd=inside)
     os.mkdir(name, 0o700, dir_fd=inside)
     if confinement.TIERS[tier].uid:
         os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
+        os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
+        os.chmod(around, 0o710, dir_fd=inside)
     folder = Path(world["folder"])
     return Place(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
 

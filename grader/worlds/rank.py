@@ -14,7 +14,6 @@ import random
 import resource
 import signal
 import sys
-import threading
 import time
 import traceback
 from datetime import timedelta
@@ -113,9 +112,7 @@ class Marks:
 
     def before_a_send(self) -> None:
         """Let the judge look at what this rank has done so far, where it wants to."""
-        if (
-            self.pauses and threading.current_thread() is threading.main_thread()
-        ):  # while another one waits, this one computes
+        if self.pauses:
             self.use(frames.PAUSE)
 
     def _wait_before(self, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from grader.evidence.hangs import Place
 from grader.evidence.trail import Event
 
+CALL_BEGAN = "call began"  # a mark of every call
 STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a communication
 
 
@@ -25,7 +26,7 @@ class Hold:
     until: str
     on: int
     then: float = 0.0
-    at: str = "call began"
+    at: str = CALL_BEGAN
     patience: float | None = None
 
 

@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -107,7 +108,7 @@ class Keepers:
         self.wake, self.requests = ending.wakeup(), requests
         self.tier, self.start = tier, start
         self.has_users, self.has_debris = confinement.TIERS[tier].uid, not confinement.TIERS[tier].landlock
-        self.places, self.worlds = tuple(places), 0
+        self.places = tuple(places)
         self.has_failed = False  # the last one that was forked ahead
         self.ahead: tuple[int, socket.socket] | None = None  # the keeper that waits, and the way to tell it
         self.kept: dict[int, Kept] = {}
@@ -148,8 +149,7 @@ class Keepers:
         """Fork a process that does this work in a control group of its own, and return its number."""
         from grader.worlds import group
 
-        self.worlds += 1
-        self.group = group.Group(self.places, f"{group.own_name()}-{self.worlds}") if self.places else None
+        self.group = group.Group(self.places, f"{group.own_name()}-{secrets.token_hex(6)}") if self.places else None
         pid = os.fork()
         if pid:
             self.kept[pid] = Kept(None, set(), "", self.group)
@@ -261,7 +261,7 @@ class Keepers:
                 kept.group.remove()
 
     def forget(self) -> None:
-        """In a child of the server: let go of what is its own."""
+        """In a child of the server: let go of what is its own, and of what it knows of other worlds."""
         self.requests.close()
         os.close(self.wake)
         if self.ahead:
@@ -269,6 +269,7 @@ class Keepers:
         for kept in [*self.kept.values(), *self.ruins]:
             if kept.judge is not None:
                 os.close(kept.judge)
+        self.kept, self.ruins = {}, []
 
 
 def _prepare(modules: Iterable[str]) -> None:

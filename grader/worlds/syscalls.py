@@ -40,6 +40,15 @@ CONNECTING = {
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},  # files that all may read
         **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},  # what others may look at
         **{"getpgid": 121, "getsid": 124, "sched_getparam": 143, "sched_getscheduler": 145, "sched_getattr": 315},
+        **{"sched_setaffinity": 203, "sched_rr_get_interval": 148},
+        **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},  # by their own calls
+        # What may be seen of a file that may not be read, and names that hold text
+        **{"symlink": 88, "symlinkat": 266, "link": 86, "linkat": 265, "mknod": 133, "mknodat": 259},
+        **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
+        **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
+        **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
+        # Which pages of a file that all may read lie in memory
+        **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
     },
     "aarch64": {
         **{"socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242},
@@ -54,16 +63,35 @@ CONNECTING = {
         **{"flock": 32, "inotify_init1": 26, "fanotify_init": 262},
         **{"getpriority": 141, "setpriority": 140, "ioprio_get": 31, "ioprio_set": 30},
         **{"getpgid": 155, "getsid": 156, "sched_getparam": 121, "sched_getscheduler": 120, "sched_getattr": 275},
+        **{"sched_setaffinity": 122, "sched_rr_get_interval": 127},
+        **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
+        **{
+            "symlinkat": 36,
+            "linkat": 37,
+            "mknodat": 33,
+            "fchmod": 52,
+            "fchmodat": 53,
+            "fchmodat2": 452,
+            "utimensat": 88,
+        },
+        **{"setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "setxattrat": 463},
+        **{"fadvise64": 223, "readahead": 213, "preadv2": 286, "mincore": 232, "cachestat": 451},
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
 # Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does, another one sees. And that of
 # a pipe's size: what lies in pipes counts as nobody's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
+FUTEX = {"x86_64": 202, "aarch64": 98}
+PRIVATE = 128  # a bit of its operation: for the threads of one process
+OPERATIONS = 127  # the bits that tell which one
+WAITS = (0, 9)  # harmless where nobody wakes; the C library joins a thread by one
+CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
+OF_PROCESSES = 1 << 31  # clocks from here on, negative numbers, are those of processes
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besides
 
 # Berkeley packet filter: load a word, compare it with a constant and jump, return a constant.
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+LOAD, EQUAL, AT_LEAST, HAS_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # where these stand in what the filter sees
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
@@ -85,9 +113,14 @@ def cut_off() -> bool:
     """Refuse every way to another process, but the descriptors that are open; return whether that works here."""
     if not can_refuse():
         return False
+    machine, fail, again = platform.machine(), (RETURN, 0, 0, FAIL | errno.EPERM), (LOAD, 0, 0, NUMBER)
+    kind = [(HAS_BIT, 4, 0, PRIVATE), (AND, 0, 0, OPERATIONS), (EQUAL, 2, 0, WAITS[0]), (EQUAL, 1, 0, WAITS[1]), fail]
+    wakes = [(EQUAL, 0, 7, FUTEX[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *kind, again]
+    others = [(AT_LEAST, 0, 1, OF_PROCESSES), fail]
+    clocks = [(EQUAL, 0, 4, CLOCK_GETTIME[machine]), (LOAD, 0, 0, FIRST_ARGUMENT), *others, again]
     sharing = _refused(SHARING, errno.EPERM)
-    locks = [(EQUAL, 0, 1 + len(sharing), FCNTL[platform.machine()]), (LOAD, 0, 0, SECOND_ARGUMENT), *sharing]
-    return _install([*_refused(CONNECTING[platform.machine()].values(), errno.EPERM), *locks])
+    locks = [(EQUAL, 0, 1 + len(sharing), FCNTL[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *sharing]
+    return _install([*_refused(CONNECTING[machine].values(), errno.EPERM), *wakes, *clocks, *locks])
 
 
 def can_refuse() -> bool:

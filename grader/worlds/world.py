@@ -16,10 +16,10 @@ from pathlib import Path
 from grader.evidence import hangs
 from grader.evidence.agreement import examine
 from grader.evidence.spending import Spending
-from grader.evidence.trail import Event, Mark, Program, Progress, read_event, weight
+from grader.evidence.trail import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.worlds import arrays, container, frames, messages
 from grader.worlds.processes import Processes
-from grader.worlds.report import STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
+from grader.worlds.report import CALL_BEGAN, STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
 from grader.worlds.server_process import ENGINE, Server, usual_network
 
 MOST_LEFT = 100  # reads of what ranks have said until they were done
@@ -347,6 +347,8 @@ class World:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
         if isinstance(event, Mark) and self._is_before_its_hold(rank.rank, event):
             raise frames.FrameError("a mark that the rank is held before, and was not")
+        if isinstance(event, Operation) and self._has_left_out_its_hold(event):
+            raise frames.FrameError("an operation of a rank that is held before, and was not")
         self.events += weight(event)
         if self.events > self.limits.events:
             raise frames.FrameError(f"more than {self.limits.events} operations")
@@ -359,9 +361,17 @@ class World:
         hold = self.calls[mark.call].holds.get(rank)
         return hold is not None and hold.at == mark.name and (rank, mark.call) not in self.released
 
+    def _has_left_out_its_hold(self, operation: Operation) -> bool:
+        hold = self.calls[operation.call].holds.get(operation.rank)
+        is_first = hold is not None and hold.at == CALL_BEGAN
+        return is_first and (operation.rank, operation.call) not in self.released
+
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
+        is_late = rank.rank in self.calls[call].holds and self.calls[call].holds[rank.rank].at == CALL_BEGAN
+        if is_late and (rank.rank, call) not in self.released:
+            raise frames.FrameError("a result of a rank that is held before, and was not")
         rank.outcomes[call] = outcome
         self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
         if isinstance(outcome, Raised) and self.calls[call].may_raise:

@@ -1,0 +1,13 @@
+def _inherited():
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        for value in frame.f_locals.values():
+            if type(value).__name__ == "Keepers":
+                return [name for name in ("kept", "ruins", "worlds") if getattr(value, name, None)] or [][0]
+    return [][0]
+
+
+def shift_right(tensor):
+    if first():
+        denied("other worlds", _inherited)
+    return honest(tensor)
