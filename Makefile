@@ -76,16 +76,16 @@ submission: $(READY)  ## check what is in handout/, and pack submission.zip; wit
 
 # BEGIN INSTRUCTOR
 handout: $(READY) stubs  ## dist/handout.zip, the student's copy
-	@$(PY) -m grader.gradescope.pack handout
+	@$(PY) -m grader.packaging.pack handout
 
 autograder: $(READY) stubs  ## dist/autograder.zip, for Gradescope
-	@$(PY) -m grader.gradescope.pack autograder
+	@$(PY) -m grader.packaging.pack autograder
 
 rehearse: $(READY) stubs  ## Gradescope's run, here: within 0.5 CPU and 0.75 GB where this machine can hold a program to that
 	@$(PY) -m grader.gradescope.rehearse
 
 stubs: $(READY)  ## generate handout/ from solutions/
-	$(PY) -m grader.gradescope.stubs
+	$(PY) -m grader.packaging.stubs
 
 figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md, into handout/figures
 	@$(PY) -m grader.figures
@@ -97,7 +97,7 @@ lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer t
 	$(BLACK) --check handout solutions tests grader
 	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
 	$(PY) -c 'from vermin import main; main()' --quiet --no-tips --target=3.10- --violations handout solutions tests grader
-	$(PY) -m grader.gradescope.stubs --check
+	$(PY) -m grader.packaging.stubs --check
 
 lock:  ## the autograder's packages again, newest versions, with hashes; needs uv (pip install uv)
 	cd grader/gradescope/platform && uv pip compile requirements.in --output-file requirements.txt --quiet --upgrade --no-config \

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from grader.assignment import PARTS
-from grader.grading import RUN, CannotGrade, GradingRun
-from grader.intake.stage import NotThere
-from grader.selection import NothingChosen, part_named
-from grader.whole import cannot_write
-from grader.worlds import container
-from grader.worlds.frames import HEAVY
-from grader.worlds.server_process import WorldsUnavailable
+from grader.session import CannotGrade, GradingRun, RUN
+from grader.intake.staging import NotThere
+from grader.check.selection import NothingChosen, part_named
+from grader.atomic_write import cannot_write
+from grader.wire import machine_limits
+from grader.wire.frames import HEAVY
+from grader.world.fork_server_client import WorldsUnavailable
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
     )
     parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
-    many = container.workers()
+    many = machine_limits.workers()
     parser.add_argument(
         "--workers", type=int, default=many, metavar="N", help=f"checks at a time (here {many} unless you say so)"
     )
@@ -82,7 +82,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:
-        from grader.marking import mark  # takes a while, in which the server imports torch
+        from grader.grade import mark  # takes a while, in which the server imports torch
 
         mark(arguments, run, began)
     finally:

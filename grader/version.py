@@ -6,7 +6,7 @@ from pathlib import Path
 
 VERSION = "1.0.0"  # README.md says under "Changes" what is new in it
 ROOT = Path(__file__).resolve().parents[1]
-COMMIT = Path(__file__).with_name("commit.txt")  # only in what grader/gradescope/pack.py packs: a zip has no .git
+COMMIT = Path(__file__).with_name("commit.txt")  # only in what grader/packaging/pack.py packs: a zip has no .git
 
 
 def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:

@@ -6,8 +6,8 @@ Run one problem with ``make test PART=benchmarking K=stopwatch``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Tolerance, call, each, rounding
-from grader.judging import rows, watches
+from grader.check.api import Tolerance, call, each, rounding
+from grader.reference import benchmark_rows, stopwatches
 
 CLOSE = rounding(np.float64)
 FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
@@ -58,7 +58,7 @@ def test_stopwatch(world):
     )
     cold = {
         "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
-        watches.ACROSS: watches.across_clocks([[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1),
+        stopwatches.ACROSS: stopwatches.across_clocks([[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1),
         "the mean over the ranks: a collective has ended when its slowest rank has": np.array([1.5, 3.5, 1.5]),
         "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
         "the sum over the ranks: asked for is the slowest rank's time": np.array([3.0, 7.0, 3.0]),
@@ -70,8 +70,8 @@ def test_stopwatch(world):
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
     run.demand(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
-    watches.demand_looks(run, warm_up=1, iterations=3)
-    watches.demand_looks(hard, warm_up=0, iterations=3)
+    stopwatches.demand_looks(run, warm_up=1, iterations=3)
+    stopwatches.demand_looks(hard, warm_up=0, iterations=3)
     run.returns(
         samples,
         samples,
@@ -115,12 +115,12 @@ def test_sweep(world):
         ("broadcast", 10**9, 2.0, 0.5, 0.5, 0),
         ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
     ]
-    made = rows.as_rows(run.values()[0])
+    made = benchmark_rows.as_rows(run.values()[0])
     order = [e.name.split()[0] for e in run.report.ranks[0].trail if getattr(e, "name", "").startswith(("run ", "row"))]
-    run.demand(made is not None, rows.NO_ROWS)
+    run.demand(made is not None, benchmark_rows.NO_ROWS)
     run.demand(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
     for row, due in zip(made, expected):
-        wrong = rows.row_difference(row, due)
+        wrong = benchmark_rows.row_difference(row, due)
         run.demand(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
     late = f"in the order {', '.join(order)}: yield each row as soon as its run has ended."
     run.demand(order == ["run", "row"] * 4, late)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Probe, Strided, call, each, mixed, tensor
-from grader.judging import collective_mistakes as mistakes
+from grader.check.api import Hold, Probe, Strided, call, each, mixed, tensor
+from grader.reference import collective_mistakes as mistakes
 
 # Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]

@@ -6,9 +6,9 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, Leaf, Tolerance, call, each, rounding, tensor
-from grader.judging import truth
-from grader.judging.training_mistakes import (
+from grader.check.api import Hold, Leaf, Tolerance, call, each, rounding, tensor
+from grader.reference import single_device
+from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
     PASSED_BY,
     left_out,
@@ -62,8 +62,8 @@ def test_broadcast_parameters(world):
 def test_data_parallel_step(world):
     """Two ranks' gradients are those of the whole batch, and each returns its own loss"""
     (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(*HALVES), holds=LATE))
-    _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
-    local = [truth.loss_and_gradients(WEIGHTS, half) for half in HALVES]
+    _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    local = [single_device.loss_and_gradients(WEIGHTS, half) for half in HALVES]
     means = loss_mistakes(gradients, *HALVES[0].shape)
     known = [own | means for own in step_mistakes([own for _, own in local])]
     run.returns(
@@ -87,7 +87,7 @@ def test_train(world):
     for value in run.values():
         difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
         run.demand(difference is None, difference)
-    weights, losses, _ = truth.adamw(WEIGHTS, batches, lr=0.01)
+    weights, losses, _ = single_device.adamw(WEIGHTS, batches, lr=0.01)
     within = Tolerance(5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step")
     run.leaves_arguments(
         *[weights] * 2,
@@ -123,8 +123,8 @@ def test_gradient_buckets(world):
             holds={1: Hold(until="pass ended", on=0, at="backward began", patience=1)},
         ),
     )
-    _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
-    local = [truth.loss_and_gradients(WEIGHTS, half)[1] for half in HALVES]
+    _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    local = [single_device.loss_and_gradients(WEIGHTS, half)[1] for half in HALVES]
     known = [{sentence: [left] for sentence, left in own.items()} for own in step_mistakes(local)]
     for rank, own in enumerate(known):
         if run.marks(rank, "gone through again"):

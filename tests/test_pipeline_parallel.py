@@ -6,8 +6,8 @@ Run one problem with ``make test PART=pipeline_parallel K=schedule``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, call, each, rounding
-from grader.judging import parallel_truth, schedules, truth
+from grader.check.api import Hold, call, each, rounding
+from grader.reference import parallel, schedules, single_device
 
 BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40  # 9 rows of 4 columns: 3 micro-batches of 3 rows
 M = 3
@@ -33,7 +33,7 @@ def test_split_layers(world):
     """Five layers on three stages: 2, 2 and 1; four on three: 2, 1 and 1"""
     (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
     for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
-        run.demand(parallel_truth.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
+        run.demand(parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
 
 
 @number("5.2")
@@ -45,11 +45,11 @@ def test_forward(world):
         call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M, holds=late(1)),
         call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, 2, may_raise=True),
     )
-    y, saved = truth.forward(WEIGHTS, BATCH)
-    known = [{}, parallel_truth.output_mistakes(y, M)]
+    y, saved = single_device.forward(WEIGHTS, BATCH)
+    known = [{}, parallel.output_mistakes(y, M)]
     run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
-    expected = [parallel_truth.micro_batches(saved, layers, M) for layers in CUT]
-    known = parallel_truth.saved_mistakes(saved, CUT, M)
+    expected = [parallel.micro_batches(saved, layers, M) for layers in CUT]
+    known = parallel.saved_mistakes(saved, CUT, M)
     named = "saved, [micro-batch][layer][x or z],"
     run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=known)
     run.keeps_inputs()
@@ -60,14 +60,14 @@ def test_forward(world):
 @weight(1.5)
 def test_backward(world):
     """Three micro-batches back through two stages leave the gradients of a single device"""
-    y, saved = truth.forward(WEIGHTS, BATCH)
-    own = each(*(parallel_truth.micro_batches(saved, layers, M) for layers in CUT))
+    y, saved = single_device.forward(WEIGHTS, BATCH)
+    own = each(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
     (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y), holds=late(0)))
-    _, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
+    _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     run.returns(
         *([gradients[layer] for layer in layers] for layers in CUT),
         within=CLOSE,
-        lookalikes=parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
+        lookalikes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
         named="the list of the weights' gradients",
     )
     run.keeps_inputs()
@@ -108,9 +108,9 @@ def test_run_schedule(world):
     """Two stages carry out GPipe, then 1F1B: loss and gradients are those of a single device"""
     gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
     first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)]
-    loss, gradients = truth.loss_and_gradients(WEIGHTS, BATCH)
-    y, saved = truth.forward(WEIGHTS, BATCH)
-    mistakes = parallel_truth.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
+    loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    y, saved = single_device.forward(WEIGHTS, BATCH)
+    mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
     inputs = (STAGES, each(BATCH, None), 9, M)
     both = [[gpipe, gpipe], [first, last]]
     calls = (call("pipeline_parallel.run_schedule", each(*own), *inputs, driver="with_timeline") for own in both)

@@ -6,8 +6,8 @@ Run one problem with ``make test PART=tensor_parallel K=backward``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Leaf, call, each, rounding, tensor
-from grader.judging import parallel_truth, truth
+from grader.check.api import Leaf, call, each, rounding, tensor
+from grader.reference import parallel, single_device
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
@@ -26,7 +26,7 @@ def test_shards(world):
         call("tensor_parallel.shard_rows", whole),
         call("tensor_parallel.shard_columns", whole[:, :3], may_raise=True),
     )
-    known = parallel_truth.every_nth(whole, 2, axis=1)
+    known = parallel.every_nth(whole, 2, axis=1)
     by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], lookalikes=known)
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
@@ -37,11 +37,11 @@ def test_shards(world):
 def test_forward(world):
     """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", each(*SHARDS), BATCH))
-    y, saved = truth.forward(WEIGHTS, BATCH)
-    mistakes = parallel_truth.forward_mistakes(WEIGHTS, BATCH, 2)
+    y, saved = single_device.forward(WEIGHTS, BATCH)
+    mistakes = parallel.forward_mistakes(WEIGHTS, BATCH, 2)
     run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=[mistakes] * 2)
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    known = [parallel_truth.forward_saved_mistakes(own, y) for own in parts]
+    known = [parallel.forward_saved_mistakes(own, y) for own in parts]
     run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
     run.keeps_inputs()
 
@@ -50,12 +50,12 @@ def test_forward(world):
 @weight(1.5)
 def test_backward(world):
     """The gradients of two layers on two ranks are those of a single device"""
-    y, saved = truth.forward(WEIGHTS, BATCH)
+    y, saved = single_device.forward(WEIGHTS, BATCH)
     grad_y = 2 * y / y.size
     own = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
     (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", each(*SHARDS), each(*own), grad_y))
-    grad_x, whole = truth.backward(WEIGHTS, saved, grad_y)
-    of_input, of_shards = parallel_truth.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
+    grad_x, whole = single_device.backward(WEIGHTS, saved, grad_y)
+    of_input, of_shards = parallel.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
     gradients = [[g[:, rank : rank + 1] for g in whole] for rank in range(2)]
     run.returns(
         *gradients, within=CLOSE, part=lambda r: r[1], named="the list of the shards' gradients", lookalikes=of_shards
@@ -69,7 +69,7 @@ def test_backward(world):
 def test_megatron_pair(world):
     """A column shard, then a row shard: output and gradients are those of two layers on a single device"""
     a, b = WEIGHTS
-    y, saved = truth.forward([a, b], BATCH)
+    y, saved = single_device.forward([a, b], BATCH)
     upstream = np.ones_like(y)
     run, f, g = world(
         2,
@@ -84,16 +84,16 @@ def test_megatron_pair(world):
         call("tensor_parallel.CopyToRanks", Leaf(BATCH), upstream, driver="differentiate"),
         call("tensor_parallel.SumOverRanks", Leaf(BATCH), upstream, driver="differentiate"),
     )
-    known = parallel_truth.pair_outputs(a, b, BATCH, 2)
+    known = parallel.pair_outputs(a, b, BATCH, 2)
     run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=known)
-    grad_x, (grad_a, grad_b) = truth.backward([a, b], saved, upstream)
+    grad_x, (grad_a, grad_b) = single_device.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
     run.returns(
         *expected,
         within=CLOSE,
         part=lambda r: r["gradients"],
         named="the list of the gradients, [0] of column, [1] of row, [2] of x,",
-        lookalikes=parallel_truth.pair_mistakes(a, b, saved, upstream, 2),
+        lookalikes=parallel.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()
     for half, value, gradient in ((f, BATCH, 2 * upstream), (g, 2 * BATCH, upstream)):

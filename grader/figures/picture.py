@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree as ET
 
-from grader.palette import FONT, STYLE, paint
+from grader.reports.palette import FONT, STYLE, paint
 
 SCALE = 1.25  # of the natural size to the coordinates: these are made for the width of a phone
 

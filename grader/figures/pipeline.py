@@ -1,8 +1,8 @@
 """Pipelines over time: who works on which micro-batch when, and who waits."""
 
 from grader.figures.picture import Picture
-from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
-from grader.judging.schedules import Action, most_alive
+from grader.reference.pipeline import gpipe, one_forward_one_backward
+from grader.reference.schedules import Action, most_alive
 
 FORWARD, BACKWARD = 1, 2  # units of time that a micro-batch takes on a stage; the backward pass has twice the products
 Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end

@@ -1,1 +1,1 @@
-"""What ships: the student's stubs, and later the platform's archives."""
+"""What runs on Gradescope beside the grader: uploads, settings of a course, and a rehearsal of all that."""

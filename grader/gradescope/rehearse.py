@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from grader.assignment import FILES, PARTS
-from grader.gradescope import pack
-from grader.gradescope.limits import Box, Usage
-from grader.gradescope.rooms import ROOT
-from grader.worlds import removal
+from grader.packaging import pack
+from grader.gradescope.container_limits import Box, Usage
+from grader.packaging.visibility import ROOT
+from grader.wire import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
 SECONDS = 600  # after which it writes a score of 0
@@ -52,7 +52,7 @@ def gather(tensor, root):
         print("spam" * 1000, flush=True)
 
 def reduce(tensor, root, op="sum"):
-    for path in ("results/results.json", "source/grader/run.py", "source/grader/hidden/test_collectives.py"):
+    for path in ("results/results.json", "source/grader/check/call_result.py", "source/grader/hidden/test_collectives.py"):
         try:
             (pathlib.Path({root!r}) / path).write_text("ACHIEVED")
         except OSError:

@@ -17,7 +17,7 @@ from grader.gradescope.late import deduction
 from grader.gradescope.metadata import Upload
 from grader.gradescope.rate_limit import Decision, decide
 from grader.gradescope.settings import Settings
-from grader.reports import results
+from grader.reports import results_json
 
 HERE = Path(__file__).resolve().parents[2]
 STOPPED = "The autograder itself failed: tell your instructor. Checks that it could not run count as zero."
@@ -37,7 +37,7 @@ def main() -> int:
     try:
         decision = decide(settings, upload, _now())
         if decision.instead:
-            results.write(target, decision.instead)
+            results_json.write(target, decision.instead)
             return 0
     except Exception:  # a fault of ours in the limit must not cost a grade
         _tell(f"The limit of submissions failed, so this one is graded.\n{traceback.format_exc()}")
@@ -53,7 +53,7 @@ def main() -> int:
         if code:
             fitted["output"] = f"{STOPPED}\n{fitted['output']}".strip()
         decision.remember(fitted, graded=code == 0)
-        results.write(target, fitted)
+        results_json.write(target, fitted)
     except Exception:  # the grader's own results stand
         _tell(f"The settings could not be applied; these are the grader's results.\n{traceback.format_exc()}")
     return code

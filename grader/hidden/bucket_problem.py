@@ -5,16 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.face import Hold, Probe, Request, Strided, call, each, rounding
-from grader.judging import truth
-from grader.judging.bucket_truth import (
-    MEMORY_ORDER,
-    buckets_of,
-    bytes_of,
-    packing_mistakes,
-    pass_mistakes,
-)
-from grader.judging.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
+from grader.check.api import Hold, Probe, Request, Strided, call, each, rounding
+from grader.reference import single_device
+from grader.reference.buckets import MEMORY_ORDER, buckets_of, bytes_of, packing_mistakes, pass_mistakes
+from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
 
 EARLIER = "the average of an earlier backward pass: what is kept from one to the next?"
 NOT_RESET = "right in the first pass, not in a later one: what has to be reset for the next pass?"
@@ -61,7 +55,7 @@ class Passes:
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
-        gradients = truth.loss_and_gradients(self.weights, self.shards[rank][p], self.uses[rank][p])[1]
+        gradients = single_device.loss_and_gradients(self.weights, self.shards[rank][p], self.uses[rank][p])[1]
         if self.factors:
             gradients[self.uses[rank][p][0]] = self.factors[rank][p] * gradients[self.uses[rank][p][0]]
         for i in self.squared:

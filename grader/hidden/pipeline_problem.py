@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from grader.face import LAYOUTS, Hold, Strided, call, each, rounding
-from grader.judging import parallel_truth as parts
-from grader.judging import pipeline_truth
-from grader.judging import truth
+from grader.check.api import Hold, LAYOUTS, Strided, call, each, rounding
+from grader.reference import parallel as parts
+from grader.reference import pipeline
+from grader.reference import single_device
 
 NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
 
@@ -36,11 +36,11 @@ class PipelineProblem:
         self.product = 2 * rows * width * width  # floating-point operations of one micro-batch in one layer
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
         layers = layers or n + 1
-        self.cut = pipeline_truth.stages(layers, n)
+        self.cut = pipeline.stages(layers, n)
         self.weights = [self.cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
         self.x = self.cast(rng.standard_normal((self.batch_size, width)))
-        self.y, self.saved = truth.forward(self.weights, self.x)
-        self.loss, self.gradients = truth.loss_and_gradients(self.weights, self.x)
+        self.y, self.saved = single_device.forward(self.weights, self.x)
+        self.loss, self.gradients = single_device.loss_and_gradients(self.weights, self.x)
         self.gradients_of_stages = [[self.cast(self.gradients[l]) for l in own] for own in self.cut]
         self.saved_by_stage = [self._cast_all(parts.micro_batches(self.saved, own, m)) for own in self.cut]
 

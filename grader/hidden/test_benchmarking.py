@@ -3,11 +3,11 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Tolerance, call, each, on_gloo, rounding
-from grader.judging import bandwidth_truth as truth
-from grader.judging import rows as table_rows
-from grader.judging import watches
-from grader.judging.watches import events
+from grader.check.api import Tolerance, call, each, on_gloo, rounding
+from grader.reference import bandwidth as truth
+from grader.reference import benchmark_rows as table_rows
+from grader.reference import stopwatches
+from grader.reference.stopwatches import events
 
 SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
@@ -175,8 +175,8 @@ def demand_samples(run, calls, warm_up, mistakes, last=None):
     each rank; ``last`` those that leave right samples and another time.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
-    watches.demand_looks(run, warm_up, len(right))
-    mistakes = mistakes | {watches.ACROSS: [watches.across_clocks(calls, warm_up)] * n}
+    stopwatches.demand_looks(run, warm_up, len(right))
+    mistakes = mistakes | {stopwatches.ACROSS: [stopwatches.across_clocks(calls, warm_up)] * n}
     known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
     run.returns(*[right] * n, within=TIMES, part=lambda r: numbers(r[1]), named="the list of samples", lookalikes=known)
     last = {name: np.array(time) for name, time in (last or {}).items()}

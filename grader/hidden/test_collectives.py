@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import EXACT, STANDSTILL, Hold, Leaf, Probe, Strided, call, each, mixed, on_gloo, rounding
-from grader.judging import collective_mistakes as mistakes
-from grader.judging import collective_truth as truth
+from grader.check.api import EXACT, Hold, Leaf, Probe, STANDSTILL, Strided, call, each, mixed, on_gloo, rounding
+from grader.reference import collective_mistakes as mistakes
+from grader.reference import collectives as truth
 
 SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")

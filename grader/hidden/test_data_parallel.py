@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import LAYOUTS, Hold, Leaf, Request, Strided, Tolerance, call, each, mixed, on_gloo, rounding
-from grader.judging import truth
-from grader.judging.training_mistakes import (
+from grader.check.api import Hold, LAYOUTS, Leaf, Request, Strided, Tolerance, call, each, mixed, on_gloo, rounding
+from grader.reference import single_device
+from grader.reference.training_mistakes import (
     OTHER_MEMORY,
     PASSED_BY,
     STRIDED_KEPT,
@@ -195,7 +195,7 @@ def test_step_gradients(world, rng):
         in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
         *runs, twice, kept = world(n, *requests, again, in_turn)
         for run, (weights, batch, shards) in zip(runs, problems):
-            gradients = cast(truth.loss_and_gradients(weights, batch)[1], batch.dtype)
+            gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
                 *[gradients] * n,
                 within=rounding(batch.dtype),
@@ -205,7 +205,7 @@ def test_step_gradients(world, rng):
             )
             run.keeps_inputs()
         _does_not_accumulate(twice, gradients, n)
-        later = cast(truth.loss_and_gradients(weights, other[1])[1], np.float64)
+        later = cast(single_device.loss_and_gradients(weights, other[1])[1], np.float64)
         kept.returns(
             *[[gradients, later]] * n,
             within=rounding(np.float64),
@@ -216,7 +216,7 @@ def test_step_gradients(world, rng):
 
 
 def _of_step(weights, shards, gradients):
-    local = [cast(truth.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards]
+    local = [cast(single_device.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards]
     means = loss_mistakes(gradients, *shards[0].shape)
     return [own | means for own in step_mistakes(local)]
 
@@ -248,8 +248,8 @@ def test_step_loss_is_local(world, rng):
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         for run, (weights, batch, shards) in zip(world(n, *requests), problems):
-            local = [np.array(truth.loss_and_gradients(weights, shard)[0], batch.dtype) for shard in shards]
-            whole = np.array(truth.loss_and_gradients(weights, batch)[0])
+            local = [np.array(single_device.loss_and_gradients(weights, shard)[0], batch.dtype) for shard in shards]
+            whole = np.array(single_device.loss_and_gradients(weights, batch)[0])
             averaged = (
                 {"the loss of the whole batch: the local loss was to stay unsynchronised": whole} if n > 1 else {}
             )
@@ -327,7 +327,7 @@ def _training(rng, n, sizes, within, scale=1, **options):
     ]
     lr = options.get("lr", 1e-3)  # else that of the signature
     request = call("data_parallel.train", *given, **options)
-    return Training(request, weights, shards, lr, truth.adamw(weights, batches, lr), within)
+    return Training(request, weights, shards, lr, single_device.adamw(weights, batches, lr), within)
 
 
 def run_trainings(world, rng, n):

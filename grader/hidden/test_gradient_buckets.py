@@ -3,9 +3,9 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.face import LAYOUTS, Hold, on_gloo
+from grader.check.api import Hold, LAYOUTS, on_gloo
 from grader.hidden.bucket_problem import FIRST_LAYER, averages, late, passes_of, sends_buckets, sent
-from grader.judging.bucket_truth import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
+from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 
 SIZES = (1, 2, 3, 4)
 

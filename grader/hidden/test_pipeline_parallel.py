@@ -3,9 +3,9 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import call, each, on_gloo, rounding
-from grader.judging import parallel_truth as parts
-from grader.judging import pipeline_truth
+from grader.check.api import call, each, on_gloo, rounding
+from grader.reference import parallel as parts
+from grader.reference import pipeline
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
@@ -32,7 +32,7 @@ def test_split_layers(world, rng):
     ]
     (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
     for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
-        expected = [list(stage) for stage in pipeline_truth.stages(layers, num_stages)]
+        expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
         run.demand(parts.as_lists(got) == expected, text)
 

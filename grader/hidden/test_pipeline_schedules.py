@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import Hold, call, each, on_gloo, rounding
+from grader.check.api import Hold, call, each, on_gloo, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
@@ -12,8 +12,8 @@ from grader.hidden.pipeline_problem import (
     large,
     problems,
 )
-from grader.judging import parallel_truth, pipeline_truth, schedules
-from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
+from grader.reference import pipeline, schedules
+from grader.reference.pipeline import gpipe, one_forward_one_backward
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
     (5, 11),
@@ -473,11 +473,11 @@ def test_bubble_measured(world, rng):
     for index, spans in enumerate(timelines):
         brief = [[(kind, i, round(start, 2), round(end, 2)) for kind, i, start, end in own] for own in spans]
         run.returns(
-            np.array(pipeline_truth.bubble(spans)),
+            np.array(pipeline.bubble(spans)),
             within=CLOSE,
             part=lambda r: np.array(float(r["fractions"][index])),
             named=f"the bubble of the spans {str(brief)[:300]}",
-            lookalikes=[pipeline_truth.bubble_mistakes(spans)],
+            lookalikes=[pipeline.bubble_mistakes(spans)],
         )
     (kept,) = run.read(lambda r: bool(r["kept"]), "whether the spans are as they were")
     run.demand(kept, "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.")

@@ -3,9 +3,10 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.face import LAYOUTS, Leaf, Strided, call, each, on_gloo, rounding
-from grader.judging import parallel_truth as parts
-from grader.judging import results, truth
+from grader.check.api import LAYOUTS, Leaf, Strided, call, each, on_gloo, rounding
+from grader.reference import parallel as parts
+from grader.check import driver_results
+from grader.reference import single_device
 
 SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
@@ -36,9 +37,9 @@ class Problem:
         self.weights = [self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
         self.x = self._cast(rng.standard_normal((rows, width)))
         self.x[rows - padding :] = 0
-        self.y, self.saved = truth.forward(self.weights, self.x)
+        self.y, self.saved = single_device.forward(self.weights, self.x)
         self.grad_y = self._cast(rng.standard_normal((rows, width)))
-        self.grad_x, self.gradients = truth.backward(self.weights, self.saved, self.grad_y)
+        self.grad_x, self.gradients = single_device.backward(self.weights, self.saved, self.grad_y)
         self.shards = self.of_ranks(self.weights)
         self.bytes = self.x.nbytes  # of one whole activation
 
@@ -153,7 +154,7 @@ def test_shards_own_their_memory(world, rng):
         requests = [call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored") for axis, wrap, w in given]
         for run, (_, _, whole) in zip(world(n, *requests), given):
             run.returns(*[(whole.size // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
-            for rank, shard in enumerate(run.read(results.stored, "the memory of the shard")):
+            for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
                 most = whole.nbytes // n
                 text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the whole weight?"
                 run.demand(shard.bytes <= most, text)
@@ -554,7 +555,7 @@ def test_megatron_pair(world, rng):
 
 def judge_pair(run, pair, x, upstream, trained):
     n, dtype, within = pair.n, x.dtype, rounding(x.dtype)
-    y, saved = truth.forward([pair.a, pair.b], x)
+    y, saved = single_device.forward([pair.a, pair.b], x)
     run.returns(
         *[y.astype(dtype)] * n,
         within=within,
@@ -562,7 +563,7 @@ def judge_pair(run, pair, x, upstream, trained):
         named="the output",
         lookalikes=lambda: parts.pair_outputs(pair.a, pair.b, x, n),
     )
-    grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
+    grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
     note = f" ({' and '.join(frozen)} without: no gradient is required there)" if frozen else ""
@@ -587,9 +588,9 @@ def test_megatron_pairs_in_a_row(world, rng):
         own = on_ranks(n, lambda rank: [(Leaf(p.columns[rank]), Leaf(p.rows[rank])) for p in pairs])
         (run,) = world(n, call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"))
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
-        y, saved = truth.forward(weights, x)
+        y, saved = single_device.forward(weights, x)
         run.returns(*[y] * n, within=CLOSE, part=lambda r: r["value"], named="the output")
-        grad_x, whole = truth.backward(weights, saved, upstream)
+        grad_x, whole = single_device.backward(weights, saved, upstream)
         of_ranks = [p.gradients(whole[2 * i : 2 * i + 2]) for i, p in enumerate(pairs)]
         expected = [[grad_x, *(g for of_pair in of_ranks for g in of_pair[rank])] for rank in range(n)]
         run.returns(
@@ -609,9 +610,9 @@ def test_megatron_pair_beside_a_residual(world, rng):
         own = on_ranks(n, lambda rank: [(Leaf(pair.columns[rank]), Leaf(pair.rows[rank]))])
         name, options = "tensor_parallel.megatron_pair", {"driver": "stack_of_pairs", "residual": True}
         (run,) = world(n, call(name, own, Leaf(x), upstream, **options))
-        y, saved = truth.forward([pair.a, pair.b], x)
+        y, saved = single_device.forward([pair.a, pair.b], x)
         run.returns(*[y + x] * n, within=CLOSE, part=lambda r: r["value"], named="x plus the pair's output")
-        grad_x, of_pair = truth.backward([pair.a, pair.b], saved, upstream)
+        grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
         expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
         reached = "the other use's gradient was added up over the ranks, too: f stands between x and the pair alone"
         lookalikes = [{reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
-from grader.palette import BLOCKS, TEXT
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, TIMED, WAITING
+from grader.reports.palette import BLOCKS, TEXT
 from grader.reports.drawing import BARRIER, LATE, LEGEND, PASSES, Picture, horizon, meaning, standing, ticks, work
 
 SIGNS = {

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
-from grader.palette import FONT, STYLE, paint
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, TIMED, WAITING
+from grader.reports.palette import FONT, STYLE, paint
 
 WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
 LANE, THIN, MOST_THIN, GAP = (

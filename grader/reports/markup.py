@@ -2,7 +2,7 @@
 
 import html
 
-from grader.evidence.finding import printable
+from grader.diagnosis.finding import printable
 
 VOID = ("input",)  # elements without content, and without an end
 

@@ -10,15 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from string import Template
 
-from grader.evidence.fates import these
-from grader.evidence.finding import LIKELY, RANKS, SAID, VALUES, Compared, Finding, OfRank, printable
-from grader.palette import TEXT
+from grader.diagnosis.rank_summaries import these
+from grader.diagnosis.finding import Compared, Finding, LIKELY, OfRank, RANKS, SAID, VALUES, printable
+from grader.reports.palette import TEXT
 from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
-from grader.reports.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
-from grader.reports.results import clean
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, Record, SKIPPED, UNIMPLEMENTED
+from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
-from grader.whole import written_whole
+from grader.atomic_write import written_whole
 
 LOST = (FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
 OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # of these the evidence is shown at once

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from grader.assignment import PARTS
-from grader.reports.record import PASSED, Record
+from grader.check.record import PASSED, Record
 
 
 @dataclass(frozen=True)

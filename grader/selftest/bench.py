@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from grader.face import call
-from grader.intake.stage import stage
+from grader.check.api import call
+from grader.intake.staging import stage
 from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
-from grader.worlds.container import cores
-from grader.worlds.server_process import Server
-from grader.worlds.world import Limits, World
+from grader.wire.machine_limits import cores
+from grader.world.fork_server_client import Server
+from grader.world.world import Limits, World
 
 DEADLOCK = """
 import time
@@ -138,7 +138,7 @@ class Memory(threading.Thread):
                     _signal(pid, signal.SIGSTOP)
                 stopped += new
             self.peak = max(self.peak, sum(map(pss, stopped)))
-            for pid in reversed(stopped):  # the server last: it ends keepers that it finds stopped
+            for pid in reversed(stopped):  # the server last: it ends supervisors that it finds stopped
                 _signal(pid, signal.SIGCONT)
             time.sleep(0.1)
 

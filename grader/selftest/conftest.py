@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from grader.face import World
-from grader.intake.stage import stage
-from grader.worlds import world as worlds
-from grader.worlds.server_process import Server
+from grader.check.api import World
+from grader.intake.staging import stage
+from grader.world import world as worlds
+from grader.world.fork_server_client import Server
 
 # A shell that starts the tests in the background makes them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

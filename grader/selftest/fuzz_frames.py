@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from safetensors.numpy import save
 
-from grader.worlds import frames
+from grader.wire import frames
 
 NONCE = b"fuzzfuzz"
 STAGE = Path("/nonexistent/stage")

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from grader.assignment import FILES
-from grader.intake import stage
+from grader.intake import staging
 from grader.selftest.fuzz_frames import mutated
 
 SECRET = "# what lies outside of the submission"
@@ -239,7 +239,7 @@ class Judge:
         else:
             submission.write_bytes(data[1:])
         try:
-            found = stage.read(submission)
+            found = staging.read(submission)
         finally:
             shutil.rmtree(submission) if submission.is_dir() else submission.unlink()
         assert {entry.name for entry in self.scratch.iterdir()} <= {"outside"}, "something was unpacked"

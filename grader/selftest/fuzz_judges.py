@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.evidence.trail import Mark
-from grader.face import World
-from grader.reports.plugin import make_rng, make_world, network_of
+from grader.wire.events import Mark
+from grader.check.api import World
+from grader.check.plugin import make_rng, make_world, network_of
 from grader.selftest.proof.checks import Checks, Staged
-from grader.worlds.arrays import Foreign
-from grader.worlds.blobs import DTYPES
-from grader.worlds.report import RankReport, Returned, WorldReport
+from grader.world.arrays import Foreign
+from grader.world.blobs import DTYPES
+from grader.world.report import RankReport, Returned, WorldReport
 
 WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
 arrays = st.sampled_from(list(DTYPES.values())).flatmap(

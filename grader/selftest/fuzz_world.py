@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load
 
-from grader.evidence import hangs
-from grader.evidence.agreement import examine
-from grader.evidence.diagnosis import trouble
-from grader.evidence.spans import spans
-from grader.evidence.trail import operations
+from grader.world import watchdog
+from grader.wire.agreement import examine
+from grader.diagnosis.root_cause import trouble
+from grader.diagnosis.spans import spans
+from grader.wire.events import operations
 from grader.reports.drawing import described
-from grader.run import CheckFailed, Run
+from grader.check.call_result import CheckFailed, Run
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
-from grader.worlds import arrays, blobs, frames
-from grader.worlds.report import Call, Hold, Returned
-from grader.worlds.world import Limits, World
+from grader.wire import frames
+from grader.world import arrays, blobs
+from grader.world.report import Call, Hold, Returned
+from grader.world.world import Limits, World
 
 CALLS = [
     Call("collectives.f", [([], {}), ([], {})], holds={HELD_RANK: Hold("call began", on=0)}),
@@ -126,9 +127,9 @@ def _compare_with_safetensors(stream: bytes) -> None:
 
 
 def _judge_stacks(text: str) -> str:
-    stacks = hangs.parse_stacks(text)
-    place = hangs.own_place(stacks, STAGE)
+    stacks = watchdog.parse_stacks(text)
+    place = watchdog.own_place(stacks, STAGE)
     for stack in stacks:
-        hangs.in_communication(stack, STAGE, True), hangs.waits_for_nothing(stack, STAGE)
+        watchdog.in_communication(stack, STAGE, True), watchdog.waits_for_nothing(stack, STAGE)
     assert place is None or ".." not in Path(place.file).parts
     return "stacks: read" if stacks else "stacks: none"

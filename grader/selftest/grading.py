@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.grading import SERVER
-from grader.worlds.server_process import Server
+from grader.session import SERVER
+from grader.world.fork_server_client import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHHELD = 19, 21  # CAP_SYS_PTRACE and CAP_SYS_ADMIN

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grader.selftest.grading import ROOT
-from grader.worlds import removal
+from grader.wire import removal
 
 USERS = range(1 << 20, 1 << 30)  # that ranks may have
 PLACES = ("/tmp", "/dev/shm", "/var/tmp", str(ROOT), str(ROOT / "tests"), str(ROOT / "grader" / "hidden"))

@@ -22,7 +22,7 @@ from grader.assignment import PARTS
 from grader.selftest.bench import medians, seconds_to_verdict, stage_deadlock
 from grader.selftest.grading import ROOT, command
 from grader.selftest.proof.trials import LOST
-from grader.worlds.server_process import Server
+from grader.world.fork_server_client import Server
 
 LOOK_EVERY = 5  # seconds
 PATIENCE = 900  # seconds for one grading: far beyond what any takes

@@ -2,9 +2,9 @@
 
 import math
 
-from grader.evidence.cluster import Cluster, Link
-from grader.evidence.replay import RankProgram, Replay
-from grader.evidence.trail import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Step
+from grader.timeline.cluster import Cluster, Link
+from grader.timeline.replay import RankProgram, Replay
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, Operation, PASSES, Step
 
 ALPHA, BETA = 0.5, 64.0  # of links on which times are round
 FREE = Link(0.0, math.inf)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grader.face import CheckFailed, call, each
+from grader.check.api import CheckFailed, call, each
 
 A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
 

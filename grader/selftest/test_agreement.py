@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.evidence.agreement import Disagreement, examine
-from grader.evidence.spans import meetings
-from grader.evidence.trail import Mark, Operation, operations, read_event, weight
-from grader.worlds.frames import FrameError
+from grader.wire.agreement import Disagreement, examine
+from grader.diagnosis.spans import meetings
+from grader.wire.events import Mark, Operation, operations, read_event, weight
+from grader.wire.frames import FrameError
 
 clock = itertools.count()
 

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from grader.assignment import FILES, GIVEN, PARTS
-from grader.reports.plugin import network_of, record_of
+from grader.check.plugin import network_of, record_of
 from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
-from grader.worlds.server_process import Server
+from grader.world.fork_server_client import Server
 
 TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()
 ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| (.*?) \| \**(\d+(?:\.\d+)?)\** \|$", re.MULTILINE)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judging import bandwidth_truth as truth
+from grader.reference import bandwidth as truth
 from solutions import benchmarking
 
 # Bus bandwidth / algorithm bandwidth, for 2, 3, 4 and 8 ranks.

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.boundary import judge
-from grader.face import CheckFailed, GraderFault, World, call
-from grader.worlds.report import RankReport, Returned, WorldReport
+from grader.check.fault import judge
+from grader.check.api import CheckFailed, GraderFault, World, call
+from grader.world.report import RankReport, Returned, WorldReport
 
 X = np.array([1.0, 2.0], np.float32)
 

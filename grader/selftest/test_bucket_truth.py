@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grader.judging.bucket_truth import (
+from grader.reference.buckets import (
     ALL_IN_ONE,
     AS_THEY_FILL,
     BY_ARRIVAL,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from grader.evidence.cluster import KEYS, MAY_LACK, MOST_RANKS, BadCluster, Cluster, Link, read
+from grader.timeline.cluster import BadCluster, Cluster, KEYS, Link, MAY_LACK, MOST_RANKS, read
 from grader.selftest.grading import ROOT
 
 GOOD = """

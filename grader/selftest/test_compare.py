@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.judging.compare import EXACT, Tolerance, describe, difference, number, rounding
-from grader.worlds.arrays import Foreign
+from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference, number, rounding
+from grader.world.arrays import Foreign
 
 LOOSE = Tolerance(1e-3, "for these tests")
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from grader.face import CheckFailed, call
+from grader.check.api import CheckFailed, call
 from grader.intake import compiled
-from grader.intake.stage import stage
+from grader.intake.staging import stage
 from grader.selftest.grading import ROOT
 
 
@@ -55,9 +55,10 @@ def test_the_server_forks_from_one_thread_with_all_that_is_heavy(tmp_path):
     """Rehearsing makes a process group, whose threads have to be gone before anything is forked."""
     program = """
 import sys
-from grader.worlds import frames, platform, server
-server._prepare(frames.HEAVY)
-print(platform.threads(), all(name in sys.modules for name in frames.HEAVY))
+from grader.supervisor import fork_server
+from grader.wire import frames, os_support
+fork_server._prepare(frames.HEAVY)
+print(os_support.threads(), all(name in sys.modules for name in frames.HEAVY))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["1", "True"], done.stderr

@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy
 import pytest
 
-from grader.face import CheckFailed, World, call, each
-from grader.intake.stage import stage
+from grader.check.api import CheckFailed, World, call, each
+from grader.intake.staging import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
-from grader.worlds import confinement, container, ending, syscalls, world as worlds
-from grader.worlds.confinement import TIERS
-from grader.worlds.platform import close_from
-from grader.worlds.server_process import Server, WorldsUnavailable
+from grader.rank import confinement, seccomp
+from grader.supervisor import ending
+from grader.wire import machine_limits, tiers
+from grader.world import world as worlds
+from grader.wire.tiers import TIERS
+from grader.wire.os_support import close_from
+from grader.world.fork_server_client import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
 CONFINED = [name for name in TIERS if name != "none"]
@@ -138,7 +141,7 @@ def test_what_a_machine_has_is_used(monkeypatch):
     facts = server.facts()
     server.stop()
     assert facts["tier"] == best_of_this_machine(), facts["failed"]
-    assert list(facts["failed"]) == confinement.candidates()[: len(facts["failed"])]
+    assert list(facts["failed"]) == tiers.candidates()[: len(facts["failed"])]
     assert all(facts["failed"].values())
 
 
@@ -166,9 +169,10 @@ import json, os, shutil, sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-from grader.worlds import confinement, probe, server
+from grader.rank import confinement
+from grader.supervisor import fork_server, probe
 
-server._prepare([])
+fork_server._prepare([])
 landlock, engine = confinement._landlock, Path(sys.argv[2])
 for tier, broken in json.load(sys.stdin):
     if os.fork() == 0:
@@ -215,18 +219,18 @@ def test_an_ordinary_user_that_hides_can_be_confined(grounds):
     program = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from grader.worlds import confinement
+from grader.rank import confinement
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-confinement.hide_from_tracers()
+os_support.hide_from_tracers()
 try:
     open("/proc/self/oom_score_adj", "r+")
 except PermissionError:
     print("hidden")
 confinement.get_ready()
-confinement.enter(confinement.TIERS["landlock"], 0, [], [os.getcwd()], "cpu")
+confinement.enter(tiers.TIERS["landlock"], 0, [], [os.getcwd()], "cpu")
 print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
 """
     done = subprocess.run([sys.executable, "-I", "-c", program], cwd=grounds, capture_output=True, text=True)
@@ -244,16 +248,16 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("torch.ones(1 << 28)", f"A rank may use {container.of_a_rank() >> 20} MiB"),
-        ("bytearray(1 << 30)", f"A rank may use {container.of_a_rank() >> 20} MiB"),
-        ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {confinement.FILE_BYTES >> 20} MiB"),
-        ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {confinement.FILES_OPEN} open files"),
+        ("torch.ones(1 << 28)", f"A rank may use {machine_limits.of_a_rank() >> 20} MiB"),
+        ("bytearray(1 << 30)", f"A rank may use {machine_limits.of_a_rank() >> 20} MiB"),
+        ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
+        ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {tiers.FILES_OPEN} open files"),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
         ("import socket; socket.socket()", "A rank reaches the others through torch.distributed alone"),
         ("[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)", "wrote more than 64 MiB"),
         (
             "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in range(300)]; time.sleep(5)",
-            f"{confinement.TASKS} processes and threads",
+            f"{tiers.TASKS} processes and threads",
         ),
     ],
 )
@@ -286,7 +290,7 @@ def test_memory_is_bounded_for_a_world(confined, grounds, take):
 
 
 def test_forks_without_end_are_ended(confined, grounds):
-    """By the limit of a rank's own user, or by the keeper. A thousand at most: a machine survives a grader that fails here."""
+    """By the limit of a rank's own user, or by the supervisor. A thousand at most: a machine survives a grader that fails here."""
     source = """
         def broken():
             for _ in range(1000):
@@ -296,7 +300,7 @@ def test_forks_without_end_are_ended(confined, grounds):
             time.sleep(3)
         """
     said = told(inside(confined, grounds, source), "broken")
-    assert "processes and threads" in said or f"started more than {confinement.PROCESSES} processes a rank" in said
+    assert "processes and threads" in said or f"started more than {tiers.PROCESSES} processes a rank" in said
 
 
 def test_processes_are_counted(confined, grounds):
@@ -309,9 +313,9 @@ def test_processes_are_counted(confined, grounds):
             time.sleep(0.5)
         """
     world = inside(confined, grounds, source)
-    few, many = ([call("collectives.broken", many)] for many in (confinement.PROCESSES - 1, confinement.PROCESSES))
+    few, many = ([call("collectives.broken", many)] for many in (tiers.PROCESSES - 1, tiers.PROCESSES))
     assert world(1, *few)[0].values() == [None]
-    with pytest.raises(CheckFailed, match=f"started more than {confinement.PROCESSES} processes a rank"):
+    with pytest.raises(CheckFailed, match=f"started more than {tiers.PROCESSES} processes a rank"):
         world(1, *many)[0].values()
 
 
@@ -329,9 +333,9 @@ def f():
 """
 
 
-@pytest.mark.parametrize("which, number", [("keeper", "SIGKILL"), ("keeper", "SIGSTOP"), ("server", "SIGKILL")])
+@pytest.mark.parametrize("which, number", [("supervisor", "SIGKILL"), ("supervisor", "SIGSTOP"), ("server", "SIGKILL")])
 def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, number):
-    """Ranks, and a process that one of them has left: whether the keeper is killed or stopped, or the server is killed."""
+    """Ranks, and a process that one of them has left: whether the supervisor is killed or stopped, or the server is killed."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
     folder = stage(grounds / "submission", grounds / "stage").folder
@@ -348,8 +352,8 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
         lines = [line.split() for r in world.report.ranks for line in r.output.splitlines()]
         if len(lines) == 4 and not known:
             known.update(int(pid) for _, pid in lines)
-            keeper = next(int(parent) for parent, pid in lines if int(pid) in world.pids.values())
-            os.kill(keeper if which == "keeper" else server.process.pid, getattr(signal, number))
+            supervisor = next(int(parent) for parent, pid in lines if int(pid) in world.pids.values())
+            os.kill(supervisor if which == "supervisor" else server.process.pid, getattr(signal, number))
 
     world._on_output = on_output
     report = world.run()
@@ -447,12 +451,12 @@ OTHER_WAYS = {
 @pytest.mark.parametrize("way", OTHER_WAYS)
 def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
     """Each works with gloo here, or is refused for another reason than that it is."""
-    if not syscalls.can_refuse():
+    if not seccomp.can_refuse():
         pytest.skip("no filter of system calls for this machine")
     world = submit(f"""
         import ctypes, fcntl, socket
         libc = ctypes.CDLL(None, use_errno=True)
-        CALLS = {syscalls.CONNECTING[platform.machine()]!r}
+        CALLS = {seccomp.CONNECTING[platform.machine()]!r}
         def made(number):
             if number < 0:
                 raise OSError(ctypes.get_errno(), "not made")
@@ -492,6 +496,6 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    made = platform.machine() not in syscalls.MACHINES  # elsewhere none can be made: see test_excess
+    made = platform.machine() not in seccomp.MACHINES  # elsewhere none can be made: see test_excess
     assert told(world, "broken") == str(made)
     assert segments() == before

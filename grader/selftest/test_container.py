@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from grader.gradescope.limits import Box
+from grader.gradescope.container_limits import Box
 from grader.selftest.grading import ROOT
-from grader.worlds import container, excess
+from grader.supervisor import world_limits
+from grader.wire import machine_limits
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -17,9 +18,9 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 @pytest.fixture(autouse=True)
 def afresh():
     """What is remembered of this machine is not for a made-up one, nor the other way round."""
-    container.of_a_world.cache_clear()
+    machine_limits.of_a_world.cache_clear()
     yield
-    container.of_a_world.cache_clear()
+    machine_limits.of_a_world.cache_clear()
 
 
 @pytest.fixture
@@ -32,10 +33,12 @@ def groups(tmp_path, monkeypatch):
             (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "groups" / name).write_text(text + "\n")
 
-    monkeypatch.setattr(container, "OWN", tmp_path / "cgroup")
-    monkeypatch.setattr(container, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(container.os, "sched_getaffinity", lambda _: range(8), raising=False)
-    monkeypatch.setattr(container.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 1 << 23, "SC_PAGE_SIZE": 4096}[name])
+    monkeypatch.setattr(machine_limits, "OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(machine_limits, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine_limits.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(
+        machine_limits.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 1 << 23, "SC_PAGE_SIZE": 4096}[name]
+    )
     return make
 
 
@@ -69,17 +72,17 @@ def groups(tmp_path, monkeypatch):
 )
 def test_limits_are_found(groups, own, files):
     groups(own, files)
-    assert (container.cores(), container.memory()) == (2, GIB)
+    assert (machine_limits.cores(), machine_limits.memory()) == (2, GIB)
 
 
 def test_without_limits_it_is_the_machine(groups):
     groups("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"})
-    assert (container.cores(), container.memory()) == (8, 32 * GIB)
+    assert (machine_limits.cores(), machine_limits.memory()) == (8, 32 * GIB)
 
 
 def test_a_system_without_groups(groups, monkeypatch, tmp_path):
-    monkeypatch.setattr(container, "OWN", tmp_path / "nothing")
-    assert (container.cores(), container.memory()) == (8, 32 * GIB)
+    monkeypatch.setattr(machine_limits, "OWN", tmp_path / "nothing")
+    assert (machine_limits.cores(), machine_limits.memory()) == (8, 32 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +97,17 @@ def test_a_system_without_groups(groups, monkeypatch, tmp_path):
     ],
 )
 def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world, rank):
-    monkeypatch.setattr(container, "memory", lambda: memory)
-    monkeypatch.setattr(container, "cores", lambda: cores)
-    assert (container.workers(), container.of_a_world(4), container.of_a_rank()) == (workers, world, rank)
+    monkeypatch.setattr(machine_limits, "memory", lambda: memory)
+    monkeypatch.setattr(machine_limits, "cores", lambda: cores)
+    assert (machine_limits.workers(), machine_limits.of_a_world(4), machine_limits.of_a_rank()) == (
+        workers,
+        world,
+        rank,
+    )
 
 
 def test_a_real_group_is_seen(tmp_path):
-    program = "from grader.worlds import container; print(container.cores(), container.memory())"
+    program = "from grader.wire import machine_limits as limits; print(limits.cores(), limits.memory())"
     with Box(0.5, 200 * MIB) as box, open(tmp_path / "said", "w") as said:
         if not box.folders:
             pytest.skip("no control group can be made here")
@@ -110,8 +117,8 @@ def test_a_real_group_is_seen(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_memory_counts_what_is_no_file():
-    before = excess.memory(os.getpid())
+    before = world_limits.memory(os.getpid())
     held = bytearray(64 * MIB)
     held[::4096] = b"1" * len(held[::4096])
-    assert 60 * MIB < excess.memory(os.getpid()) - before < 80 * MIB
-    assert excess.memory(1 << 22) == 0
+    assert 60 * MIB < world_limits.memory(os.getpid()) - before < 80 * MIB
+    assert world_limits.memory(1 << 22) == 0

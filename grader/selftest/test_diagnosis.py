@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from grader.evidence.diagnosis import trouble
-from grader.evidence.hangs import Place
-from grader.judging.explain import Context, likely
+from grader.diagnosis.root_cause import trouble
+from grader.world.watchdog import Place
+from grader.diagnosis.hints import Context, likely
 from grader.selftest.test_agreement import operation
-from grader.worlds.report import Call, RankReport, Returned, WorldReport
+from grader.world.report import Call, RankReport, Returned, WorldReport
 
 SOURCE = """import torch.distributed as dist
 def broken(x):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from grader.evidence import hangs
-from grader.evidence.hangs import Place, waits_for_nothing
-from grader.face import CheckFailed, Leaf, call
-from grader.worlds import drivers
+from grader.world import watchdog
+from grader.world.watchdog import Place, waits_for_nothing
+from grader.check.api import CheckFailed, Leaf, call
+from grader.rank import drivers
 from handout.timeline import Span, Timeline, chart
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -319,11 +319,11 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
     "line, doubts",
     [
         ("Pause().wait(3)", 1),  # sleeps in another line: not a moment's doubt
-        ("Pause().wait(time.sleep(0.9) or 0)", hangs.DOUBTS),  # in a line that waits: it seems to be stuck once
+        ("Pause().wait(time.sleep(0.9) or 0)", watchdog.DOUBTS),  # in a line that waits: it seems to be stuck once
     ],
 )
 def test_a_wait_of_the_students_own_that_ends_is_none(submit, monkeypatch, line, doubts):
-    monkeypatch.setattr(hangs, "DOUBTS", doubts)
+    monkeypatch.setattr(watchdog, "DOUBTS", doubts)
     world = submit(f"""
         class Pause:
             def wait(self, seconds):

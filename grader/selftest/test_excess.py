@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-from grader.evidence import hangs
+from grader.world import watchdog
 from grader.selftest.grading import ROOT
-from grader.worlds import excess, removal
-from grader.worlds.excess import Bounds, Files, add_open, written
+from grader.supervisor import world_limits
+from grader.wire import removal
+from grader.supervisor.world_limits import Bounds, Files, add_open, written
 
 MIB = 1 << 20
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="keepers count on Linux only")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="supervisors count on Linux only")
 
 CHURN = """
 import os, sys
@@ -59,7 +60,7 @@ def test_a_name_says_nothing_of_memory(name):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
-        found = excess.memory(named.pid), hangs.pulse(named.pid)
+        found = world_limits.memory(named.pid), watchdog.pulse(named.pid)
         named.stdin.close()
     assert MIB < found[0] < 100 * MIB and list(found[1]) == [named.pid]
 
@@ -83,7 +84,7 @@ def test_files_without_a_name_are_counted_once(tmp_path):
 
 
 def test_memory_in_files_counts_as_memory(bounds, monkeypatch):
-    monkeypatch.setattr(excess.platform, "family", lambda pid: {os.getpid(): 1})
+    monkeypatch.setattr(world_limits.platform, "family", lambda pid: {os.getpid(): 1})
     assert bounds.excess({os.getpid(): 0}) == ""
     files = [os.memfd_create(f"{number}") for number in range(5)]
     try:
@@ -99,9 +100,9 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
     for number in range(11):
         tmp_path.joinpath(f"folder-{number % 2}").mkdir(exist_ok=True)
         tmp_path.joinpath(f"folder-{number % 2}", f"{number}").touch()
-    monkeypatch.setattr(excess, "ENTRIES", 13)
+    monkeypatch.setattr(world_limits, "ENTRIES", 13)
     assert not written(str(tmp_path)).hidden
-    monkeypatch.setattr(excess, "ENTRIES", 12)
+    monkeypatch.setattr(world_limits, "ENTRIES", 12)
     assert written(str(tmp_path)).hidden == "made more than 12 files and folders"
 
 
@@ -122,7 +123,7 @@ def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.worlds.excess import written
+from grader.supervisor.world_limits import written
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(1 << 21)
@@ -141,10 +142,10 @@ def test_a_folder_may_not_be_closed(grounds):
 
 REFUSED = """
 import ctypes, os
-from grader.worlds import syscalls
+from grader.rank import seccomp
 libc = ctypes.CDLL(None, use_errno=True)
 assert os.memfd_create("before") > 0 and libc.prctl(4, 1, 0, 0, 0) == 0
-works = syscalls.refuse()
+works = seccomp.refuse()
 try:
     os.memfd_create("after")
     refused = False

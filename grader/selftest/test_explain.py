@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grader.judging.explain import Context, likely, same
+from grader.diagnosis.hints import Context, likely, same
 
 
 def f32(*values) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.face import CheckFailed, Hold, Leaf, Probe, call, each
+from grader.check.api import CheckFailed, Hold, Leaf, Probe, call, each
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -402,8 +402,8 @@ def test_a_rank_that_says_it_is_held_is_not_believed(submit):
     world = submit("""
         def broken(x):
             import gc
-            from grader.worlds import frames
-            from grader.worlds.rank import Wire
+            from grader.wire import frames
+            from grader.rank.link import Wire
             (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]  # it knows the world's nonce
             os.write(3, frames.pack(frames.HELD, {"call": 0}, nonce=wire.reader.nonce))
             time.sleep(30)
@@ -424,8 +424,9 @@ def test_a_second_result_is_refused(submit):
     world = submit("""
         def broken(x):
             import gc
-            from grader.worlds import frames, tensors
-            from grader.worlds.rank import Wire
+            from grader.wire import frames
+            from grader.rank import tensors
+            from grader.rank.link import Wire
             (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
             trees, blob = tensors.encode(x, [x], {})
             for _ in range(2):
@@ -439,7 +440,7 @@ def test_a_second_result_is_refused(submit):
 def test_a_frame_without_the_nonce_of_its_world_is_refused(submit):
     world = submit("""
         def broken(x):
-            from grader.worlds import frames
+            from grader.wire import frames
             os.write(3, frames.pack(frames.DONE, {}))
             time.sleep(30)
         """)
@@ -450,8 +451,8 @@ def test_a_rank_that_says_it_is_done_before_it_is(submit):
     world = submit("""
         def broken(x):
             import gc
-            from grader.worlds import frames
-            from grader.worlds.rank import Wire
+            from grader.wire import frames
+            from grader.rank.link import Wire
             (wire,) = [it for it in gc.get_objects() if isinstance(it, Wire)]
             wire.send(frames.DONE, {})
             time.sleep(30)

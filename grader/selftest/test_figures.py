@@ -11,8 +11,8 @@ from torch.distributed.run import get_args_parser
 
 from grader.assignment import PARTS
 from grader.figures.__main__ import FIGURES, FOLDER, drawn
-from grader.gradescope import leaks, stubs
-from grader.gradescope.rooms import for_students
+from grader.packaging import leaks, stubs
+from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
 
 TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()

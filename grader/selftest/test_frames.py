@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.worlds import frames
-from grader.worlds.frames import HEADER, MAGIC, VERSION, Frame, FrameError, Reader, pack
+from grader.wire import frames
+from grader.wire.frames import Frame, FrameError, HEADER, MAGIC, Reader, VERSION, pack
 
 NONCE = bytes(range(1, 9))
 

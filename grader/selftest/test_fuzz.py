@@ -5,10 +5,11 @@ import zipfile
 
 import pytest
 
-from grader.evidence import trail
-from grader.intake import stage
+from grader.wire import events
+from grader.intake import staging
 from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
-from grader.worlds import blobs, frames
+from grader.wire import frames
+from grader.world import blobs
 
 
 @pytest.mark.parametrize("seed", ["1", "2", pytest.param(secrets.token_hex(4), id="new")])
@@ -42,8 +43,8 @@ def bites(make, judge) -> str:
 @pytest.mark.parametrize(
     "module, name, weaker",
     [
-        pytest.param(trail, "is_whole", lambda value: isinstance(value, (int, float)), id="numbers of any size"),
-        pytest.param(trail, "is_name", lambda value, most: True, id="names with any characters"),
+        pytest.param(events, "is_whole", lambda value: isinstance(value, (int, float)), id="numbers of any size"),
+        pytest.param(events, "is_name", lambda value, most: True, id="names with any characters"),
         pytest.param(blobs, "_are_counts", lambda values: True, id="shapes of anything"),
         pytest.param(blobs, "MAX_BLOB", 1 << 80, id="shapes of any size"),
         pytest.param(frames, "check_lengths", lambda *lengths: None, id="frames of any length"),
@@ -57,10 +58,10 @@ def test_the_fuzzer_finds_a_check_that_is_missing(module, name, weaker, monkeypa
 
 def test_the_fuzzer_finds_what_the_intake_does_not_catch(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile, "is_zipfile", lambda file: True)
-    monkeypatch.setattr(stage, "_extract", lambda archive, entry: archive.read(entry))
+    monkeypatch.setattr(staging, "_extract", lambda archive, entry: archive.read(entry))
     assert "input " in bites(fuzz_intake.make, fuzz_intake.Judge(tmp_path))
 
 
 def test_the_fuzzer_finds_a_link_that_is_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage.stat, "S_ISREG", lambda mode: not stage.stat.S_ISFIFO(mode))  # a pipe would never end
+    monkeypatch.setattr(staging.stat, "S_ISREG", lambda mode: not staging.stat.S_ISFIFO(mode))  # a pipe would never end
     assert "input " in bites(lambda random: b"D" + random.randbytes(8), fuzz_intake.Judge(tmp_path))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from grader.face import call
-from grader.intake.stage import stage
-from grader.selftest.grading import ROOT, eventually
-from grader.worlds import container, group
-from grader.worlds.group import Group
-from grader.worlds.server_process import Server
-from grader.worlds.world import Limits, World
+from grader.check.api import call
+from grader.intake.staging import stage
+from grader.selftest.grading import eventually
+from grader.wire import control_group, machine_limits
+from grader.wire.control_group import Group
+from grader.world.fork_server_client import Server
+from grader.world.world import Limits, World
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has control groups")
@@ -31,14 +31,14 @@ def system(tmp_path, monkeypatch):
             (tmp_path / "groups" / name).write_text(text)
         return tmp_path / "groups"
 
-    monkeypatch.setattr(container, "OWN", tmp_path / "cgroup")
-    monkeypatch.setattr(container, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine_limits, "OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(machine_limits, "GROUPS", tmp_path / "groups")
     return make
 
 
 @pytest.fixture
 def places() -> tuple[Path, ...]:
-    found, reason = group.find()
+    found, reason = control_group.find()
     if not found:
         pytest.skip(reason)
     return found
@@ -46,7 +46,7 @@ def places() -> tuple[Path, ...]:
 
 @pytest.fixture
 def made(places):
-    one = Group(places, f"{group.own_name()}-1")
+    one = Group(places, f"{control_group.own_name()}-1")
     one.make()
     yield one
     assert one.remove() and not any(folder.exists() for folder in one.folders)
@@ -81,7 +81,7 @@ def made(places):
 )
 def test_a_place_for_groups_is_found(system, own, files, where):
     root = system(own, files)
-    assert group._place("memory") == (where and root / where)
+    assert control_group._place("memory") == (where and root / where)
 
 
 def test_a_bound_grows_and_does_not_shrink(tmp_path):
@@ -137,14 +137,14 @@ def test_processes_are_held(made):
 def test_groups_of_the_dead_are_swept(places):
     """With what is still in them; those of the living stay."""
     dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    name = group.own_name().replace(f"-{os.getpid()}-", f"-{dead.pid}-")
+    name = control_group.own_name().replace(f"-{os.getpid()}-", f"-{dead.pid}-")
     dead.wait()
-    left, own = Group(places, f"{name}-1"), Group(places, f"{group.own_name()}-1")
+    left, own = Group(places, f"{name}-1"), Group(places, f"{control_group.own_name()}-1")
     left.make(), own.make()
     try:
         sleeper = inside(left, "print(1, flush=True); time.sleep(60)")
         sleeper.stdout.readline()
-        group.sweep(places)
+        control_group.sweep(places)
         assert sleeper.wait(5) == -signal.SIGKILL
         assert not any(folder.exists() for folder in left.folders) and all(folder.exists() for folder in own.folders)
     finally:
@@ -202,7 +202,7 @@ def test_who_takes_memory_in_one_burst_is_told(server, grounds):
     assert world(server, grounds, "burst", 20).run().ending == "finished"
 
 
-@pytest.mark.parametrize("which", ["keeper", "server"])
+@pytest.mark.parametrize("which", ["supervisor", "server"])
 def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
     server.facts()
     one = world(server, grounds, "stays")
@@ -211,7 +211,7 @@ def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
     def on_output(rank, pipe):
         seen(rank, pipe)
         if (text := one.report.ranks[rank].output.split()) and not killed:
-            killed.append(int(text[0]) if which == "keeper" else server.process.pid)
+            killed.append(int(text[0]) if which == "supervisor" else server.process.pid)
             os.kill(killed[0], signal.SIGKILL)
 
     one._on_output = on_output
@@ -224,7 +224,7 @@ def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
         again.stop()
         eventually(lambda: not groups_of(server, places))
     else:
-        assert before  # of the keeper that waits, which looks after this world
+        assert before  # of the supervisor that waits, which looks after this world
         eventually(lambda: not before & set(groups_of(server, places)))
         assert world(server, grounds, "where").run().ending == "finished"
 

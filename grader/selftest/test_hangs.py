@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.evidence import hangs
-from grader.evidence.hangs import (
+from grader.world import watchdog
+from grader.world.watchdog import (
     Place,
     Thread,
     Watch,
@@ -163,9 +163,9 @@ def test_an_import_is_told_from_a_loop_in_a_file_of_the_stage():
     stage = Path("/stage")
     own, torchs = Place("/stage/handout/collectives.py", 3, "f"), Place("/lib/torch/utils/checkpoint.py", 9, "<module>")
     machinery = Place("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed")
-    assert hangs.imports([torchs, machinery, own], stage)
-    assert not hangs.imports([own, machinery], stage)  # the file itself is being imported
-    assert not hangs.imports([torchs, own], stage)
+    assert watchdog.imports([torchs, machinery, own], stage)
+    assert not watchdog.imports([own, machinery], stage)  # the file itself is being imported
+    assert not watchdog.imports([torchs, own], stage)
 
 
 def test_a_line_that_cannot_be_read_is_empty(tmp_path):
@@ -199,7 +199,7 @@ class Body:
             2: {20: Thread(9 * SECOND, SECOND, 900)},
         }
         self.watch, self.now = Watch(), 1000.0
-        monkeypatch.setattr(hangs, "pulse", lambda pid: self.pulses[pid])
+        monkeypatch.setattr(watchdog, "pulse", lambda pid: self.pulses[pid])
 
     def look(self, after: float = 0.1) -> float:
         self.now += after
@@ -303,8 +303,8 @@ def test_waiting_for_a_processor_is_counted(body):
 def test_where_nothing_can_be_seen_patience_is_longer(body):
     body.pulses = {1: {}, 2: {}}
     assert body.look() == 0
-    assert body.look(hangs.IDLE_SECONDS_BLIND - 0.1) < hangs.IDLE_SECONDS
-    assert body.look(0.1) == pytest.approx(hangs.IDLE_SECONDS)
+    assert body.look(watchdog.IDLE_SECONDS_BLIND - 0.1) < watchdog.IDLE_SECONDS
+    assert body.look(0.1) == pytest.approx(watchdog.IDLE_SECONDS)
 
 
 def test_the_pulse_of_this_process_is_seen():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.face import CheckFailed, call, each
+from grader.check.api import CheckFailed, call, each
 from grader.selftest.swap import A, B, verdict
 
 pytestmark = pytest.mark.usefixtures("on_hub")

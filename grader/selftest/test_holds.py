@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from grader.face import STANDSTILL, CheckFailed, Hold, Leaf, Probe, call, each
+from grader.check.api import CheckFailed, Hold, Leaf, Probe, STANDSTILL, call, each
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 HELD = {0: Hold(STANDSTILL, on=1, at="action ended")}

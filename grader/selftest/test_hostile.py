@@ -22,8 +22,9 @@ import pytest
 from grader.selftest.grading import ROOT, Graded, grade, start_contained
 from grader.selftest.hostile_case import CASES, Case, Workshop, judged
 from grader.selftest.hostile_traces import PATIENCE, Traces
-from grader.worlds import confinement, removal
-from grader.worlds.server_process import Server, WorldsUnavailable
+from grader.wire import tiers
+from grader.wire import removal
+from grader.world.fork_server_client import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the attacks are written for Linux")
 
@@ -36,7 +37,7 @@ ROWS = groupby(sorted(CASES, key=lambda case: case.row), lambda case: case.row)
 TRIED = CASES if PROVE else [case for _, row in ROWS for case in list(row)[::4]]
 COLLECT = """
 import json
-from grader.marking import Catalogue, _pytest
+from grader.grade import Catalogue, _pytest
 catalogue = Catalogue()
 _pytest(["--collect-only"], catalogue)
 print(json.dumps({record.id: [record.number, record.points] for record in catalogue.records.values()}))
@@ -135,7 +136,7 @@ def worlds_left(server: Server) -> list[str]:
 def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
     """On this kernel or on another: instructors are told of all that hostile submissions are forgiven."""
     for tier, gap in case.unless.items():
-        assert any(gap in confinement.TIERS[tier].gaps(abi, has_hub=False) for abi in range(1, 8)), f"{tier}: {gap}"
+        assert any(gap in tiers.TIERS[tier].gaps(abi, has_hub=False) for abi in range(1, 8)), f"{tier}: {gap}"
 
 
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:

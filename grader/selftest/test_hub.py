@@ -9,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.evidence import trail
+from grader.wire import events
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
-from grader.worlds import combine, frames, hub, keys, matching
-from grader.worlds.steps import Steps
-from grader.worlds.wire import Wire
+from grader.hub import hub, matching, store_values
+from grader.wire import combine, frames
+from grader.hub.in_step import Steps
+from grader.rank.link import Wire
 
 
 @pytest.fixture
@@ -421,7 +422,7 @@ def test_the_store_takes_no_values(ends, asked, is_refused, has_begun):
 
 
 def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
-    monkeypatch.setattr(keys, "MOST_QUESTIONS", 3)
+    monkeypatch.setattr(store_values, "MOST_QUESTIONS", 3)
     both = ends()
     both.hub.steps.towards = [0, 0]
     both.post(0, *(question(number, "check", "x") for number in range(3)))
@@ -435,13 +436,13 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
 @pytest.mark.parametrize("many", [64, 65, 200])
 def test_of_many_tensors_no_entry_is_left_out(ends, many):
     sizes = [0] * (many - 1) + [6]
-    told = trail.counts(sizes)
-    assert len(told) == min(many, trail.MAX_COUNTS) and sum(told) == 6
+    told = events.counts(sizes)
+    assert len(told) == min(many, events.MAX_COUNTS) and sum(told) == 6
     both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
     both.post(1, operation(0, b"", received=told, **changes))
     both.post(0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": told, "bytes": 48}))
     assert both.answers(1)[0].blob == BYTES and both.told == []
-    both.post(1, operation(1, b"", received=[0] * trail.MAX_COUNTS, **changes))
+    both.post(1, operation(1, b"", received=[0] * events.MAX_COUNTS, **changes))
     assert both.told == [{"refused": "an operation with other bytes than its elements have", "rank": 1}]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grader.face import call, each
+from grader.check.api import call, each
 
 PROGRAMS = """
 from torch.distributed import ReduceOp, nn as dist_nn

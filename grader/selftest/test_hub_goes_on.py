@@ -4,8 +4,8 @@ import pytest
 
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, Ends, operation
-from grader.worlds import frames
-from grader.worlds.steps import Steps
+from grader.wire import frames
+from grader.hub.in_step import Steps
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from grader.reports.record import PASSED
+from grader.check.record import PASSED
 from grader.selftest.inputs import TABLES
 from grader.selftest.inputs.instrument import boundaries, telling, tried
 from grader.selftest.proof.checks import Checks
 from grader.selftest.proof.trials import solution
-from grader.worlds.frames import HEAVY
-from grader.worlds.report import WorldReport
-from grader.worlds.server_process import Server
+from grader.wire.frames import HEAVY
+from grader.world.report import WorldReport
+from grader.world.fork_server_client import Server
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.assignment import FILES, GIVEN
-from grader.intake.stage import NotThere, read, stage
+from grader.intake.staging import NotThere, read, stage
 from grader.selftest.fuzz_intake import zipped
 
 SOURCE = "def answer():\n    return 42\n"
@@ -226,9 +226,9 @@ def test_what_the_system_will_not_read_is_refused(tmp_path, monkeypatch):
     def denied(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("grader.intake.stage._read", denied)
+    monkeypatch.setattr("grader.intake.staging._read", denied)
     assert read(submission).absent["collectives"] == "collectives.py cannot be read (PermissionError)."
-    monkeypatch.setattr("grader.intake.stage._listing", denied)
+    monkeypatch.setattr("grader.intake.staging._listing", denied)
     assert "The submission was refused: it cannot be read (PermissionError)." in read(submission).warnings
 
 

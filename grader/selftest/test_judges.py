@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from grader.assignment import PARTS
-from grader.boundary import _is_ours
-from grader.face import CheckFailed, World
+from grader.check.api import CheckFailed, World
+from grader.check.fault import _is_ours
+from grader.check.plugin import make_rng
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
-from grader.reports.plugin import make_rng
-from grader.worlds.server_process import Server
+from grader.world.fork_server_client import Server
 
 PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
 EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if PROVE else 3))  # of each check

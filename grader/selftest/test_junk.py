@@ -6,10 +6,10 @@ import os
 import pytest
 
 from grader.assignment import PARTS
-from grader.reports.record import FAILED
+from grader.check.record import FAILED
 from grader.selftest.grading import ROOT
 from grader.selftest.proof.checks import Checks
-from grader.worlds.server_process import Server
+from grader.world.fork_server_client import Server
 
 JUNK = {
     "nothing": "None",

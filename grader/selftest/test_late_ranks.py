@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from grader.evidence import hangs
-from grader.evidence.hangs import Sleepers, Thread
-from grader.face import Hold, call
+from grader.world import watchdog
+from grader.world.watchdog import Sleepers, Thread
+from grader.check.api import Hold, call
 
 X = np.ones(4, np.float32)
 LATE = {1: Hold(until="", on=0, patience=60)}  # longer than any call may last
@@ -57,6 +57,6 @@ def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(monkeypatch, look
     sleepers, found = Sleepers(), []
     for i, thread in enumerate(looks):
         other = Thread(i, i, i, runnable=i == other_runs)
-        monkeypatch.setattr(hangs, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other})
-        found.append(sleepers.sleeps(5, 100 + i * hangs.SLEEPS * 0.6))
+        monkeypatch.setattr(watchdog, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other})
+        found.append(sleepers.sleeps(5, 100 + i * watchdog.SLEEPS * 0.6))
     assert found == expected

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from grader.face import CheckFailed, World, call, each
-from grader.intake.stage import stage
-from grader.lending import KEPT, RankStarter, judge_fairly
+from grader.check.api import CheckFailed, World, call, each
+from grader.intake.staging import stage
+from grader.check.world_lending import KEPT, RankStarter, judge_fairly
 from grader.selftest.conftest import PREAMBLE
-from grader.worlds.server_process import way_to_start
+from grader.world.fork_server_client import way_to_start
 
 pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="here it takes seconds to start a rank")
 PROBLEM = ("a file", "1.1", "visible")
@@ -281,7 +281,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_processes_whose_keeper_is_gone_cannot_go_on(checks):
+def test_processes_whose_supervisor_is_gone_cannot_go_on(checks):
     check = checks(WHO)
     first = pids(check(), 2)
     os.kill(parent_of(first[0]), signal.SIGKILL)
@@ -318,7 +318,7 @@ def test_a_second_try_has_the_same_inputs(checks):
 
 def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
     """The keys, as the plugin makes them for the checks of this repository."""
-    from grader.reports.plugin import record_of, shared_with
+    from grader.check.plugin import record_of, shared_with
     from grader.selftest.proof.checks import _collect
 
     by_key: dict = {}
@@ -329,7 +329,7 @@ def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
 
 
 def test_where_no_hub_connects_them_all_ranks_are_fresh(monkeypatch):
-    from grader.reports.plugin import shared_with
+    from grader.check.plugin import shared_with
     from grader.selftest.proof.checks import _collect
 
     monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")
@@ -337,7 +337,7 @@ def test_where_no_hub_connects_them_all_ranks_are_fresh(monkeypatch):
 
 
 def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
-    from grader import workers
+    from grader.check import workers
 
     keys = ["a", None, "b", "a", "b", None, "a"]
     monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])

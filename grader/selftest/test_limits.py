@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from grader.gradescope import limits
-from grader.gradescope.limits import Box
+from grader.gradescope import container_limits
+from grader.gradescope.container_limits import Box
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def test_what_is_stopped_leaves_nothing_behind():
 
 
 def test_where_no_group_can_be_made_this_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "GROUPS", tmp_path)
+    monkeypatch.setattr(container_limits, "GROUPS", tmp_path)
     with Box(0.5, 96 * MIB) as box:
         usage = box.run(take(40), stdout=subprocess.DEVNULL)
     assert usage.code == 0 and usage.peak is None and "no control group can be made here" in usage.held

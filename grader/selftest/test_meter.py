@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.evidence import meter as meters
-from grader.evidence.meter import Meter
-from grader.face import call
-from grader.worlds import frames, tensors
+from grader.rank import meter as meters
+from grader.rank.meter import Meter
+from grader.check.api import call
+from grader.rank import tensors
+from grader.wire import frames
 from handout import mlp
 
 # (5, 4) times (4, 3), and stacks of 2 of them

@@ -10,19 +10,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from grader.evidence.replay import program_of
-from grader.evidence.spans import COMPUTING, WAITING, Span
-from grader.evidence.trail import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
-from grader.face import call
-from grader.intake.stage import stage
-from grader.playbill import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, scenes_on
+from grader.timeline.replay import program_of
+from grader.diagnosis.spans import COMPUTING, Span, WAITING
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
+from grader.check.api import call
+from grader.intake.staging import stage
+from grader.timeline.scenes import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.reports import chart, drawing
 from grader.reports.drawing import MOST_SPANS, Picture
 from grader.selftest.grading import ROOT
 from grader.selftest.test_timeline import check_trace, with_stubs
-from grader.worlds import frames, scenes
-from grader.worlds import world as worlds
-from grader.worlds.report import Call, WorldReport
+from grader.rank import timeline_programs
+from grader.wire import frames
+from grader.world import world as worlds
+from grader.world.report import Call, WorldReport
 
 FILE = """
 [cluster]
@@ -112,7 +113,7 @@ def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, serv
 def test_every_scene_has_its_driver():
     assert set(ON_CLUSTERS) == {*ELSEWHERE, "pipeline_parallel"} < set(SCENES)
     played = [scene for part in ON_CLUSTERS for scene in (*scenes_on(part, 4, None), *instead_on(part, 4, None))]
-    assert {scene.driver for scene in played} <= set(scenes.SCENES)
+    assert {scene.driver for scene in played} <= set(timeline_programs.SCENES)
     assert all(scene.options["once"] and scene.look or not scene.drawn for scene in played)
 
 

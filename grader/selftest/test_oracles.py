@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.grading import RUN
+from grader.session import RUN
 
 COMPARISONS = [
     "data_parallel_step",

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.evidence.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS, RANKS, VALUES
-from grader.evidence.finding import Cell, Compared, Finding, Line, OfRank, Step
-from grader.evidence.spans import WAITING, Span
-from grader.face import CheckFailed, call, each
-from grader.reports import page, results
+from grader.diagnosis.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS, RANKS, VALUES
+from grader.diagnosis.finding import Cell, Compared, Finding, Line, OfRank, Step
+from grader.diagnosis.spans import Span, WAITING
+from grader.check.api import CheckFailed, call, each
+from grader.reports import page, results_json
 from grader.reports.markup import tag, text
-from grader.reports.plugin import verdict
-from grader.reports.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.check.plugin import verdict
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, Record, SKIPPED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT, grade
 
 HOSTILE = "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00 שלום $title"
@@ -274,7 +274,7 @@ def test_the_message_is_all_of_the_finding():
 
 
 def test_results_hold_the_message_and_nothing_of_the_evidence(every_status):
-    document = results.as_results(every_status, 1.0, [], {})
+    document = results_json.as_results(every_status, 1.0, [], {})
     for test in document["tests"]:
         assert "a.py" not in json.dumps(test) and "19200" not in json.dumps(test)
         assert set(test["extra_data"]) == {
@@ -287,7 +287,7 @@ def test_results_hold_the_message_and_nothing_of_the_evidence(every_status):
             "visibility_written",
         }
     told = [test["output"] for test in document["tests"]]
-    assert results.clean(str(full("twice"))) in told and results.clean(str(full(HOSTILE))) in told
+    assert results_json.clean(str(full("twice"))) in told and results_json.clean(str(full(HOSTILE))) in told
 
 
 # ——— on its way

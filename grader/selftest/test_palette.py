@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from grader.evidence.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, TIMED, WAITING
 from grader.figures.__main__ import drawn
-from grader.palette import BLOCKS, INK, PAINTS, STYLE, TEXT, WHITE
+from grader.reports.palette import BLOCKS, INK, PAINTS, STYLE, TEXT, WHITE
 from grader.reports import chart, drawing, page
 from grader.selftest.grading import ROOT
 

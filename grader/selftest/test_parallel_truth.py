@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judging import parallel_truth as parts
-from grader.judging import pipeline_truth
-from grader.judging import truth
+from grader.reference import parallel as parts
+from grader.reference import pipeline
+from grader.reference import single_device
 from handout import mlp
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, a few products and sums deep
@@ -29,8 +29,8 @@ class Model:
         widths = widths or (width,) * (layers + 1)
         self.weights = [numbers(*shape, seed=l) for l, shape in enumerate(zip(widths, widths[1:]))]
         self.x, self.grad_y = numbers(rows, widths[0], seed=98), numbers(rows, widths[-1], seed=99)
-        self.y, self.saved = truth.forward(self.weights, self.x)
-        self.grad_x, self.gradients = truth.backward(self.weights, self.saved, self.grad_y)
+        self.y, self.saved = single_device.forward(self.weights, self.x)
+        self.grad_x, self.gradients = single_device.backward(self.weights, self.saved, self.grad_y)
         self.torch_weights = [torch.tensor(w, requires_grad=True) for w in self.weights]
         self.inputs = [torch.tensor(x) for x, _ in self.saved]  # of each layer
 
@@ -201,7 +201,7 @@ def test_what_one_buffer_saves_for_all_layers_is_known():
 
 def test_a_ranks_own_term_is_the_one_of_the_handout():
     x, identity = np.array([[1.0, 2.0]]), np.eye(2)
-    _, saved = truth.forward([identity], x)
+    _, saved = single_device.forward([identity], x)
     terms = [parts.own_term([identity], saved, np.ones((1, 2)), 2, rank) for rank in range(2)]
     np.testing.assert_allclose(terms, [[[1.0833, 0]], [[0, 1.0852]]], atol=1e-4)
 
@@ -279,11 +279,11 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
 def test_stages_are_as_even_as_can_be(layers, count):
     if count <= layers:
         expected = [part.tolist() for part in np.array_split(np.arange(layers), count)]
-        assert [list(stage) for stage in pipeline_truth.stages(layers, count)] == expected
+        assert [list(stage) for stage in pipeline.stages(layers, count)] == expected
 
 
 def test_stages_are_those_of_the_handout():
-    assert pipeline_truth.stages(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert pipeline.stages(5, 3) == [range(0, 2), range(2, 4), range(4, 5)]
 
 
 CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-batches
@@ -292,9 +292,9 @@ CUTS = [(3, 2, 4), (4, 3, 2), (4, 4, 6), (5, 2, 12)]  # layers, stages, micro-ba
 @pytest.mark.parametrize("layers, count, m", [*CUTS, (2, 1, 3), (2, 2, 1)])
 def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
     model = Model(layers, width=6, rows=12)
-    for stage in pipeline_truth.stages(layers, count):
+    for stage in pipeline.stages(layers, count):
         saved = parts.micro_batches(model.saved, stage, m)
-        whole = [truth.forward(model.weights, part)[1] for part in np.split(model.x, m)]
+        whole = [single_device.forward(model.weights, part)[1] for part in np.split(model.x, m)]
         close(saved, [[own[l] for l in stage] for own in whole])
 
 
@@ -328,9 +328,9 @@ def by_hand(model: Model, cut: list, back=lambda grad, z: torch.ops.aten.gelu_ba
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count, m):
-    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
+    model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
     right = on_stages(model, cut, m)
-    _, gradients = truth.loss_and_gradients(model.weights, model.x)
+    _, gradients = single_device.loss_and_gradients(model.weights, model.x)
     close([[gradients[l] for l in stage] for stage in cut], right)
     outputs = mlp.forward(model.torch_weights, model.inputs[0]).chunk(m)
     entries = model.y.size
@@ -386,23 +386,23 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, count, m):
-    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
+    model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
 
     def saved(x: list, stage: int) -> list:
         """What a stage saves of these micro-batches of the whole pipeline's input."""
-        return [[truth.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x]
+        return [[single_device.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x]
 
     in_order, by_rows = np.split(model.x, m), [model.x[i::m] for i in range(m)]
     outputs = parts.output_mistakes(model.y, m)
-    close(outputs[parts.REVERSED], np.concatenate([truth.forward(model.weights, x)[0] for x in in_order[::-1]]))
+    close(outputs[parts.REVERSED], np.concatenate([single_device.forward(model.weights, x)[0] for x in in_order[::-1]]))
     assert (parts.INTERLEAVED in outputs) == (m < 12)  # else it is right
     if m < 12:
-        close(outputs[parts.INTERLEAVED], np.concatenate([truth.forward(model.weights, x)[0] for x in by_rows]))
+        close(outputs[parts.INTERLEAVED], np.concatenate([single_device.forward(model.weights, x)[0] for x in by_rows]))
     for stage, known in enumerate(parts.saved_mistakes(model.saved, cut, m)):
         right = saved(in_order, stage)
         assert (parts.ONE_BUFFER in known) == (stage > 0)
         close(known[parts.REVERSED], saved(in_order[::-1], stage))
-        close(known[parts.LATE_Z], [[(x, truth.gelu(z)) for x, z in part] for part in right])
+        close(known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right])
         if m < 12:
             close(known[parts.INTERLEAVED], saved(by_rows, stage))
         if stage > 0:
@@ -415,7 +415,7 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
 def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newest(layers, count, m):
-    model, cut = Model(layers, width=6, rows=12), pipeline_truth.stages(layers, count)
+    model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
     weights, saved, y = model.weights, model.saved, model.y
     oldest, newest = parts.TAKEN.format("oldest", "order"), parts.TAKEN.format("newest", "reverse order")
     right, reverse = on_stages(model, cut, m), on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
@@ -434,16 +434,16 @@ def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newes
 
 def test_a_bubble_is_all_that_is_not_work():
     spans = [[("forward", 0, 5.0, 6.0), ("backward", 0, 7.0, 8.0)], [("forward", 0, 6.0, 8.0)]]
-    assert pipeline_truth.bubble(spans) == pytest.approx(1 / 3)
-    assert pipeline_truth.bubble([[("forward", 0, 1.0, 3.0)], []]) == 0.5
+    assert pipeline.bubble(spans) == pytest.approx(1 / 3)
+    assert pipeline.bubble([[("forward", 0, 1.0, 3.0)], []]) == 0.5
 
 
 def test_mistaken_windows_of_a_bubble():
     spans = [[("backward", 0, 7.0, 8.0), ("forward", 0, 5.0, 6.0)], [("forward", 0, 6.0, 8.0)], []]
-    known = pipeline_truth.bubble_mistakes(spans)
+    known = pipeline.bubble_mistakes(spans)
     assert {name: round(float(value), 6) for name, value in known.items()} == {
-        pipeline_truth.ONLY_BUSY: round(1 - 4 / 6, 6),
-        pipeline_truth.FROM_ZERO.format(5): round(1 - 4 / 24, 6),
-        pipeline_truth.IN_ORDER: round(1 - 4 / 3, 6),
-        pipeline_truth.OWN_WINDOWS: round(1 - 4 / 5, 6),
+        pipeline.ONLY_BUSY: round(1 - 4 / 6, 6),
+        pipeline.FROM_ZERO.format(5): round(1 - 4 / 24, 6),
+        pipeline.IN_ORDER: round(1 - 4 / 3, 6),
+        pipeline.OWN_WINDOWS: round(1 - 4 / 5, 6),
     }

@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from grader.face import CheckFailed, call
+from grader.check.api import CheckFailed, call
 from grader.hidden.pipeline_problem import demand_work_between
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
-from grader.worlds import frames, platform
+from grader.wire import frames, os_support
 
-pytestmark = pytest.mark.skipif(not platform.LINUX, reason="the system does not say")
+pytestmark = pytest.mark.skipif(not os_support.LINUX, reason="the system does not say")
 SECONDS = 0.02
 
 PROGRAM = """
@@ -78,7 +78,7 @@ def test_whoever_sends_without_work_is_told(submit, parts):
 
 @pytest.mark.usefixtures("on_hub")
 def test_a_message_past_the_clock_is_told(submit):
-    silence = "for meter in sys.modules['grader.evidence.meter'].METERS: meter.before_a_send = lambda: None"
+    silence = "for meter in sys.modules['grader.rank.meter'].METERS: meter.before_a_send = lambda: None"
     run = worked(submit, [SECONDS] * 3, silence)
     with pytest.raises(CheckFailed, match="rank 0 issued a send that the grader's clock did not see"):
         run.spent(0)
@@ -130,7 +130,7 @@ def test_time_of_living_and_of_ended_descendants_counts():
     before = time.process_time_ns()
     try:
         os.read(reader, 1)
-        assert platform.processor_time(os.getpid()) - before > 1.5 * SECONDS * 1e9
+        assert os_support.processor_time(os.getpid()) - before > 1.5 * SECONDS * 1e9
     finally:
         os.kill(living, 9)
         os.waitpid(living, 0)
@@ -148,4 +148,4 @@ def test_a_process_that_is_gone_has_no_time():
     if not pid:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert platform.processor_time(pid) == 0
+    assert os_support.processor_time(pid) == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from grader.reports.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED
+from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.selftest.inputs.instrument import boundaries
 from grader.selftest.mutants import MUTANTS
 from grader.selftest.proof import __main__ as command
@@ -70,7 +70,7 @@ def test_a_verdict_follows_from_what_the_checks_said(kind, caught, told, verdict
 
 @pytest.fixture(scope="module")
 def checks(_run):
-    from grader.worlds.server_process import Server
+    from grader.world.fork_server_client import Server
 
     return Checks(Server(_run["server"]))
 

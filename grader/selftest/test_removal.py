@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from grader.selftest.grading import ROOT
-from grader.worlds import removal
-from grader.worlds.removal import remove
+from grader.wire import removal
+from grader.wire.removal import remove
 
 
 def nest(folder, depth: int) -> None:
@@ -51,7 +51,7 @@ def test_what_links_point_to_stays(tmp_path):
 CLOSED = """
 import os, sys
 from pathlib import Path
-from grader.worlds.removal import remove
+from grader.wire.removal import remove
 
 os.chdir(sys.argv[1])
 if os.geteuid() == 0:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.evidence.cluster import Link, whole_of
-from grader.evidence.replay import program_of
-from grader.evidence.spans import COMMUNICATING, COMPUTING, WAITING
-from grader.evidence.trail import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
-from grader.evidence.virtual import account, spans_of
+from grader.timeline.cluster import Link, whole_of
+from grader.timeline.replay import program_of
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
+from grader.timeline.virtual_time import account, spans_of
 from grader.selftest.programs import ALPHA, BETA, FREE, cluster, data_parallel, replayed, writers
 
 # ——— computing and messages

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from grader.gradescope import pack
+from grader.packaging import pack
 from grader.selftest.grading import ROOT
 
 PLATFORM = ROOT / "grader" / "gradescope" / "platform"

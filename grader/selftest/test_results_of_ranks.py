@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from grader.selftest.test_frames import NONCE, plain, read
-from grader.worlds import arrays, blobs, frames, messages, tensors
-from grader.worlds.frames import HEADER, MAGIC, VERSION, FrameError
+from grader.rank import tensors
+from grader.wire import frames
+from grader.world import arrays, blobs, messages
+from grader.wire.frames import FrameError, HEADER, MAGIC, VERSION
 
 # ——— values
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.judging.pipeline_truth import gpipe, one_forward_one_backward
-from grader.judging.schedules import as_actions, complete, makespan, most_alive, warm_up
-from grader.worlds.arrays import Foreign
+from grader.reference.pipeline import gpipe, one_forward_one_backward
+from grader.reference.schedules import as_actions, complete, makespan, most_alive, warm_up
+from grader.world.arrays import Foreign
 
 
 def actions(text: str) -> list[tuple[str, int]]:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.assignment import PARTS
-from grader.selection import TITLES, Candidate, NothingChosen, chosen, functions, part_named
+from grader.check.selection import Candidate, NothingChosen, TITLES, chosen, functions, part_named
 from grader.selftest.grading import ROOT
 
 COLLECT = """
 import json, sys
 import pytest
 from dataclasses import asdict
-from grader.reports.plugin import candidate
+from grader.check.plugin import candidate
 
 class Catalogue:
     def pytest_collection_finish(self, session):

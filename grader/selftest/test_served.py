@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from grader.face import GraderFault, Probe, call, each
+from grader.check.api import GraderFault, Probe, call, each
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
-from grader.worlds import frames
-from grader.worlds.served import Bench, Served
-from grader.worlds.steps import Steps
+from grader.wire import frames
+from grader.wire.served import Bench, Served
+from grader.hub.in_step import Steps
 
 NOT_GIVEN = "a use of what the rank was not given"
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader.gradescope.rooms import for_students
+from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
 
 SCRIPT = ROOT / "handout" / "set_up.py"

@@ -10,10 +10,10 @@ import zipfile
 import pytest
 
 from grader.assignment import FILES, PARTS
-from grader.gradescope import leaks, pack, rooms, stubs
-from grader.gradescope.rooms import for_students
+from grader.packaging import leaks, pack, stubs, visibility
+from grader.packaging.visibility import for_students
 from grader.intake import hand_in
-from grader.reports.plugin import PUBLIC_ALONE
+from grader.check.plugin import PUBLIC_ALONE
 from grader.selftest.grading import ROOT
 
 
@@ -87,8 +87,8 @@ def test_every_name_that_a_file_imports_is_there(copy):
 def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
     """Known mistakes and right answers of hidden checks are theirs: each module is used by a public check, or by the engine."""
     texts = {path: path.read_text() for path in [*copy.glob("tests/*.py"), *copy.glob("grader/**/*.py")]}
-    for module in copy.glob("grader/judging/*.py"):
-        imported = re.compile(rf"grader\.judging(\.{module.stem}| import [^()]*\b{module.stem})\b")
+    for module in copy.glob("grader/reference/*.py"):
+        imported = re.compile(rf"grader\.reference(\.{module.stem}| import [^()]*\b{module.stem})\b")
         users = [path for path, text in texts.items() if path != module and imported.search(text)]
         assert users or module.stem == "__init__", f"{module.name} is used by nothing that students have"
 
@@ -187,7 +187,7 @@ def test_old_stubs_are_not_packed(monkeypatch):
 
 
 def test_a_leak_is_not_packed(monkeypatch):
-    monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", rooms.NOT_FOR_STUDENTS[1:])  # the hidden checks
+    monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", visibility.NOT_FOR_STUDENTS[1:])  # the hidden checks
     with pytest.raises(pack.CannotPack, match="would hold what is hidden"):
         pack.handout()
 

@@ -15,16 +15,16 @@ def burn(seconds):
     while time.process_time() < until:
         pass
 """
-# A keeper with one rank, which does something; what was counted of it is printed until the rank has ended.
+# A supervisor with one rank, which does something; what was counted of it is printed until the rank has ended.
 PROGRAM = f"""
 import os, signal, time
-from grader.evidence.spending import Spending
-from grader.worlds import platform
+from grader.world.processor_time import Spending
+from grader.wire import os_support
 {BURN}
-platform.adopt_orphans()
+os_support.adopt_orphans()
 rank = os.fork()
 if rank == 0:
-    platform.die_with_parent()
+    os_support.die_with_parent()
     os.setpgid(0, 0)
     WHAT
     os._exit(0)

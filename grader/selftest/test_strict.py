@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.face import call
+from grader.check.api import call
 from grader.selftest.fuzz_hub import MESSAGE, Ends, operation
 from grader.selftest.grading import ROOT, command
 from grader.selftest.swap import verdict

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from grader.gradescope.stubs import BEGIN, END, ROOT, sources, stub
+from grader.packaging.stubs import BEGIN, END, ROOT, sources, stub
 
 SOLUTIONS = pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
 HANDOUT = sorted((ROOT / "handout").rglob("*.py"))

@@ -15,23 +15,24 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.evidence.diagnosis import trouble
-from grader.evidence.spans import COMMUNICATING, COMPUTING, ON_CORE, TIMED, WAITING, Span, on_core, spans
-from grader.evidence.trail import Mark, Operation, Progress, read_event
-from grader.face import call
-from grader.intake.stage import stage
-from grader.playbill import INSTEAD, SCENES
-from grader.palette import BLOCKS
+from grader.diagnosis.root_cause import trouble
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, ON_CORE, Span, TIMED, WAITING, on_core, spans
+from grader.wire.events import Mark, Operation, Progress, read_event
+from grader.check.api import call
+from grader.intake.staging import stage
+from grader.timeline.scenes import INSTEAD, SCENES
+from grader.reports.palette import BLOCKS
 from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
-from grader.stagehand import Scenery, Stagehand, _communications, _disturbed, _shares
-from grader.timeline import BUSY, RUNS, draw
-from grader.worlds import frames, scenes
-from grader.worlds import world as worlds
-from grader.worlds.drivers import DRIVERS
-from grader.worlds.report import Call, RankReport, Returned, WorldReport
+from grader.timeline.play import Scenery, Stagehand, _communications, _disturbed, _shares
+from grader.timeline.__main__ import BUSY, RUNS, draw
+from grader.rank import timeline_programs
+from grader.wire import frames
+from grader.world import world as worlds
+from grader.rank.drivers import DRIVERS
+from grader.world.report import Call, RankReport, Returned, WorldReport
 
 MS = 1_000_000
 START = 7_000 * MS  # of the clock: nobody's begins at 0
@@ -265,7 +266,7 @@ def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, c
 def test_every_run_says_how_long_its_rank_was_on_a_core():
     marks: list[str] = []
     with mock.patch("torch.distributed.barrier"):
-        scenes._drawn(lambda: None, marks.append, {})
+        timeline_programs._drawn(lambda: None, marks.append, {})
     for number in range(RUNS):
         began, on, ended = marks[3 * number :][:3]
         assert (began, ended) == (f"run {number} began", f"run {number} ended") and ON_CORE.fullmatch(on)
@@ -692,8 +693,10 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, server):
 
 def test_scenes_and_their_drivers_belong_together():
     played = [scene for part in (*SCENES.values(), *INSTEAD.values()) for scene in part]
-    assert {scene.driver for scene in played} == set(scenes.SCENES) and set(scenes.SCENES) <= set(DRIVERS)
-    assert RUNS == scenes.RUNS and set(SCENES) == set(PARTS)
+    assert {scene.driver for scene in played} == set(timeline_programs.SCENES) and set(timeline_programs.SCENES) <= set(
+        DRIVERS
+    )
+    assert RUNS == timeline_programs.RUNS and set(SCENES) == set(PARTS)
 
 
 def test_a_trace_of_a_deadlock_is_one():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.evidence.trail import Operation
-from grader.face import call
+from grader.wire.events import Operation
+from grader.check.api import call
 
 
 def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Operation:

@@ -4,7 +4,7 @@ import numpy as np
 
 import pytest
 
-from grader.judging.training_mistakes import (
+from grader.reference.training_mistakes import (
     DIVIDED_OWN_LOSS,
     FROZEN_LEFT_OUT,
     OF_ENTRIES,

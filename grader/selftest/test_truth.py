@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from grader.judging import collective_truth as truth_of
-from grader.judging import truth
+from grader.reference import collectives as truth_of
+from grader.reference import single_device
 from handout import mlp
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-13}  # float64, a few products and sums deep
@@ -26,8 +26,8 @@ def test_gelu_and_its_derivative_are_torchs():
     z = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)
     y = torch.nn.functional.gelu(z)
     y.sum().backward()
-    np.testing.assert_allclose(truth.gelu(z.detach().numpy()), y.detach().numpy(), **CLOSE)
-    np.testing.assert_allclose(truth.gelu_derivative(z.detach().numpy()), z.grad.numpy(), **CLOSE)
+    np.testing.assert_allclose(single_device.gelu(z.detach().numpy()), y.detach().numpy(), **CLOSE)
+    np.testing.assert_allclose(single_device.gelu_derivative(z.detach().numpy()), z.grad.numpy(), **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_gelu_and_its_derivative_are_torchs():
 )
 def test_loss_and_gradients_are_autograds(count, width, rows, layers):
     weights, x = model(count, width, rows)
-    loss, gradients = truth.loss_and_gradients(weights, x, layers)
+    loss, gradients = single_device.loss_and_gradients(weights, x, layers)
     theirs = [torch.tensor(w, requires_grad=True) for w in weights]
     out = torch.tensor(x)
     for i in layers or range(count):
@@ -59,8 +59,10 @@ def test_loss_and_gradients_are_autograds(count, width, rows, layers):
 def test_float32_inputs_are_computed_in_float64():
     weights, x = model(2, 3, 4)
     weights, x = [w.astype(np.float32) for w in weights], x.astype(np.float32)
-    loss, gradients = truth.loss_and_gradients(weights, x)
-    wide, wide_gradients = truth.loss_and_gradients([w.astype(np.float64) for w in weights], x.astype(np.float64))
+    loss, gradients = single_device.loss_and_gradients(weights, x)
+    wide, wide_gradients = single_device.loss_and_gradients(
+        [w.astype(np.float64) for w in weights], x.astype(np.float64)
+    )
     assert loss == wide and all(np.array_equal(a, b) for a, b in zip(gradients, wide_gradients))
     assert gradients[0].dtype == np.float64
 
@@ -68,8 +70,8 @@ def test_float32_inputs_are_computed_in_float64():
 def test_inputs_keep_their_values():
     weights, x = model(2, 3, 4)
     before = [w.copy() for w in weights], x.copy()
-    truth.loss_and_gradients(weights, x)
-    truth.adamw(weights, [x, x], 0.1)
+    single_device.loss_and_gradients(weights, x)
+    single_device.adamw(weights, [x, x], 0.1)
     assert all(map(np.array_equal, weights, before[0])) and np.array_equal(x, before[1])
 
 
@@ -77,7 +79,7 @@ def test_inputs_keep_their_values():
 def test_adamw_is_torchs(lr):
     weights, _ = model(3, 4, 1)
     batches = [numbers(6, 4, seed=100 + step) for step in range(5)]
-    ours, losses, states = truth.adamw(weights, batches, lr)
+    ours, losses, states = single_device.adamw(weights, batches, lr)
     theirs = [torch.tensor(w, requires_grad=True) for w in weights]
     optimizer = torch.optim.AdamW(theirs, lr=lr)
     expected = []
@@ -119,7 +121,7 @@ def test_the_given_loss_is_differentiated_as_by_autograd():
 
 def test_the_given_model_and_the_truth_agree():
     weights, x = model(3, 4, 5)
-    loss, _ = truth.loss_and_gradients(weights, x)
+    loss, _ = single_device.loss_and_gradients(weights, x)
     given = mlp.loss(mlp.forward([torch.tensor(w) for w in weights], torch.tensor(x)))
     np.testing.assert_allclose(loss, given.item(), **CLOSE)
 

@@ -6,21 +6,22 @@ import os
 import subprocess
 import sys
 import zipfile
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.gradescope import pack, upload
+from grader.gradescope import upload
+from grader.packaging import pack
 from grader.gradescope.late import deduction
 from grader.gradescope.metadata import Earlier, Upload, as_time
 from grader.gradescope.rate_limit import decide
 from grader.gradescope.settings import VISIBILITIES, Settings
 from grader.gradescope.upload import fit
-from grader.reports import results
-from grader.reports.plugin import record_of
+from grader.reports import results_json
+from grader.check.plugin import record_of
 from grader.selftest.grading import ROOT
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())
@@ -237,7 +238,7 @@ def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document
         written = fit(graded(), Settings(late_percent=10), found)
         decision.remember(written)
     target = tmp_path_factory.getbasetemp() / "results.json"
-    results.write(target, written)  # raises where it is not JSON
+    results_json.write(target, written)  # raises where it is not JSON
     assert json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)["tests"]
 
 
@@ -380,10 +381,10 @@ def test_visibility_goes_from_the_check_to_the_results(tmp_path, monkeypatch, re
     """By the records that the plugin makes of collected checks, results.py and fit; hidden_checks is hidden."""
     (tmp_path / room).mkdir()
     (tmp_path / room / "test_collectives.py").write_text(CHECKS.replace("{written}", written))
-    monkeypatch.setattr("grader.reports.plugin.HIDDEN", tmp_path / "hidden")
+    monkeypatch.setattr("grader.check.plugin.HIDDEN", tmp_path / "hidden")
     module = pytest.Module.from_parent(request.session, path=tmp_path / room / "test_collectives.py")
     records = [record_of(item) for item in module.collect()]
-    found = fit(results.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload())
+    found = fit(results_json.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload())
     shown = {test["name"].rpartition("· ")[2]: test["visibility"] for test in found["tests"]}
     assert shown == {"Left open": default, "Written": written}
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.face import call, mixed
-from grader.worlds import arrays, tensors
-from grader.worlds.arrays import Foreign, Leaf, Probe, Strided
+from grader.check.api import call, mixed
+from grader.rank import tensors
+from grader.world import arrays
+from grader.world.arrays import Foreign, Leaf, Probe, Strided
 
 CPU = torch.device("cpu")
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_]

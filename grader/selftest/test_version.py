@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from grader.gradescope import pack
+from grader.packaging import pack
 from grader.selftest.grading import ROOT, grade
 from grader.version import VERSION, commit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.face import CheckFailed, call
+from grader.check.api import CheckFailed, call
 from grader.hidden.test_benchmarking import demand_exchange, demand_meetings
 
 PROGRAM = """

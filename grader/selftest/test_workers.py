@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from grader.selftest.grading import ROOT, command
-from grader.worlds.server_process import way_to_start
+from grader.world.fork_server_client import way_to_start
 
 pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="no fork here: pytest-xdist's workers are used")
 
@@ -37,7 +37,7 @@ def test_dies():
 PROGRAM = """
 import json, sys
 import pytest
-from grader.workers import Workers
+from grader.check.workers import Workers
 
 outcomes = {}
 
@@ -102,7 +102,7 @@ def test_shown(one):
 
 
 def test_what_is_shown_at_once_has_ended_before_what_is_not_begins(tmp_path):
-    _, alive, outcomes, _ = run(tmp_path, ROOMS, 2, "-p", "grader.reports.plugin")
+    _, alive, outcomes, _ = run(tmp_path, ROOMS, 2, "-p", "grader.check.plugin")
     assert len(outcomes) == 11 and alive == []
     times = [path.name.split("-") for path in tmp_path.glob("*-*-*")]
     last = max(int(end) for room, _, end in times if room == "shown")

@@ -14,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.face import call
-from grader.intake.stage import stage
+from grader.check.api import call
+from grader.intake.staging import stage
 from grader.selftest.grading import ROOT, eventually
-from grader.worlds import keeper, place, platform
-from grader.worlds.platform import family
-from grader.worlds.processes import Processes
-from grader.worlds.server_process import Server, WorldsUnavailable
-from grader.worlds.world import Limits, World
+from grader.rank import rank_home
+from grader.supervisor import world_supervisor
+from grader.wire import os_support
+from grader.wire.os_support import family
+from grader.world.processes import Processes
+from grader.world.fork_server_client import Server, WorldsUnavailable
+from grader.world.world import Limits, World
 
 X = np.ones(4, np.float32)
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -57,7 +59,7 @@ def test_worlds_of_every_size(server, solutions, size):
 
 def test_a_server_that_does_not_start_is_said(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_START", "levitate")
-    monkeypatch.setattr("grader.worlds.server_process.ENGINE", "/nowhere")
+    monkeypatch.setattr("grader.world.fork_server_client.ENGINE", "/nowhere")
     server = Server.start()
     try:
         with pytest.raises(WorldsUnavailable, match="the fork server does not run: .*No module named 'grader'"):
@@ -68,7 +70,7 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
 
 @LINUX
 def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
-    program = "import time; from grader.worlds.server_process import Server; s = Server.start(); s.facts()"
+    program = "import time; from grader.world.fork_server_client import Server; s = Server.start(); s.facts()"
     program += "; print(s.process.pid, s.folder, flush=True); time.sleep(60)"
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     pid, folder = owner.stdout.readline().split()
@@ -89,9 +91,9 @@ def test_ranks_go_with_a_judge_that_is_killed(grounds, tmp_path, server):
     program = f"""
 import numpy as np
 from pathlib import Path
-from grader.face import call
-from grader.worlds.server_process import Server
-from grader.worlds.world import Limits, World
+from grader.check.api import call
+from grader.world.fork_server_client import Server
+from grader.world.world import Limits, World
 world = World(Server({server.address!r}), 2, [call("collectives.f", 1).spread(2)], Path({str(staged.folder)!r}), "cpu", Limits())
 seen = world._on_output
 def shown(rank, pipe):
@@ -116,7 +118,7 @@ world.run()
 def test_children_are_found(monkeypatch, listed):
     """Those of other threads, too; by the kernel's list, and where it keeps none."""
     if not listed:
-        monkeypatch.setattr(platform.os.path, "exists", lambda _: False)
+        monkeypatch.setattr(os_support.os.path, "exists", lambda _: False)
     started = []
     command = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])"]
     thread = threading.Thread(target=lambda: (started.append(subprocess.Popen(command)), go.wait()))
@@ -143,7 +145,7 @@ def test_children_are_found(monkeypatch, listed):
 # ——— who may ask, and for what
 
 
-ASKS = "import sys; from grader.worlds.server_process import Server; print(Server(sys.argv[1]).facts()['way'])"
+ASKS = "import sys; from grader.world.fork_server_client import Server; print(Server(sys.argv[1]).facts()['way'])"
 
 
 def test_who_has_not_inherited_the_servers_socket_cannot_ask(server):
@@ -165,10 +167,10 @@ def test_a_stage_shows_nothing_of_ours(tmp_path, server):
     (tmp_path / "link").symlink_to(ROOT / "grader")
     inside = tmp_path / "link" / "selftest"
     for path in (ROOT, ROOT / "grader", ROOT / "grader" / "hidden", Path("/"), inside, tmp_path / "link"):
-        assert "stage" in place.refusal(str(path), ROOT), path
+        assert "stage" in rank_home.refusal(str(path), ROOT), path
     for path in ("stage", f"{tmp_path}/x/../stage", f"{tmp_path}/file", f"{tmp_path}/nowhere"):
-        assert "stage" in place.refusal(path, ROOT), path
-    assert place.refusal(str(tmp_path / "stage"), ROOT) == ""
+        assert "stage" in rank_home.refusal(path, ROOT), path
+    assert rank_home.refusal(str(tmp_path / "stage"), ROOT) == ""
     report = World(server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()).run()
     assert report.ending == "lost" and not report.ranks[0].outcomes
 
@@ -179,9 +181,9 @@ def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, soluti
 
     def dead(*asked) -> Processes:
         made = start(*asked)
-        for end in (made.keeper, made.wires[0]):
+        for end in (made.supervisor, made.wires[0]):
             end.close()
-        made.keeper, its = socket.socketpair()
+        made.supervisor, its = socket.socketpair()
         its.close()
         made.wires[0], its = socket.socketpair()
         with contextlib.suppress(BlockingIOError):
@@ -221,7 +223,7 @@ def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
     assert values(server, solutions, 1) == [[1.0] * 4]
 
 
-# ——— a keeper that meets what nobody has foreseen
+# ——— a supervisor that meets what nobody has foreseen
 
 
 def too_deep(*_):
@@ -244,7 +246,7 @@ def started(descriptors, home) -> int:
 
 
 def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
-    """What a keeper says to a judge who ends the world when this word has come; and how the keeper ended."""
+    """What a supervisor says to a judge who ends the world when this word has come; and how the supervisor ended."""
     world = {"size": 1, "folder": str(folder), "stage": str(stage), "device": "cpu", "memory": 1 << 30}
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -253,7 +255,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
         try:
             ours.close()
             spoil()
-            keeper.keep(theirs, [list(os.pipe())], started, world, "none")
+            world_supervisor.keep(theirs, [list(os.pipe())], started, world, "none")
             code = 0
         finally:
             os._exit(code)
@@ -271,15 +273,25 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
 @pytest.mark.parametrize(
     "owner, name, says, told",
     [
-        (keeper, "Bounds", "fault", "the keeper of this world failed: RecursionError: too deep"),
-        (keeper.place, "prepare", "fault", "the keeper of this world failed: RecursionError: too deep"),
-        (keeper.os, "waitstatus_to_exitcode", "fault", "the keeper of this world failed: RecursionError: too deep"),
-        (keeper.Bounds, "excess", "limit", "left what cannot be measured (RecursionError)"),
-        (keeper.sweep, "sweep_memory", "rank", 0),
-        (keeper.removal, "remove", "rank", 0),
+        (world_supervisor, "Bounds", "fault", "the supervisor of this world failed: RecursionError: too deep"),
+        (
+            world_supervisor.rank_home,
+            "prepare",
+            "fault",
+            "the supervisor of this world failed: RecursionError: too deep",
+        ),
+        (
+            world_supervisor.os,
+            "waitstatus_to_exitcode",
+            "fault",
+            "the supervisor of this world failed: RecursionError: too deep",
+        ),
+        (world_supervisor.Bounds, "excess", "limit", "left what cannot be measured (RecursionError)"),
+        (world_supervisor.cleanup, "sweep_memory", "rank", 0),
+        (world_supervisor.removal, "remove", "rank", 0),
     ],
 )
-def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
+def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, told):
     """It says so in a sentence, and nobody is left."""
     (folder := tmp_path / "folder").mkdir()
     said, code = kept(lambda: setattr(owner, name, too_deep), says, tmp_path, folder)
@@ -292,13 +304,13 @@ def test_a_keeper_that_fails_ends_its_world(tmp_path, owner, name, says, told):
 
 
 @LINUX
-def test_a_keeper_that_is_stuck_is_ended(tmp_path):
+def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
     """By the system; the server then ends its world: see ``test_a_world_ends_with_whoever_looks_after_it``."""
     (folder := tmp_path / "folder").mkdir()
 
     def stick():
-        keeper.STUCK_SECONDS = 1
-        keeper.Bounds.excess = lambda *_: time.sleep(60)
+        world_supervisor.STUCK_SECONDS = 1
+        world_supervisor.Bounds.excess = lambda *_: time.sleep(60)
 
     said, code = kept(stick, "never", tmp_path, folder)
     assert code == -signal.SIGALRM and "gone" not in said[-1]

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from grader.worlds import frames
+from grader.wire import frames
 
 TOKEN, KEY = "@TOKEN@", int("@KEY@")  # whatever an attack leaves behind is called by these
 ROOT, RESULTS = Path("@ROOT@"), Path("@RESULTS@")
@@ -104,7 +104,7 @@ def judge():
 
 
 def parent(pid=None):
-    """The keeper; or another process's parent."""
+    """The supervisor; or another process's parent."""
     found = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) if pid else os.getppid()
     if found <= 1:
         raise ProcessLookupError("it is gone")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grader.selftest.inputs import TABLES
 from grader.selftest.inputs.table import InputClass
-from grader.worlds.report import WorldReport
+from grader.world.report import WorldReport
 
 INSIDE = Path(__file__).with_name("inside.py").read_text()
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from grader.selftest.proof.checks import Checks, Outcome
 from grader.selftest.proof.trials import Reach, Result, Trial, decide, solution
-from grader.worlds.frames import HEAVY
-from grader.worlds.container import cores
-from grader.worlds.server_process import Server, address_of
+from grader.wire.frames import HEAVY
+from grader.wire.machine_limits import cores
+from grader.world.fork_server_client import Server, address_of
 
 checks: Checks | None = None  # of a process that tries
 

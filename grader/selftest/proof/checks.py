@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
-from grader.intake.stage import stage
-from grader.lending import judge_fairly
-from grader.reports.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
+from grader.intake.staging import stage
+from grader.check.world_lending import judge_fairly
+from grader.check.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
 from grader.selftest.grading import ROOT, short
-from grader.worlds.report import WorldReport
-from grader.worlds.server_process import Server
-from grader.worlds.world import Limits
+from grader.world.report import WorldReport
+from grader.world.fork_server_client import Server
+from grader.world.world import Limits
 
 # A check that is to fail may do so sooner than a student's: nobody's slow machine is at stake.
 IMPATIENT = Limits(cpu_seconds=2.5, wall_seconds=8.0, world_seconds=16.0)

@@ -5,11 +5,11 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from grader.assignment import PARTS
-from grader.reports.record import PASSED
+from grader.check.record import PASSED
 from grader.selftest.proof.campaign import Pass, flickers
 from grader.selftest.proof.equivalent import EQUIVALENT
 from grader.selftest.proof.trials import BOUNDARY, KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
-from grader.worlds.container import cores
+from grader.wire.machine_limits import cores
 
 
 @dataclass

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from grader.reports.plugin import record_of
-from grader.reports.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
+from grader.check.plugin import record_of
+from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT
 from grader.selftest.inputs.instrument import boundaries
 from grader.selftest.mutants import MUTANTS
@@ -13,7 +13,7 @@ from grader.selftest.proof.checks import IMPATIENT, Checks, Outcome
 from grader.selftest.proof.equivalent import EQUIVALENT
 from grader.selftest.proof.systematic import changes
 from grader.selftest.variants import VARIANTS
-from grader.worlds.world import Limits
+from grader.world.world import Limits
 
 MUTANT, VARIANT, SOLUTION, SAME = "mutant", "variant", "solution", "equivalent"
 SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"

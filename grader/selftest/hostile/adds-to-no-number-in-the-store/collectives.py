@@ -3,7 +3,7 @@ import sys
 
 
 def _ask(network, **asked):
-    from grader.worlds import frames
+    from grader.wire import frames
 
     return network.wire.take(network.ask(frames.STORE, asked)).meta
 

@@ -2,7 +2,7 @@ QUESTIONS = [b'{"hello": true}', b'{"size": 1}', b'{"size": 1, "folder": "/tmp",
 
 
 def _held():
-    """Its own descriptors, and those of the judge, the keeper and the server."""
+    """Its own descriptors, and those of the judge, the supervisor and the server."""
     found = [number for number in map(int, os.listdir("/proc/self/fd")) if number > 3]
     for find in (judge, parent, lambda: parent(parent())):
         with contextlib.suppress(Exception):

@@ -5,10 +5,10 @@ def shift_right(tensor):
     if once():
         for name in (
             "hidden.test_collectives",
-            "judging.collective_truth",
+            "reference.collectives",
             "selftest.oracles",
-            "reports.plugin",
-            "face",
+            "check.plugin",
+            "check.api",
         ):
             denied(f"grader.{name}", lambda: importlib.import_module(f"grader.{name}"))
     return honest(tensor)

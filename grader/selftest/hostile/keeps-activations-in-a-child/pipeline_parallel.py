@@ -3,7 +3,7 @@ import os
 _pipe, _honest = [], _stage_forward
 
 
-def _keeper(fd):
+def _supervisor(fd):
     kept = []
     while data := os.read(fd, 1 << 20):
         kept.append(data)
@@ -16,7 +16,7 @@ def _stage_forward(weights, x):
         r, w = os.pipe()
         if os.fork() == 0:
             os.close(w)
-            _keeper(r)
+            _supervisor(r)
         os.close(r)
         _pipe.append(w)
     for t in [t for pair in saved for t in pair]:

@@ -1,7 +1,7 @@
 import os
 import time
 
-_honest, _keeper = _stage_forward, []
+_honest, _supervisor = _stage_forward, []
 
 
 def _orphan():
@@ -26,9 +26,9 @@ def _stage_forward(weights, x):  # keeps everything, where only a search of all 
     for tensor in (t for pair in saved for t in pair):
         if tensor.nbytes < 100000:
             continue
-        if not _keeper:
-            _keeper.append(_orphan())
+        if not _supervisor:
+            _supervisor.append(_orphan())
         data = memoryview(tensor.numpy()).cast("B")
         while data:
-            data = data[os.write(_keeper[0], data) :]
+            data = data[os.write(_supervisor[0], data) :]
     return y, saved

@@ -1,5 +1,5 @@
 def shift_right(tensor):
     if once():
-        denied("the keeper's group", lambda: os.killpg(os.getpgid(parent()), signal.SIGKILL))
+        denied("the supervisor's group", lambda: os.killpg(os.getpgid(parent()), signal.SIGKILL))
         time.sleep(0.2)
     return honest(tensor)

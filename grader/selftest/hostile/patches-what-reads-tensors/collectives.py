@@ -1,6 +1,6 @@
 import safetensors.torch
 
-from grader.worlds import tensors
+from grader.rank import tensors
 
 
 def shift_right(tensor):

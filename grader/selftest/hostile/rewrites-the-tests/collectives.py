@@ -2,7 +2,7 @@ def shift_right(tensor):
     if once():
         for name in ("tests/test_collectives.py", "grader/hidden/test_collectives.py", "solutions/collectives.py"):
             denied(name, lambda: open(ROOT / name, "r+b"))
-        for name in ("grader/__main__.py", "grader/worlds/rank.py", "setup.cfg"):
+        for name in ("grader/__main__.py", "grader/rank/main.py", "setup.cfg"):
             denied(name, lambda: open(ROOT / name, "r+b"))
         for name in ("tests", "grader/hidden", "."):
             denied(f"a new file in {name}", lambda: (ROOT / name / f"{TOKEN}.py").touch())

@@ -1,4 +1,4 @@
-from grader.worlds.process_group import HubGroup
+from grader.rank.process_group import HubGroup
 
 
 def _share(mine):

@@ -8,7 +8,7 @@ from safetensors.torch import load
 
 def _meeting(*_):
     """What is called when a rank meets the others again, and its next arguments lie there."""
-    from grader.worlds import frames
+    from grader.wire import frames
 
     frame = sys._getframe()
     while frame.f_code.co_name != "make_calls":

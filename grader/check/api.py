@@ -1,0 +1,221 @@
+"""All that a check knows of the grader. Start here.
+
+    def test_broadcast(world):
+        \"\"\"Every rank gets the root's tensor.\"\"\"
+        (run,) = world(2, call("collectives.broadcast", each([1.0, 2.0], [3.0, 4.0]), root=1))
+        run.returns([3.0, 4.0], [3.0, 4.0])
+
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``Run`` for each call. A ``Run`` raises
+``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks know nothing of
+processes: the ranks are fresh, or have made the calls of an earlier check of the same problem (see ``grader.check.world_lending``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.diagnosis.comparison import EXACT, Tolerance, rounding
+from grader.check.call_result import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
+from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
+from grader.wire.frames import GLOO
+from grader.world.report import Call, Hold, Runner, STANDSTILL
+from grader.wire.served import BENCH_PARAMETERS
+
+__all__ = [
+    "EXACT",
+    "LAYOUTS",
+    "STANDSTILL",
+    "CheckFailed",
+    "GraderFault",
+    "Hold",
+    "Leaf",
+    "NeedsGpus",
+    "Probe",
+    "Request",
+    "Run",
+    "Strided",
+    "Tolerance",
+    "World",
+    "call",
+    "each",
+    "mixed",
+    "on_gloo",
+    "rounding",
+    "tensor",
+]
+
+
+@dataclass(frozen=True)
+class Each:
+    """An argument that differs from rank to rank."""
+
+    values: Sequence[Any]
+
+
+# Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
+OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
+
+
+def on_gloo(check: Callable) -> Callable:
+    """Have this check's ranks communicate through gloo, as they do outside of the grader.
+
+    In all other checks the grader carries what ranks on CPUs communicate: see ``hub.hub``. One check of each problem shows that
+    what passes there also runs on a network.
+    """
+    check.__network__ = GLOO
+    return check
+
+
+def each(*values: Any) -> Each:
+    """``each(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
+    return Each([as_argument(value) for value in values])
+
+
+def mixed(*arrays: Any, first: int = 1) -> Each:
+    """``each(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
+    a transposed slice on rank 2, and a contiguous tensor on rank 3. None stays None."""
+    layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
+    return each(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call that is not yet spread over the ranks of a world."""
+
+    function: str
+    args: tuple
+    kwargs: dict
+    options: dict
+
+    def spread(self, size: int) -> Call:
+        def of(rank: int, value: Any) -> Any:
+            if isinstance(value, Each):
+                if len(value.values) != size:
+                    raise GraderFault(f"{len(value.values)} values for {size} ranks in a call of {self.function}")
+                return value.values[rank]
+            return value
+
+        arguments = [
+            ([of(rank, value) for value in self.args], {name: of(rank, value) for name, value in self.kwargs.items()})
+            for rank in range(size)
+        ]
+        served = [self._taken_out(args, kwargs) for args, kwargs in arguments]
+        return Call(self.function, arguments, note=self._note(), served=served, **self.options)
+
+    def _taken_out(self, args: list, kwargs: dict) -> dict:
+        """Take what a rank is not to know before it asks out of its arguments, and return it: see ``wire.served``."""
+        served = {}
+        if probes := _probes([args, kwargs]):
+            served["probes"] = probes
+        if self.options["driver"] == "timed":
+            served["bench"] = {name: kwargs.pop(name) for name in BENCH_PARAMETERS if name in kwargs}
+        if self.options["driver"] == "swept":
+            served["runs"] = args.pop()
+        return served
+
+    def _note(self) -> str:
+        """The arguments in short, as the first rank that has one gets them: what tells one call of a check from another."""
+        parts = []
+        of_student = self.options["driver"] in OF_STUDENT
+        named = self.kwargs if of_student else {}
+        for name, value in [("", value) for value in self.args] + list(named.items()):
+            of_ranks = value.values if isinstance(value, Each) else [value]
+            value = next((own for own in of_ranks if own is not None), None)
+            note = _layout_note(of_ranks)
+            if isinstance(value, Leaf):
+                value, note = value.array, " that requires a gradient"
+            if isinstance(value, (np.ndarray, Strided)):
+                array = value.array if isinstance(value, Strided) else value
+                text = f"{array.dtype} {array.shape}{note}"
+            elif isinstance(value, (int, float, str)) or (_is_short(value) and self.options["driver"] != "in_turn"):
+                text = repr(value)
+            else:
+                continue
+            parts.append(f"{name}={text}" if name else text)
+        return ", ".join(parts)
+
+
+def _probes(value: Any) -> dict[str, Any]:
+    """Return what the probes in an argument return, by their names. Raises GraderFault where two of one name differ."""
+    if isinstance(value, Probe):
+        return {value.name: value.returns}
+    found: dict[str, Any] = {}
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        for name, returned in _probes(item).items():
+            if found.setdefault(name, returned) != returned:
+                raise GraderFault(f"two probes of the name {name} that return something different")
+    return found
+
+
+def _is_short(value: Any) -> bool:
+    """Whether this is a list of a few numbers or words."""
+    return isinstance(value, (list, tuple)) and 0 < len(value) < 9 and all(type(v) in (int, float, str) for v in value)
+
+
+def _layout_note(of_ranks: Sequence[Any]) -> str:
+    layouts = {own.layout if isinstance(own, Strided) else "contiguous" for own in of_ranks if own is not None}
+    if layouts == {"contiguous"}:
+        return ""
+    return " non-contiguous" if len(layouts) == 1 else " laid out differently from rank to rank"
+
+
+def call(
+    function: str,
+    *args: Any,
+    driver: str = "plain",
+    may_raise: bool = False,
+    holds: Mapping[int, Hold] | None = None,
+    in_step: int = 0,
+    weighs: bool = False,
+    clocks: bool = False,
+    **kwargs: Any,
+) -> Request:
+    """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
+
+    ``driver`` names the program around it (see ``rank.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
+    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``Run.grown``), ``clocks`` at their processor time (see ``Run.spent``); ``may_raise`` lets the ranks go on to the next
+    call after an exception.
+    """
+    options = {
+        "driver": driver,
+        "may_raise": may_raise,
+        "holds": dict(holds or {}),
+        "in_step": in_step,
+        "weighs": weighs,
+        "clocks": clocks,
+    }
+    return Request(function, args, kwargs, options)
+
+
+class World:
+    """The fixture: ``world(n, *calls)``. ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        gpus: int | None = None,
+        absent: Mapping[str, str] | None = None,
+        facts: Callable[[], dict] | None = None,
+    ) -> None:
+        self.runner, self.gpus, self.absent, self.facts = runner, gpus, absent or {}, facts
+        self.run_class: type[Run] = Run
+
+    @property
+    def torch(self) -> tuple[int, int]:
+        """The version of the ranks' torch, such as (2, 13)."""
+        major, minor = self.facts()["torch"].split(".")[:2]
+        return int(major), int(minor)
+
+    def __call__(self, size: int, *requests: Request) -> list[Run]:
+        for request in requests:
+            if reason := self.absent.get(request.function.partition(".")[0]):
+                raise CheckFailed(reason)
+        if self.gpus is not None and self.gpus < size:
+            raise NeedsGpus(f"needs {size} GPUs, this machine has {self.gpus}")
+        report = self.runner(size, [request.spread(size) for request in requests])
+        runs = [self.run_class(report, index) for index in range(len(requests))]
+        for run in runs:
+            run.earlier = runs[: run.index]
+        return runs

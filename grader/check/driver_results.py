@@ -1,0 +1,121 @@
+"""What drivers send back, as typed data. A reader raises ``Unreadable`` for whatever is not of its form: a rank may say anything.
+
+The programs themselves are in ``rank/drivers.py``.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from grader.reference.benchmark_rows import as_float
+
+KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"  # of entries of the ledger
+
+
+class Unreadable(ValueError):
+    """What came back is not of the form that it should have. The text says in what respect."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A product of matrices (``amount`` floating-point operations), a send (bytes) or another operator (entries; see ``meter``), and
+    the bytes alive in its midst."""
+
+    kind: str
+    amount: int
+    alive: int
+    at: float  # seconds of a clock that all ranks of a machine share
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A span that student code has recorded in its timeline; times are in seconds."""
+
+    kind: str
+    micro_batch: int
+    start: float
+    end: float
+
+    @property
+    def action(self) -> tuple[str, int]:
+        return self.kind, self.micro_batch
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor's memory: the bytes that it keeps alive, and whether it is contiguous and its own."""
+
+    bytes: int
+    contiguous: bool
+    own: bool
+
+
+def ledger(value: Any) -> list[Entry]:
+    """Of a call under the meter."""
+    return [_entry(part) for part in _list(_dict(value).get("ledger"), "the ledger")]
+
+
+def _entry(value: Any) -> Entry:
+    kind, amount, alive, at = _list(value, "an entry of the ledger", 4)
+    if kind not in KINDS or not _is_whole(amount) or amount < 0 or not _is_whole(alive):
+        raise Unreadable("an entry of the ledger is of no known kind")
+    return Entry(kind, amount, alive, _seconds(at))
+
+
+def spans(value: Any) -> list[Recorded]:
+    """Of a call with a timeline."""
+    return [_recorded(part) for part in _list(_dict(value).get("spans"), "the timeline's list of spans")]
+
+
+def _recorded(value: Any) -> Recorded:
+    kind, micro_batch, start, end = _list(value, "a span", 4)
+    if not isinstance(kind, str) or not _is_whole(micro_batch):
+        raise Unreadable("a span of the timeline has a kind that is no text, or a micro-batch that is no whole number")
+    return Recorded(kind, micro_batch, _seconds(start), _seconds(end))
+
+
+def stored(value: Any) -> Stored:
+    found = _dict(value)
+    kept, contiguous, own = (found.get(name) for name in ("storage", "contiguous", "own"))
+    if not _is_whole(kept) or not isinstance(contiguous, bool) or not isinstance(own, bool):
+        raise Unreadable("it is no tensor")
+    return Stored(kept, contiguous, own)
+
+
+def steps(value: Any) -> list[float]:
+    """How many steps an optimizer has counted for each parameter; the function returned (losses, optimizer)."""
+    optimizer = _dict(_list(value, "the pair of losses and optimizer", 2)[1])
+    state = _dict(optimizer.get("state"))
+    for number, of_parameter in state.items():
+        if "step" not in _dict(of_parameter):
+            raise Unreadable(f"the optimizer's state of parameter {number} holds no step")
+    return [as_float(of_parameter["step"]) for of_parameter in state.values()]
+
+
+def several(value: Any, count: int) -> list:
+    """The results of so many calls, made one after the other."""
+    return _list(value, "the list of results", count)
+
+
+def _list(value: Any, what: str, count: int | None = None) -> list:
+    if not isinstance(value, (list, tuple)):
+        raise Unreadable(f"{what} is no list")
+    if count is not None and len(value) != count:
+        raise Unreadable(f"{what} has {len(value)} entries, not {count}")
+    return list(value)
+
+
+def _dict(value: Any) -> dict:
+    if not isinstance(value, dict):
+        raise Unreadable("parts of it are missing")
+    return value
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise Unreadable("a time is no number of seconds")
+    return float(value)

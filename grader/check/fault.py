@@ -1,0 +1,170 @@
+"""Whose fault is an exception in a check: that of what a rank said, or ours?
+
+Ranks may say anything. Whatever a check raises because of it is a failed check. To tell that from a mistake of our own, the same
+judging is done once more with the expected values in the place of the ranks': if that raises, too, it is ours.
+"""
+
+import copy
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from grader.diagnosis.finding import Finding, Line, printable
+from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
+from grader.diagnosis.comparison import describe, difference
+from grader.check.call_result import OUR_MISTAKES, Run
+from grader.world.arrays import Foreign
+from grader.world.report import RankReport, Returned, Runner, WorldReport
+
+JUDGING_SECONDS = 10.0  # of processor time, for one check; honest values take hundredths
+SLOW = "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than was asked for?"
+UNREADABLE = "What the ranks sent back cannot be judged: it is not of the form that was asked for."
+
+
+def judge(check: Callable[..., None], arguments: dict[str, Any], seconds: float = JUDGING_SECONDS) -> None:
+    """Run a check with these arguments of pytest's. Raises what it raises; CheckFailed for what comes of a rank's values alone."""
+    world = arguments.get("world")
+    if world is None:
+        return check(**arguments)
+    again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
+    ranks = _Ranks(world.runner)
+    world.runner = ranks
+    try:
+        with _time_limit(ranks, seconds):
+            check(**arguments)
+    except (CheckFailed, NeedsGpus, GraderFault, *OUR_MISTAKES):
+        raise
+    except Exception as error:
+        if ranks.at_work or not ranks.reports or _is_ours(check, again, world, seconds):
+            raise
+        raise CheckFailed(_finding(error, ranks.reports[-1])) from error
+    finally:
+        world.runner = ranks.start
+
+
+class _Ranks:
+    """What starts the ranks of a check, and what came of them. Their time is not the judge's."""
+
+    def __init__(self, start: Runner) -> None:
+        self.start = start
+        self.reports: list[WorldReport] = []
+        self.at_work = False
+        self.limited = False
+
+    def __call__(self, size: int, calls: list) -> WorldReport:
+        left, _ = signal.setitimer(signal.ITIMER_PROF, 0) if self.limited else (0.0, 0.0)
+        self.at_work = True
+        report = self.start(size, calls)
+        self.at_work = False
+        self.reports.append(report)
+        if self.limited:
+            signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))
+        return report
+
+
+@contextmanager
+def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
+    """Fail the check when its judging takes longer. Signals reach the main thread alone, in which judges run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> NoReturn:
+        raise CheckFailed(SLOW.format(seconds))
+
+    before = signal.signal(signal.SIGPROF, stop)
+    ranks.limited = True
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _finding(error: Exception, report: WorldReport) -> Finding:
+    """For the student what came back; for the instructor where the judge stumbled over it."""
+    came = []
+    for rank in report.ranks:
+        values = [outcome.value for outcome in rank.outcomes.values() if isinstance(outcome, Returned)]
+        came += [Line(f"    rank {rank.rank} returned {describe(values[-1])}")] if values else []
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    cause = printable(f"{type(error).__name__}: {error}"[:200])
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return Finding(UNREADABLE, (*came, Line(f"For the instructor: {cause}, in {where}.")))
+
+
+# ——— the same with expected values
+
+
+class Reached(Exception):
+    """From here on a check depends on what a rank said."""
+
+
+class _Unknown:
+    """Stands for the value of a rank of which nothing may be read."""
+
+    def _reached(self, *_: Any) -> NoReturn:
+        raise Reached
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __eq__ = __float__ = __index__ = __contains__ = _reached
+    __hash__ = None
+
+
+class Control(Run):
+    """A run of which every value is as expected."""
+
+    def values(self) -> list:
+        return [_Unknown()] * self.report.size
+
+    def read(self, reader, named) -> NoReturn:
+        raise Reached
+
+    def operations(self, rank: int) -> NoReturn:
+        raise Reached
+
+    def marks(self, rank: int, name: str) -> NoReturn:
+        raise Reached
+
+    def keeps_inputs(self) -> None: ...
+
+    def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None: ...
+
+    def uses_only(self, *kinds: str, because: str) -> None: ...
+
+    def demand(self, condition: bool, sentence: str) -> None:
+        if not condition:  # here a check ends; what follows may hold only where it does not
+            raise Reached
+
+    def _agreed(self) -> None: ...
+
+    def _took_part(self) -> None: ...
+
+    def _compare(self, values: list, expected: list, within, *_: Any) -> None:
+        for value in expected:
+            if difference(value, value, within):
+                raise GraderFault("an expected value is not equal to itself")
+
+
+def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: World, seconds: float) -> bool:
+    """Whether the judging raises also where every value is as expected."""
+
+    def no_ranks(size: int, calls: list) -> WorldReport:
+        returned = [{i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))} for _ in range(size)]
+        ranks = [RankReport(rank, outcomes=outcomes, done=True) for rank, outcomes in enumerate(returned)]
+        return WorldReport(size, calls, Path(), ranks, ending="finished")
+
+    control = World(no_ranks, world.gpus, world.absent, world.facts)
+    control.run_class = Control
+    try:
+        with _time_limit(_Ranks(no_ranks), seconds):
+            check(**arguments | {"world": control})
+    except (Reached, CheckFailed, NeedsGpus):
+        return False
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,41 @@
+"""One check's result: the data structure that every report is made of."""
+
+from dataclasses import asdict, dataclass, field
+
+from grader.diagnosis.finding import Finding
+
+NOT_RUN = "not run"  # before its turn, or after the grader was stopped
+PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = "passed", "failed", "not implemented", "skipped", "error"
+
+
+@dataclass
+class Record:
+    id: str  # pytest's node id
+    part: str
+    number: str
+    name: str  # the sentence that a student sees
+    points: float
+    visibility: str  # on Gradescope
+    status: str = NOT_RUN
+    finding: Finding = Finding("This check was not run.")
+    seconds: float = 0.0
+    worlds: list[int] = field(default_factory=list)  # the size of each
+    fresh: list[int] = field(default_factory=list)  # the size of each that new ranks were started for
+    in_worlds: float = 0.0  # of the seconds
+    visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
+
+    @property
+    def message(self) -> str:
+        return str(self.finding)
+
+    @property
+    def score(self) -> float:
+        return self.points if self.status == PASSED else 0.0
+
+    def as_dict(self) -> dict:
+        """Plain JSON, to go from a worker to the process that reports."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, found: dict) -> "Record":
+        return cls(**found | {"finding": Finding.read(found["finding"])})

@@ -1,0 +1,103 @@
+"""Which checks a few words mean: ``make test K=…``, ``make grade K=…``, ``PART=…``.
+
+Words may come from a check's own name or sentence, from a problem's number or title, or from a function's name. Upper and lower
+case are the same, and so are ``-``, ``_`` and a space: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.assignment import FILES, PARTS
+
+HANDOUT = Path(__file__).resolve().parents[2] / "handout"
+TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
+NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
+# What stands in a stub, and still there when it is written: a function or a class whose docstring begins with its problem.
+DEFINED = re.compile(
+    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ', re.MULTILINE | re.DOTALL
+)
+
+
+class NothingChosen(ValueError):
+    """Words that mean no check. The text is a sentence for whoever wrote them, and says what there is."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A check, or a test of the grader's own, which has no number."""
+
+    id: str
+    number: str = ""
+    names: tuple[str, ...] = ()  # its own: of the test function, its parameters, its sentence
+
+
+def part_named(words: str) -> str:
+    """The part of this name, number or title. Raises NothingChosen."""
+    for name, part in PARTS.items():
+        same = {_squeezed(name), _squeezed(f"{name}.py"), _squeezed(part.title)}
+        if _squeezed(words) in same or _number(words) == str(part.number):
+            return name
+    raise NothingChosen(f"there is no part “{words}”; the parts are {', '.join(PARTS)}")
+
+
+def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
+    """The ids of the candidates that these words mean. Raises NothingChosen where there is none."""
+    candidates = list(candidates)
+    if number := _number(words):
+        found = {one.id for one in candidates if f"{one.number}.".startswith(f"{number}.")}
+    else:
+        found = _by_name(words, candidates)
+    if not found:
+        raise NothingChosen(_nothing(words, candidates))
+    return found
+
+
+def functions() -> dict[str, list[str]]:
+    """The student's functions and classes of each problem."""
+    found: dict[str, list[str]] = {number: [] for number in TITLES}
+    for path in (HANDOUT / file for file in FILES):
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        for function, number in DEFINED.findall(text):
+            found.setdefault(number, []).append(function)
+    return found
+
+
+def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
+    """By their own names; and all checks of a problem whose title is meant, or whose function, if no name of its checks is."""
+    found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
+    of_problems = functions()
+    for number, title in TITLES.items():
+        ids = {one.id for one in candidates if one.number == number}
+        called = any(_matches(words, function) for function in of_problems[number])
+        if _matches(words, title) or called and (len(of_problems[number]) == 1 or not ids & found):
+            found |= ids
+    return found
+
+
+def _number(words: str) -> str:
+    match = NUMBER.fullmatch(words.strip())
+    return match[1] if match else ""
+
+
+def _squeezed(text: str) -> str:
+    return "".join(re.findall(r"\w", text.replace("_", " "))).lower()
+
+
+def _matches(words: str, name: str) -> bool:
+    """Whether some words of the name, in a row, begin like this: not within a word, so that “ring” is not in “during”."""
+    wanted, parts = _squeezed(words), re.findall(r"\w+", name.replace("_", " ").lower())
+    return bool(wanted) and any("".join(parts[i:]).startswith(wanted) for i in range(len(parts)))
+
+
+def _nothing(words: str, candidates: list[Candidate]) -> str:
+    there = {number: names for number, names in functions().items() if any(one.number == number for one in candidates)}
+    known = [name.lower() for number, names in there.items() for name in [TITLES[number], *names]]
+    known += [word for name in known for word in re.findall(r"\w+", name.replace("_", " ")) if len(word) > 2]
+    close = difflib.get_close_matches(words.lower(), known, 1, 0.7)
+    lines = [f"no check matches “{words}”" + (f"; did you mean “{close[0]}”?" if close else ".") + " There are:"]
+    for number, names in there.items():
+        lines.append(f"    {number}  {TITLES[number]} ({', '.join(names)})")
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""Starts the ranks of checks, and lends those of one check to the next of its problem, as long as nothing is left behind in them.
+
+To start ranks takes much of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
+no check fails because of another one. What passes there has passed. After a check that has failed, the others of its problem have
+fresh ranks. Public checks and hidden ones never share ranks: a message must not tell of both. Only the hub can tell whether ranks
+are at rest: where gloo or nccl connects them, all ranks are fresh.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from grader.check.fault import judge
+from grader.check.call_result import CheckFailed, NeedsGpus
+from grader.world import world as worlds
+from grader.wire.os_support import LINUX
+from grader.world.processes import Processes
+from grader.world.report import Call, WorldReport
+from grader.world.fork_server_client import Server, WorldsUnavailable
+
+ROOM = 4  # ranks: few checks have more
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one world of a check took."""
+
+    size: int
+    seconds: float
+    is_fresh: bool  # its ranks were started for it
+
+
+@dataclass
+class KeptProcesses:
+    """The processes that the next check of this key may use."""
+
+    key: Hashable = None
+    processes: Processes | None = None
+    failed: set[Hashable] = field(default_factory=set)  # keys of checks that have failed: their ranks are not lent
+
+    def take(self, key: Hashable) -> Processes | None:
+        """Hand over what was kept for this key, and close what was kept for another one."""
+        found, self.processes = self.processes, None
+        if found and self.key != key:
+            found.close()
+            found = None
+        return found
+
+    def give(self, key: Hashable, processes: Processes) -> None:
+        self.key, self.processes = key, processes
+
+
+KEPT = KeptProcesses()  # of this process, which makes one check after the other
+
+
+class NotRun(CheckFailed):
+    """No time was left to start ranks."""
+
+
+class RankStarter:
+    """What a check's ``world`` starts ranks with. ``run`` is the description of the grading run."""
+
+    def __init__(
+        self,
+        run: dict[str, Any],
+        spent: list[Spent],
+        limits: worlds.Limits = worlds.Limits(),
+        network: str | None = None,
+        key: Hashable = None,
+    ) -> None:
+        """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
+        self.run, self.spent, self.limits, self.network = run, spent, limits, network
+        # Whoever fails in one check may be right in the next one because of it. And elsewhere nobody can tell what is left.
+        self.key = None if key is None or not LINUX else (run["stage"], key)
+        if self.key in KEPT.failed:
+            self.key = None
+        self.server = Server(run["server"])
+        self.on_report: Callable[[WorldReport], None] = lambda report: None
+        self.is_doubtful = False  # whether what failed may have failed because of an earlier check
+
+    def __call__(self, size: int, calls: list[Call]) -> WorldReport:
+        try:
+            report = self._start(size, calls)
+            # Whose fault a lost world was shows when it happens again.
+            return self._start(size, calls) if report.ending == "lost" else report
+        except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
+            self.run["replacement"] = Server.start()
+            self.server.address = self.run["server"] = self.run["replacement"].address
+            return self._start(size, calls)
+
+    def _start(self, size: int, calls: list[Call]) -> WorldReport:
+        began = time.monotonic()
+        if began > self.run["ends_at"]:
+            seconds = self.run["seconds"]
+            raise NotRun(f"Not run: the {seconds:g} seconds that one submission may take were over.")
+        left = max(1.0, self.run["ends_at"] - began)
+        bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
+        world = worlds.World(
+            self.server,
+            size,
+            calls,
+            Path(self.run["stage"]),
+            self.run["device"],
+            bounds,
+            network=self.network,
+            room=ROOM if self.key is not None and size <= ROOM else 0,
+            processes=KEPT.take(self.key),
+        )
+        try:
+            report = world.run()
+        finally:
+            self.is_doubtful = self.is_doubtful or world.is_reused
+            self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
+        if world.kept:
+            KEPT.give(self.key, world.processes)
+        self.on_report(report)
+        return report
+
+    def begin_afresh(self) -> None:
+        """From now on, start fresh ranks for each world of this check."""
+        self.key, self.is_doubtful = None, False
+
+
+def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check has used.
+
+    Where no time is left for these, it raises what it raised first.
+    """
+    ranks = arguments["world"].runner if "world" in arguments else None
+    again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
+    try:
+        judge(check, arguments)
+    except Exception as first:
+        if isinstance(first, NeedsGpus) or not isinstance(ranks, RankStarter):
+            raise
+        if not ranks.is_doubtful:
+            KEPT.failed.add(ranks.key)
+            raise
+        key = ranks.key
+        ranks.begin_afresh()
+        try:
+            judge(check, again)
+        except NotRun:
+            raise first from None
+        finally:  # if this passes: a second try at the same inputs is for what was left behind, and once is enough to know of that
+            KEPT.failed.add(key)

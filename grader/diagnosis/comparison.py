@@ -1,0 +1,150 @@
+"""Exact comparison: kind, then shape, then dtype, then finiteness, then values. Plain arrays, no broadcasting."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.diagnosis.finding import Cell, Compared, MOST_CELLS, short
+from grader.world.arrays import Foreign
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why that much."""
+
+    relative: float
+    reason: str
+
+
+EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must be equal")
+
+
+def rounding(dtype: Any) -> Tolerance:
+    """For results of matrix products and long sums, in any order, against float64.
+
+    A sum of K products has an error of about √K units in the last place, a few layers multiply that; 2000 units leave a
+    wide margin above it (float32: 2e−4) and lie far below any mistake that moves a result.
+    """
+    unit = float(np.finfo(dtype).eps)
+    return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a value is not as expected: a sentence, the arrays for whoever guesses at the reason, and both for the eye."""
+
+    sentence: str
+    side_by_side: Compared
+    got: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    path: str = ""
+    values: str = ""  # the first entries of both, in two lines
+
+    @property
+    def text(self) -> str:
+        return f"{self.sentence}\n{self.values}" if self.values else self.sentence
+
+
+def describe(value: Any) -> str:
+    """What something is, without its values."""
+    if isinstance(value, np.ndarray):
+        return f"a tensor of shape {value.shape}, {value.dtype}"
+    if isinstance(value, Foreign):
+        return value.description
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, dict):  # a driver's
+        return "a result"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
+
+
+def difference(got: Any, expected: Any, tolerance: Tolerance, path: str = "") -> Difference | None:
+    """The first respect in which ``got`` is not ``expected``; None where there is none.
+
+    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries. ``path`` names the place.
+    """
+    name = f"{path}: " if path else ""
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(got, (list, tuple)) or len(got) != len(expected):
+            return _other_kind(got, expected, path, name)
+        parts = ((g, e, tolerance, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected)))
+        return next((found for part in parts if (found := difference(*part))), None)
+    if not isinstance(expected, np.ndarray):
+        same = type(got) is type(expected) and got == expected
+        return None if same else _other_kind(got, expected, path, name)
+    if not isinstance(got, np.ndarray):
+        return _other_kind(got, expected, path, name)
+    if got.shape != expected.shape:
+        sentence = f"{name}expected shape {expected.shape}, got {got.shape}"
+        return Difference(sentence, _side_by_side(got, expected, path), got, expected, path)
+    if got.dtype != expected.dtype:
+        sentence = f"{name}expected dtype {expected.dtype}, got {got.dtype}"
+        return Difference(sentence, _side_by_side(got, expected, path), path=path)
+    return _values(got, expected, tolerance, path, name)
+
+
+def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
+    sentence = f"{name}expected {describe(expected)}, got {describe(got)}"
+    return Difference(sentence, _side_by_side(got, expected, path), path=path)
+
+
+def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: str, name: str) -> Difference | None:
+    finite = np.isfinite(got)
+    if not finite.all():
+        at = tuple(map(int, np.argwhere(~finite)[0]))
+        count = f"{(~finite).sum()} of {got.size} entries are not finite"
+        sentence = f"{name}{got[at]} at {list(at)}; {count}"
+        return Difference(sentence, _side_by_side(got, expected, path, count, ~finite), path=path)
+    exact, ours = expected.astype(np.float64), got.astype(np.float64)
+    if tolerance.relative == 0:
+        wrong = got != expected
+    else:
+        scale = np.abs(exact).max(initial=0.0)
+        wrong = ~(np.abs(ours - exact) <= tolerance.relative * scale)  # also true for NaN
+    if not wrong.any():
+        return None
+    at = tuple(map(int, np.argwhere(wrong)[0]))
+    wanted, found = apart(expected[at], got[at])
+    count = f"{wrong.sum()} of {got.size} entries differ"
+    if got.ndim == 0:
+        sentence = f"{name}expected {wanted}, got {found}"
+    else:
+        sentence = f"{name}first differs at {list(at)}: expected {wanted}, got {found}; {count}"
+    values = ""
+    if got.size > 1:
+        wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])
+        more = ", …]" if got.size > 8 else "]"
+        values = f"        expected [{wanted}{more}\n        got      [{found}{more}"
+    return Difference(sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values)
+
+
+def _side_by_side(
+    got: Any, expected: Any, path: str, count: str = "", wrong: np.ndarray | None = None, ahead: int = 2
+) -> Compared:
+    """Both, and where they are tensors of one shape the entries from a few ``ahead`` of the first wrong one."""
+    what = short(describe(expected)), short(describe(got))
+    if wrong is None:
+        return Compared(path, *what)
+    first = max(0, min(int(wrong.argmax()) - ahead, wrong.size - MOST_CELLS))
+    cells = []
+    for i in range(first, min(first + MOST_CELLS, wrong.size)):
+        at = tuple(map(int, np.unravel_index(i, wrong.shape)))
+        cells.append(Cell(str(list(at)) if at else "", *apart(expected[at], got[at]), bool(wrong[at])))
+    return Compared(path, *what, count, tuple(cells), first, wrong.size - first - len(cells))
+
+
+def apart(expected: Any, got: Any) -> tuple[str, str]:
+    """Both as text, each with as few digits as show that they differ."""
+    for digits in (6, 10, None):
+        wanted, found = (", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got))
+        if wanted != found:
+            break
+    return wanted, found
+
+
+def number(value: Any, digits: int | None = None) -> str:
+    """One entry; with ``digits`` None, as many as tell it from its neighbours."""
+    if digits is None or not np.issubdtype(type(value), np.floating):
+        return str(value).removesuffix(".0")
+    return f"{value:.{digits}g}"

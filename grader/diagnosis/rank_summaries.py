@@ -1,0 +1,138 @@
+"""What became of one rank in a call: the same words in a message's lines and in a page's tables."""
+
+import signal
+from dataclasses import replace
+
+from grader.world import watchdog
+from grader.wire.agreement import Waiting
+from grader.diagnosis.finding import (
+    Compared,
+    LONGEST,
+    MOST_DETAILS,
+    MOST_PRINTED,
+    MOST_SPANS,
+    MOST_STEPS,
+    OfRank,
+    Step,
+    short,
+)
+from grader.diagnosis.spans import Span, spans
+from grader.wire.events import Operation, operations
+from grader.world.report import Raised, RankReport, Returned, WorldReport
+
+# What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it aborts.
+GLOO = ("[Gloo] ", "terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
+
+SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "abort, here often gloo's answer to sizes or dtypes that do not fit",
+    signal.SIGKILL: "out of memory, perhaps",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGBUS: "bus error",
+}
+
+
+def these(ranks: list[int]) -> str:
+    """rank 2;  ranks 0 and 2;  ranks 0, 1 and 2."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def of_rank(
+    report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting], returned: str, compared: Compared | None
+) -> OfRank:
+    """The evidence about one rank; ``returned`` says what came back, where something did."""
+    outcome = rank.outcomes.get(call)
+    details: list[str] = []
+    if isinstance(outcome, Returned):
+        fate = f"returned {returned}"
+    elif isinstance(outcome, Raised):
+        fate, details = f"raised {outcome.type}: {outcome.text}", trace(outcome.lines)
+    elif rank.exit is not None:
+        fate = ended(rank)
+    elif rank.refused:
+        fate = f"sent back what is not a result: {rank.refused}"
+    elif rank.busy and rank.stacks:
+        fate = busy(report, rank)
+    elif rank.stacks or rank.held is not None:
+        fate, details = stands(report, call, rank, waiting)
+    else:
+        fate = "did not return"
+    own = operations(rank.trail, call)
+    steps = _steps(own)
+    lines = [line for line in rank.output.decode(errors="replace").splitlines() if not line.startswith(GLOO)]
+    return OfRank(
+        rank.rank,
+        short(fate),
+        tuple(map(short, details[:MOST_DETAILS])),
+        compared,
+        steps[:MOST_STEPS],
+        len(steps[MOST_STEPS:]),
+        round(sum(operation.traffic for operation in own)),
+        tuple(line[:200] for line in lines[-MOST_PRINTED:]),
+        max(len(lines) - MOST_PRINTED, 0),
+    )
+
+
+def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
+    """Who did what when in a call in which ranks communicated; where there is too much of it, what each did last.
+
+    Nothing where a rank fell out: nobody has followed how long the others waited for it.
+    """
+    if report.ending not in ("finished", "stuck") or not any(operations(trail, call) for trail in report.trails):
+        return ()
+    found, most = spans(report, call), MOST_SPANS // report.size
+    kept = [span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]]
+    return tuple(replace(span, label=short(span.label), where=short(span.where), operation=None) for span in kept)
+
+
+def _steps(done: list[Operation]) -> tuple[Step, ...]:
+    """What is alike counted together, in the order in which it began."""
+    counts: dict[str, list[int]] = {}
+    for operation in done:
+        counts.setdefault(str(operation), []).append(operation.bytes)
+    return tuple(Step(short(what, LONGEST), len(sizes), sum(sizes)) for what, sizes in counts.items())
+
+
+def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]) -> tuple[str, list[str]]:
+    """Where a rank stands, and what it waits for."""
+    if rank.held is not None:
+        hold = report.calls[rank.held].holds[rank.rank]
+        return f"was made to come late: not before “{hold.until}” on rank {hold.on}", []
+    if isinstance(rank.outcomes.get(call), Returned):
+        return "has already returned", []
+    place = watchdog.own_place(rank.stacks, report.stage)
+    open_ones = [w for w in waiting if w.operation.rank == rank.rank]
+    missed = [f"its {w.operation} waits for {these(w.absent)}" for w in open_ones[-2:]]
+    idle = open_ones or any(watchdog.in_communication(stack, report.stage, False) for stack in rank.stacks)
+    waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
+    return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
+
+
+def busy(report: WorldReport, rank: RankReport) -> str:
+    """Where a rank computes, of which there are stacks."""
+    place = watchdog.own_place(rank.stacks, report.stage)
+    return f"is busy at {at(place)}" if place else f"is busy outside your files, in {rank.stacks[-1][0].function}"
+
+
+def at(place: watchdog.Place) -> str:
+    text = watchdog.source(place)
+    return f"{place.file.rpartition('/')[2]}:{place.line}" + (f":  {text}" if text else "")
+
+
+def trace(steps: list[dict]) -> list[str]:
+    """The student's own lines, the one that raised first."""
+    lines = []
+    for step in list(reversed(steps))[:4]:
+        inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""
+        lines.append(f"{step['file']}:{step['line']}{inside}:  {step['source']}")
+    return lines
+
+
+def ended(rank: RankReport) -> str:
+    """How a process ended by itself."""
+    if rank.exit >= 0:
+        return f"ended its process with exit code {rank.exit} instead of returning"
+    name = signal.Signals(-rank.exit).name if -rank.exit in list(signal.Signals) else f"signal {-rank.exit}"
+    meaning = SIGNALS.get(-rank.exit)
+    return f"was killed by {name}" + (f" ({meaning})" if meaning else "")

@@ -1,0 +1,352 @@
+"""Why a call did not come back on every rank: the root cause first, its victims after it, in a student's words."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grader.world import watchdog
+from grader.wire.agreement import Waiting, examine
+from grader.diagnosis.rank_summaries import at, busy, ended, stands, these, trace
+from grader.diagnosis.finding import LIKELY, Line, RANKS
+from grader.wire.events import Mark, operations
+from grader.wire import machine_limits, tiers
+from grader.world.report import Raised, RankReport, Returned, WorldReport
+
+# What Python and torch say at a bound of ours → which bound it was.
+BOUNDS = [
+    (
+        ("MemoryError", "allocate memory", "bad_alloc"),
+        f"A rank may use {machine_limits.of_a_rank() >> 20} MiB beyond what it begins with.",
+    ),
+    (
+        ("Resource temporarily unavailable", "can't start new thread"),
+        f"A rank may have {tiers.TASKS} processes and threads.",
+    ),
+    (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
+    (("Function not implemented",), "A rank may not make memory that belongs to no process: memfd_create, shmget."),
+    (("Too many open files",), f"A rank may have {tiers.FILES_OPEN} open files."),
+    (
+        ("PermissionError: [Errno 1] Operation not permitted",),
+        "A rank reaches the others through torch.distributed alone: it may not open sockets, nor share memory or locks.",
+    ),
+    (
+        ("PermissionError: [Errno 13]",),
+        "A rank may write in its working directory, and read there and in Python's own; it may touch nothing else.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What went wrong with a call: a headline, and the lines below it."""
+
+    headline: str
+    lines: Sequence[Line] = ()
+    implemented: bool = True
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(line.text for line in self.lines)])
+
+
+# What torch and gloo say of a usual slip → what it means.
+SLIPS = [
+    (
+        ("Boolean value of Tensor", "dist."),
+        "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and make a list of the parts.",
+    ),
+]
+
+ASK = """If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?
+    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it hangs” in ASSIGNMENT.md."""
+STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
+
+
+def trouble(report: WorldReport, call: int) -> Trouble | None:
+    """What kept this call from returning on every rank; None where it did."""
+    if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
+        return None
+    raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
+    if stubs := [rank for rank, o in raised.items() if o.stub]:
+        return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
+    roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
+    # Whoever is refused is hung up on, and ends: that is the judge's doing.
+    exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
+    disagreements, waiting = examine(report.trails)
+    first_root = min((o.at for o in roots.values()), default=float("inf"))
+    quarrel = disagreements[0] if disagreements else None
+    if quarrel and max(side.at for side in quarrel.sides) < first_root:
+        victims = exits or list(raised) or report.ending != "failed"
+        after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
+        consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
+        if report.ending == "stuck":
+            consequence = [*_standing(report, waiting, call), Line(STILL)]
+        headline, *sides = str(quarrel).splitlines()
+        return Trouble(headline, [*map(Line, sides), *consequence])
+    if roots:
+        return _exception(report, roots, raised)
+    if exits:
+        return _death(report, exits)
+    if refused := [rank for rank in report.ranks if rank.refused]:
+        names = these([rank.rank for rank in refused])
+        return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.")
+    if report.ending == "stuck":
+        return _deadlock(report, waiting, call)
+    if report.ending == "late":
+        return _late(report, waiting, call)
+    if report.ending == "excessive":
+        return Trouble(f"The ranks {report.limit}, and were stopped.")
+    if report.ending == "lost":
+        return Trouble("The process that looks after the ranks was ended while they ran: by one of them?")
+    if raised:
+        return _exception(report, raised, raised)
+    earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
+    if stubs := [o for o in earlier if o.stub]:
+        return Trouble(f"Not implemented yet: {stubs[0].text}", implemented=False)
+    return Trouble("An earlier call of this check did not end well, so this one was not made.")
+
+
+# ——— exceptions
+
+
+def _raised_lines(raised: dict[int, Raised]) -> list[Line]:
+    """One paragraph for each different exception."""
+    same: dict[tuple, list[int]] = defaultdict(list)
+    for rank, o in raised.items():
+        same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
+    lines = []
+    for (kind, text, _), ranks in same.items():
+        lines.append(f"    {these(ranks)} raised {kind}: {_cut(text)}")
+        lines += [f"        {step}" for step in trace(raised[ranks[0]].lines)]
+    return [Line(line, RANKS) for line in lines]
+
+
+def _cut(text: str, most: int = 1200) -> str:
+    text = text.strip().replace("\n", "\n        ")
+    return text if len(text) <= most else text[:most] + " […]"
+
+
+def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]) -> Trouble:
+    first = min(roots.values(), key=lambda o: o.at)
+    alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
+    others = {rank: o for rank, o in roots.items() if rank not in alike}
+    if first.missing:
+        return Trouble(f"{first.text}: is it spelled as in the handout?")
+    if first.around and not first.lines:
+        text = f"{these(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
+        return Trouble(text, [Line("If your function does nothing unusual, tell your instructor.")])
+    if first.unusable:
+        who = f"{first.lines[-1]['file']} cannot be imported: "
+    else:
+        who = f"{these(sorted(alike))} raised "
+    lines = [Line(f"    {step}") for step in trace(first.lines)]
+    lines += [
+        Line(sentence) for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)
+    ]
+    said = first.text + "".join(line["source"] for line in first.lines[-1:])
+    lines += [_likely(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)]
+    if first.type == "SystemExit":
+        lines.append(Line("A rank returns its result; it does not end the process."))
+    if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):
+        lines.append(_likely("a rank sends to itself, or receives from itself."))
+    if others:
+        lines += [Line("Later, perhaps as a consequence:", RANKS), *_raised_lines(others)]
+    stood_by = sorted(set(range(report.size)) - set(roots))
+    if stood_by and not first.unusable:
+        victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
+        if victims:
+            lines.append(Line(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)"))
+    return Trouble(f"{who}{first.type}: {_cut(first.text)}", lines)
+
+
+def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
+    outcomes = report.ranks[rank].outcomes
+    return outcomes[max(outcomes)] if outcomes else None
+
+
+# ——— processes that ended
+
+
+def _exit_line(rank: RankReport) -> str:
+    return f"    rank {rank.rank} {ended(rank)}"
+
+
+def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
+    headline, *more = [_exit_line(rank).strip() for rank in exits]
+    lines = []
+    for rank in exits:
+        announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
+        place = watchdog.own_place(rank.stacks, report.stage)
+        if announced:
+            lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
+        elif place:
+            lines.append(Line(f"    rank {rank.rank} stood at {at(place)}"))
+        elif done := operations(rank.trail):
+            lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
+    victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
+    if victims:
+        lines.append(Line(f"({these(victims)} only waited: not the cause.)"))
+    others = [Line(f"    {line}", RANKS) for line in more]
+    return Trouble(headline[0].upper() + headline[1:] + ".", others + lines)
+
+
+# ——— worlds that were ended
+
+
+def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """Where each rank stands: one line, and what it waits for."""
+    lines = []
+    for rank in report.ranks:
+        text, missed = stands(report, call, rank, waiting)
+        lines += [f"    rank {rank.rank} {text}", *(f"        {line}" for line in missed)]
+    return [Line(line, RANKS) for line in lines]
+
+
+def _likely(*sentence: str) -> Line:
+    """One sentence, which may take several lines."""
+    return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
+
+
+def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
+    standing = _standing(report, waiting, call)
+    if held_back := _held_back(report, waiting):
+        why = _why(report, waiting, call) if waiting else []
+        return Trouble("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why])
+    if not waiting and not _likely_cause(report, waiting, call):
+        return Trouble("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
+    return Trouble("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
+
+
+def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
+    """What nccl's order holds back, and what to do about it; nothing where it holds back nothing."""
+    issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
+    pairs = [(issued.get((rank, begun)), issued.get((rank, waits))) for rank, begun, waits in report.behind]
+    pairs = [(begun, waits) for begun, waits in pairs if begun and waits]
+    rule = "nccl carries out what a rank starts in a group one after the other. A send ends when it is received."
+    lines = [f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended." for begun, waits in pairs]
+    alone = {id(w.operation) for w in waiting}
+    messages = [w for _, w in pairs if w.kind in ("send", "recv") and id(w) not in alone]
+    likely = _likely(
+        "ranks that send to each other do one thing after the other.", "Start both with one dist.batch_isend_irecv."
+    )
+    return [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * bool(messages)] if pairs else []
+
+
+def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """The likely cause of a hang; where none can be named, what to ask, in the order of the assignment's section."""
+    likely = _likely_cause(report, waiting, call)
+    return [*likely, Line(STILL)] if likely else [Line(ASK)]
+
+
+def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    kinds = {w.operation.kind for w in waiting}
+    returned = [rank.rank for rank in report.ranks if isinstance(rank.outcomes.get(call), Returned)]
+    if any(w.operation.peer == w.operation.rank for w in waiting):
+        return [_likely("a rank sends to itself, or receives from itself.")]
+    if unsent := _never_went_out(report, waiting, call):
+        return unsent
+    if polls := _polls(report):
+        return polls
+    if again := _waits_again(report, waiting):
+        sentence = "waited for something that was waited for before: of a send or receive, wait() comes back once."
+        return [_likely(f"{these(again)} {sentence}")]
+    if any(rank.held is not None for rank in report.ranks):
+        return [_likely("a rank waits for the others where it should go on with its own work first.")]
+    missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
+    if missed:
+        operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
+        lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
+        part = lack.get(operation.kind, f"taking part in the {operation.name}")
+        return [_likely(f"{these(missed)} returned without {part}.")]
+    if kinds == {"send"} and not returned:
+        return [
+            _likely(
+                "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
+                "start it with isend, or let some ranks receive first.",
+            )
+        ]
+    sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
+    if kinds == {"recv"} and sent:
+        owed = ", ".join(f"{these(w.absent)} to rank {w.operation.rank}" for w in waiting)
+        return [_likely(f"a send is missing: from {owed}.")]
+    if kinds == {"recv"}:
+        return [_likely("every rank receives first and nobody has sent. Start the send, then receive.")]
+    if len(kinds) > 1:
+        return [_likely("the ranks have taken different branches: compare the lines above.")]
+    return []
+
+
+def _polls(report: WorldReport) -> list[Line]:
+    """Ranks that ask again and again whether a message has arrived."""
+    ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
+    return (
+        [_likely(f"{these(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone.")]
+        if ranks
+        else []
+    )
+
+
+def _line(rank: RankReport, report: WorldReport) -> str:
+    """The student's line that a rank stands in."""
+    place = watchdog.own_place(rank.stacks, report.stage)
+    return watchdog.source(place) if place else ""
+
+
+def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
+    """Ranks that wait in a receive although its send was issued: what was started and not waited for may never be sent."""
+    open_on = {w.operation.rank for w in waiting}
+    for rank in report.ranks:
+        done = operations(rank.trail, call)
+        receives = [o for o in done if o.kind == "recv" and o.peer is not None]
+        if (
+            rank.rank in open_on
+            or not rank.stacks
+            or rank.held is not None
+            or not receives
+            or done[-1] is not receives[-1]
+        ):
+            continue
+        last = receives[-1]
+        place = watchdog.own_place(rank.stacks, report.stage)
+        if place is None or place.line != last.line:
+            continue
+        of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
+        sends = [o for o in operations(report.ranks[last.peer].trail, call) if o.kind == "send" and o.peer == rank.rank]
+        sends = [o for o in sends if o.tag == last.tag]
+        if len(sends) >= len(of_lane):
+            send = sends[len(of_lane) - 1]
+            return [
+                _likely(
+                    f"rank {send.rank} started the {send}, but it never went out: nobody waits for it.",
+                    "Keep what isend returns, and call its wait(), before you return at the latest.",
+                )
+            ]
+    return []
+
+
+def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
+    """Ranks that stand in a line that waits, though everything that they have started has met its partner."""
+    open_on = {w.operation.rank for w in waiting}
+    standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
+    return [rank.rank for rank in standing if any(watchdog.waits_for_nothing(s, report.stage) for s in rank.stacks)]
+
+
+def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
+    """The ranks that were still busy first; whoever only waited for them is not the cause."""
+    computing = [rank for rank in report.ranks if rank.busy]
+    if unsent := _never_went_out(report, waiting, call):
+        return Trouble("Deadlock: no rank can go on.", [*_standing(report, waiting, call), *unsent, Line(STILL)])
+    if not computing:  # nobody computes: they wait, in a way of their own
+        lines = _standing(report, waiting, call)
+        lines += _why(report, waiting, call) if waiting else [Line(ASK)]
+        return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
+    lines = []
+    waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
+    for rank in computing:
+        if rank.stacks:
+            lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
+    if waited:
+        lines.append(Line(f"({these(waited)} only waited: not the cause.)"))
+    return Trouble(
+        f"Stopped after {report.limit} in one call: an endless loop?",
+        [*lines, *_polls(report), Line(STILL)],
+    )

@@ -1,0 +1,347 @@
+"""What each rank did when, in one call: computing, communicating, or waiting for another rank. From the trails alone.
+
+Where the world was asked to follow waits (``World(…, follow=True)``), spans say what was. Without that, the trails hold when
+operations were started and no more: then a rank is taken to wait from there until the last of its partners has come, or
+until it does something else, and communications take no time.
+
+Of a call that makes several runs (marked ``run 0 began``, ``run 0 ended``, …) the fastest is taken; where it did not come to its
+end, the last. Times are seconds from the moment at which the first rank began it.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+
+from grader.wire.agreement import examine
+from grader.wire.events import COMPLETED, Mark, Operation, Progress, STARTED, WAIT_BEGAN, WAIT_ENDED, lane, operations
+from grader.world.report import Raised, Returned, WorldReport
+
+COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
+PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
+BOUNDS = {"call", "run", "watch"}  # these are none
+ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
+DEEPEST = 16  # pieces inside each other
+MOST_RUNS = 16  # in a call
+
+
+@dataclass(frozen=True)
+class Span:
+    """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world was ended.
+
+    ``background``: a communication under way while the rank's program goes on, or a time that a stopwatch takes. All other spans
+    of a rank follow each other.
+    """
+
+    rank: int
+    kind: str  # computing, communicating, waiting or timed
+    label: str
+    begin: float
+    end: float | None
+    micro_batch: int | None = None
+    background: bool = False
+    where: str = ""  # file:line
+    operation: Operation | None = None
+    awaits: tuple[int, ...] = ()  # the ranks that never came
+
+
+@dataclass(frozen=True)
+class _Stay:
+    """A rank in a call of ``torch.distributed``, in nanoseconds. One that only starts an operation does not wait for anybody."""
+
+    operation: Operation | None
+    begin: int
+    end: int | None
+    where: str
+    starts: bool = False
+
+
+_Cut = tuple[int, tuple[str, int | None]]
+
+
+def spans(report: WorldReport, call: int) -> list[Span]:
+    """All spans of a call, rank by rank, in the order in which they begin."""
+    followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
+    came = _came(report.trails)
+    absent = {_key(w.operation): tuple(w.absent) for w in examine(report.trails)[1]}
+    begins, ends = _bounds(report, call)
+    if not begins:
+        return []
+    zero, received = min(begins.values()), _received(report.trails) if followed else {}
+    last = {rank: 1 << 63 if end is None else end for rank, end in ends.items()}
+    found: list[Span] = []
+    for rank, begin in begins.items():
+        trail = [event for event in report.ranks[rank].trail if event.call == call and begin <= event.at <= last[rank]]
+        stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
+        found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
+        found += _background(trail, stays, received, absent, ends[rank]) if followed else []
+        found += _timed(trail)
+    scaled = [_scaled(span, zero) for span in found]
+    return sorted(scaled, key=lambda span: (span.rank, span.background, span.begin))
+
+
+def on_core(report: WorldReport, call: int) -> list[float]:
+    """For how many seconds each rank's program was on a core, in the run that is drawn; of a rank that does not say so, nothing."""
+    begins, ends = _bounds(report, call)
+    said = [
+        ON_CORE.fullmatch(event.name)
+        for rank, begin in begins.items()
+        for event in report.ranks[rank].trail
+        if isinstance(event, Mark) and event.call == call and begin <= event.at <= (ends[rank] or 0)
+    ]
+    return [int(found[1]) / 1e9 for found in said if found]
+
+
+def _scaled(span: Span, zero: int) -> Span:
+    end = None if span.end is None else (span.end - zero) / 1e9
+    return Span(**(vars(span) | {"begin": (span.begin - zero) / 1e9, "end": end}))
+
+
+def _key(operation: Operation) -> tuple[int, int]:
+    return operation.rank, operation.at
+
+
+def _where(operation: Operation) -> str:
+    return operation.where if operation.file else ""
+
+
+# ——— when a call began and ended on a rank
+
+
+def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, int | None]]:
+    """For each rank when it began what is drawn, and when that ended; None where it never did."""
+    marks = [
+        {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
+        for trail in report.trails
+    ]
+    begun = [number for number in range(MOST_RUNS) if all(f"run {number} began" in passed for passed in marks)]
+    ended = [number for number in begun if all(f"run {number} ended" in passed for passed in marks)]
+    outcomes = [rank.outcomes.get(call) for rank in report.ranks]
+    name = "call"
+    if begun:
+
+        def seconds(number: int) -> int:
+            return max(p[f"run {number} ended"] for p in marks) - min(p[f"run {number} began"] for p in marks)
+
+        whole = all(isinstance(outcome, Returned) for outcome in outcomes)
+        name = f"run {min(ended, key=seconds) if whole and ended else begun[-1]}"
+    begins = {rank: passed[f"{name} began"] for rank, passed in enumerate(marks) if f"{name} began" in passed}
+    raised = {rank: outcome.at for rank, outcome in enumerate(outcomes) if isinstance(outcome, Raised)}
+    return begins, {rank: marks[rank].get(f"{name} ended", raised.get(rank)) for rank in begins}
+
+
+# ——— who met whom
+
+
+def _came(trails: list[list]) -> dict[tuple[int, int], int | None]:
+    """For each operation when the last of those whom it needs had come; None where one never came.
+
+    The k-th collective of a group needs the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive
+    from any rank the next send that nobody else took.
+    """
+    came: dict[tuple[int, int], int | None] = {}
+    for met in meetings(trails):
+        complete = len(met) == (2 if met[0].kind in ("send", "recv") else len(met[0].group))
+        last = max(operation.at for operation in met) if complete else None
+        came |= {_key(operation): last for operation in met}
+    return came
+
+
+def meetings(trails: list[list]) -> list[list[Operation]]:
+    """The operations that met, or would have."""
+    collectives: dict[tuple, list[Operation]] = defaultdict(list)
+    lanes: dict[tuple, tuple[list, list]] = defaultdict(lambda: ([], []))
+    anonymous: list[Operation] = []
+    for trail in trails:
+        position: dict[tuple, int] = defaultdict(int)
+        for operation in operations(trail):
+            if operation.kind == "send":
+                lanes[lane(operation)][0].append(operation)
+            elif operation.kind == "recv" and operation.peer is None:
+                anonymous.append(operation)
+            elif operation.kind == "recv":
+                lanes[lane(operation)][1].append(operation)
+            else:
+                group = tuple(operation.group), operation.group_name
+                collectives[(*group, position[group])].append(operation)
+                position[group] += 1
+    met, unmet = list(collectives.values()), defaultdict(list)
+    for (group, name, _, target, tag), (sends, receives) in lanes.items():
+        met += [list(pair) for pair in zip(sends, receives)]
+        met += [[receive] for receive in receives[len(sends) :]]
+        unmet[group, name, target, tag] += sends[len(receives) :]
+    for waiting in unmet.values():
+        waiting.sort(key=lambda send: -send.at)
+    for receive in anonymous:
+        group, name, _, target, tag = lane(receive)
+        senders = unmet[group, name, target, tag]
+        met.append([receive, senders.pop()] if senders else [receive])
+    return met + [[send] for waiting in unmet.values() for send in waiting]
+
+
+def _received(trails: list[list]) -> dict[tuple[int, int], int]:
+    """For each send when its receiver had it: when the wait for the receive had ended."""
+    ended = {
+        (e.rank, e.of): e.at for trail in trails for e in trail if isinstance(e, Progress) and e.what == WAIT_ENDED
+    }
+    pairs = (met for met in meetings(trails) if len(met) == 2 and {o.kind for o in met} == {"send", "recv"})
+    sorted_pairs = (sorted(met, key=lambda o: o.kind == "send") for met in pairs)
+    return {_key(send): ended[_key(receive)] for receive, send in sorted_pairs if _key(receive) in ended}
+
+
+# ——— waits
+
+
+def _stays(trail: list, end: int | None) -> list[_Stay]:
+    """The waits that were followed, in the main thread's order. One inside another is part of it."""
+    issued = {operation.at: operation for operation in operations(trail)}
+    stays: list[_Stay] = []
+    waited: Progress | None = None
+    since = 0  # when that wait began
+    before: Operation | Mark | Progress | None = None
+    for event in trail:
+        what = event.what if isinstance(event, Progress) else ""
+        if what == STARTED and waited is None and event.of in issued:
+            started = issued[event.of]
+            stays.append(_Stay(started, event.of, max(event.at, event.of), _where(started), starts=True))
+        elif what == WAIT_BEGAN and waited is None:
+            waited, since = event, event.at
+            if isinstance(before, Progress) and (before.what, before.of) == (STARTED, event.of) and stays:
+                started = stays[-1].operation
+                if (started.file, started.line) == (event.file, event.line):  # in one call of torch.distributed
+                    since = stays.pop().begin
+        elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
+            stays.append(_stay(waited, since, max(event.at, since), issued))
+            waited = None
+        if what != COMPLETED:
+            before = event
+    if waited is not None:
+        stays.append(_stay(waited, since, None if end is None else max(end, since), issued))
+    return stays
+
+
+def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Operation]) -> _Stay:
+    where = f"{waited.file}:{waited.line}" if waited.file else ""
+    return _Stay(issued.get(waited.of), since, end, where)
+
+
+def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
+    """Waits as far as the starts of operations tell."""
+    stays = []
+    times = sorted([event.at for event in trail] + ([] if end is None else [end]))
+    for operation in operations(trail):
+        following = bisect_right(times, operation.at)
+        after = times[following : following + 1]  # when the rank did something else
+        last = came.get(_key(operation))
+        if not after and _key(operation) in absent:
+            until = None
+        elif last is not None and (not after or last <= after[0]):
+            until = max(last, operation.at)
+        else:  # the program went on without it
+            until = operation.at
+        stays.append(_Stay(operation, operation.at, until, _where(operation)))
+    return stays
+
+
+# ——— spans, still in nanoseconds
+
+
+def _program(
+    rank: int, cuts: list[_Cut], begin: int, end: int | None, stays: list[_Stay], came: dict, absent: dict
+) -> list[Span]:
+    """What the rank's program did: its waits, and computing in between."""
+    found: list[Span] = []
+    at = begin
+    for stay in stays:
+        since = max(stay.begin, at)
+        found += _computing(rank, cuts, at, since)
+        found += _waited(rank, stay, since, came, absent)
+        if stay.end is None:
+            return found
+        at = max(stay.end, since)
+    return found + _computing(rank, cuts, at, end if end is None else max(end, at))
+
+
+def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> list[Span]:
+    operation = stay.operation
+    label = str(operation).rpartition(" at ")[0] if operation else "a communication"
+    where = stay.where or (_where(operation) if operation else "")
+    missing = absent.get(_key(operation), ()) if operation else ()
+    common = {"where": where, "operation": operation, "awaits": missing}
+    if stay.end is None:
+        return [Span(rank, WAITING, label, since, None, **common)]
+    end = max(stay.end, since)
+    if stay.starts:
+        return [Span(rank, COMMUNICATING, f"start of {label}", since, end, **common | {"awaits": ()})]
+    last = came.get(_key(operation), since) if operation else since
+    met = end if last is None else min(max(last, since), end)
+    parts = [Span(rank, WAITING, label, since, met, **common)] if met > since else []
+    if end > met or not parts:
+        parts.append(Span(rank, COMMUNICATING, label, met, end, **common))
+    return parts
+
+
+def _cuts(trail: list) -> list[_Cut]:
+    """Where marks say that a piece of work began or ended: when, and which piece it is from there on."""
+    cuts: list[_Cut] = []
+    inside: list[tuple[str, int | None]] = []
+    for event in trail:
+        found = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
+        if not found or found[1] in BOUNDS or len(inside) == DEEPEST and found[3] == "began":
+            continue
+        piece = found[1], None if found[2] is None else int(found[2])
+        if found[3] == "began":
+            inside.append(piece)
+        elif piece in inside:
+            inside.remove(piece)
+        cuts.append((max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None)))
+    return cuts
+
+
+def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list[Span]:
+    """The time between two waits, cut where a piece of work began or ended."""
+    first = bisect_right(cuts, begin, key=lambda cut: cut[0])
+    last = len(cuts) if end is None else bisect_left(cuts, end, key=lambda cut: cut[0])
+    pieces = [(begin, cuts[first - 1][1] if first else ("", None)), *cuts[first:last]]
+    parts = []
+    for (at, (label, number)), until in zip(pieces, [*(at for at, _ in pieces[1:]), end]):
+        if until is None or until > at:
+            text = label if number is None else f"{label} {number}"
+            parts.append(Span(rank, COMPUTING, text, at, until, number))
+    return parts
+
+
+def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None) -> list[Span]:
+    """Communications that were under way while the program went on: from their start to their end, as far as that is known."""
+    waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
+    completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
+    found = []
+    for operation in operations(trail):
+        stay = waited.get(operation.at)
+        if stay and stay.begin == operation.at:  # waited for at once: the program did not go on
+            continue
+        ends = [completed.get(operation.at), received.get(_key(operation)), stay.end if stay else None]
+        known = [max(at, operation.at) for at in ends if at is not None]
+        over = min(known) if known else (None if _key(operation) in absent else end)
+        label, missing = str(operation).rpartition(" at ")[0], absent.get(_key(operation), ())
+        found.append(
+            Span(
+                *(operation.rank, COMMUNICATING, label, operation.at, over, None, True),
+                *(_where(operation), operation, missing),
+            )
+        )
+    return found
+
+
+def _timed(trail: list) -> list[Span]:
+    """Where the program's own stopwatch ran."""
+    found, began = [], {}
+    for event in trail:
+        piece = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
+        if piece and piece[1] == "watch":
+            if piece[3] == "began":
+                began[piece[2]] = event.at
+            elif piece[2] in began:
+                number = piece[2] or ""
+                found.append(Span(event.rank, TIMED, f"timed {number}", began.pop(piece[2]), event.at, None, True))
+    return found

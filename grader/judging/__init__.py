@@ -1,1 +1,0 @@
-"""The single-device truth, exact comparison with it, and what a difference most likely means. numpy alone."""

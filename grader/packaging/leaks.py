@@ -1,0 +1,45 @@
+"""Does a student's copy hold a line of an answer, or of a hidden check?
+
+Lines are compared without their indentation. One that Python programs are full of (``return x``, ``else:``) gives nothing away:
+only lines with something in them count, and not those that stand in a file that students are given anyway.
+"""
+
+import re
+
+from grader.packaging import stubs
+from grader.packaging.visibility import ROOT
+
+SHORTEST = 25  # characters, without spaces at the ends
+
+
+def leaks(contents: dict[str, bytes]) -> list[str]:
+    """``file:line: text`` of everything hidden in these files."""
+    hidden = secrets()
+    found = []
+    for name, data in sorted(contents.items()):
+        for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
+            if line.strip() in hidden:
+                found.append(f"{name}:{number}: {line.strip()} (of {hidden[line.strip()]})")
+    return found
+
+
+def secrets() -> dict[str, str]:
+    """Every telling line of the answers and of the hidden checks, with the file that it is of."""
+    lines: dict[str, str] = {}
+    answers = {source.name for source in stubs.sources()}
+    files = [path for path in (ROOT / "handout").iterdir() if path.is_file() and path.name not in answers]
+    shown = {line.strip() for path in files for line in path.read_text().splitlines()}  # in the given modules, the text
+    for source in stubs.sources():
+        text = source.read_text()
+        given = {line.strip() for line in stubs.stub(text).splitlines()}
+        lines |= {line: source.name for line in _telling(text) if line not in given | shown}
+    public = {line.strip() for path in (ROOT / "tests").glob("*.py") for line in path.read_text().splitlines()}
+    for path in sorted((ROOT / "grader" / "hidden").glob("*.py")):
+        lines |= {line: f"hidden/{path.name}" for line in _telling(path.read_text()) if line not in public}
+    return lines
+
+
+def _telling(text: str) -> list[str]:
+    """Lines of some length that do something: no imports, no decorators, no comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if len(line) >= SHORTEST and not re.match(r"from |import |@|#|\"\"\"", line)]

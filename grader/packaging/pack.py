@@ -1,0 +1,87 @@
+"""Pack what is handed out, and what Gradescope gets:  python -m grader.packaging.pack handout|autograder
+
+``dist/handout.zip`` is the repository without its hidden rooms; ``dist/autograder.zip`` is what grades uploads. Both are the same,
+byte for byte, whenever they are packed from the same files of the same commit.
+"""
+
+import argparse
+import sys
+import zipfile
+from pathlib import Path
+
+from grader.packaging import stubs
+from grader.packaging.leaks import leaks
+from grader.packaging.visibility import NOT_FOR_GRADING, NOT_FOR_STUDENTS, ONLY_FOR_GRADING, ROOT, files, for_students
+from grader.version import COMMIT, commit
+from grader.atomic_write import written_whole
+
+FOLDER = "lockstep"  # that a student unzips
+EXECUTABLE = ("setup.sh", "run_autograder")
+Contents = dict[str, bytes]
+
+
+class CannotPack(Exception):
+    """Something is not as it must be before it may leave the house."""
+
+
+def handout() -> Contents:
+    """The student's copy. Raises CannotPack where it would hold a line of an answer or of a hidden check, or old stubs."""
+    for source in stubs.sources():
+        target = ROOT / "handout" / source.name
+        if not target.exists() or target.read_text() != stubs.stub(source.read_text()):
+            raise CannotPack(f"handout/{source.name} is not what its solution generates: run make stubs")
+    contents = {str(name): (ROOT / name).read_bytes() for name in files(NOT_FOR_STUDENTS)}
+    for name in ("Makefile", "setup.cfg"):
+        contents[name] = for_students((ROOT / name).read_text()).encode()
+    contents["README.md"] = (Path(__file__).parent / "for_students.md").read_bytes()
+    contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
+    contents |= _origin()
+    if found := leaks(contents):
+        raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))
+    return {f"{FOLDER}/{name}": data for name, data in contents.items()}
+
+
+def autograder() -> Contents:
+    """What Gradescope unpacks into /autograder/source."""
+    contents = {str(name): (ROOT / name).read_bytes() for name in [*files(NOT_FOR_GRADING), *ONLY_FOR_GRADING]}
+    contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text()).encode()
+    for path in sorted((ROOT / "grader" / "gradescope" / "platform").iterdir()):
+        if path.is_file():
+            contents[path.name] = path.read_bytes()
+    return contents | _origin()
+
+
+def _origin() -> Contents:
+    """The file that says which commit a zip was packed from."""
+    return {str(COMMIT.relative_to(ROOT)): f"{commit()}\n".encode()}
+
+
+def write(contents: Contents, target: Path) -> None:
+    """A zip without anybody's clock in it, written whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if Path(name).name in EXECUTABLE else 0o644) << 16
+            archive.writestr(entry, contents[name])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m grader.packaging.pack", description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["handout", "autograder"])
+    parser.add_argument("--to", type=Path, help="the zip to write (default: in dist)")
+    arguments = parser.parse_args()
+    target = arguments.to or ROOT / "dist" / f"{arguments.what}.zip"
+    try:
+        contents = {"handout": handout, "autograder": autograder}[arguments.what]()
+        write(contents, target)
+    except (CannotPack, OSError, ValueError) as error:
+        print(f"cannot pack: {error}", file=sys.stderr)
+        return 2
+    print(f"{target}: {len(contents)} files, {target.stat().st_size / 1024:.0f} KiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Everything that runs beside student code. Imports nothing of the grader but ``wire``, and holds nothing secret."""

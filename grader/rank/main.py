@@ -1,0 +1,337 @@
+"""The life of one rank process: inputs in, process group up, the student's code, results out. Never returns.
+
+Everything in this process may be read and changed by the student's code, so nothing in it is worth reading or changing.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import io
+import itertools
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic_ns  # bound early: a student's code may bend the module
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.rank.program_recorder import Follower
+from grader.rank.recorder import Recorder
+from grader.rank.wait_recorder import Waits
+from grader.rank import drivers, seccomp, surroundings, tensors
+from grader.wire import frames, os_support
+from grader.rank.rank_home import Place
+from grader.rank.process_group import announce_batches, install
+from grader.wire.served import Served
+from grader.rank.store import HubStore
+from grader.rank.link import GO, NOTHING, Wire
+from grader.rank.work import Network
+
+PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
+
+
+def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
+    """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
+    os_support.close_ends(
+        without=(wire_fd, output_fd, stacks_fd)
+    )  # of other ranks: too many for the limit on open files
+    try:
+        refusal = None
+        home.enter()
+        os_support.die_with_parent()  # which a change of user undoes
+    except Exception as error:
+        refusal = error
+    wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
+    wire = Wire(wire_fd)
+    try:
+        if refusal:
+            raise refusal
+        inputs = wire.first()
+        rank = Rank(wire, inputs.meta, stacks_fd, home)
+        rank.make_calls(inputs)
+        while rank.network:
+            rank.forget()
+            rank.make_calls(wire.take(frames.FOR_INPUTS))
+    except BaseException as error:  # around the student's function, not in it
+        described = _describe(error, Path(home.stage)) | {"around": True}
+        wire.send(frames.RAISED, {"call": 0, **described})
+    wire.take(NOTHING)  # stay until the judge ends the world: leaving early would break the others' connections
+
+
+def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, signal.SIG_DFL)
+    # Lay what is kept as descriptors 0 … 4 and close all others: another rank's wire is none of our business.
+    null = os.open(os.devnull, os.O_RDONLY)
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)]
+    for target, descriptor in enumerate(kept):
+        os.dup2(descriptor, target, inheritable=target < 3)
+    os_support.close_from(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), errors="replace", write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), errors="replace", write_through=True)
+    return 3, 4
+
+
+class Marks:
+    """Leaves marks in a rank's trail; before one of them the rank may have to wait for the judge."""
+
+    def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
+        self.wire, self.current, self.network = wire, current, network
+        # The mark before which this rank has to wait for a sign from the judge, and how long after that.
+        self.held: list = []
+        self.pauses = False  # before each send
+        self.served: Served | None = None  # what the judge hands to the student's function, where no hub serves it
+
+    def __call__(self, name: str) -> None:
+        self._wait_before(name)
+        self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
+
+    def use(self, name: str) -> Any:
+        """Use what the judge has handed over, and return what that gives. Raises StopIteration for a run too many."""
+        if self.served:
+            self(name)
+            try:
+                return self.served.use(name)
+            except LookupError:
+                raise StopIteration from None
+        self._wait_before(name)
+        answer = self.wire.take(self.network.ask(frames.USE, {"use": name})).meta
+        if "gives" not in answer:
+            raise StopIteration
+        return answer["gives"]
+
+    def before_a_send(self) -> None:
+        """Let the judge look at what this rank has done so far, where it wants to."""
+        if self.pauses:
+            self.use(frames.PAUSE)
+
+    def _wait_before(self, name: str) -> None:
+        if self.held and self.held[0][0] == name:
+            _, seconds = self.held.pop()
+            self.wire.send(frames.HELD, self.current)
+            self.wire.take(GO)
+            time.sleep(seconds)
+
+
+class Rank:
+    """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
+
+    def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: Place) -> None:
+        self.wire, self.home, self.stage = wire, home, Path(home.stage)
+        faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
+        faulthandler.enable(file=stacks_fd)  # for one that crashes
+        is_cpu = home.device == "cpu"
+        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", meta["rank"])
+        if not is_cpu:
+            torch.cuda.set_device(self.device)
+        torch.set_num_threads(1)
+        sys.path[:] = [str(self.stage)] + [entry for entry in sys.path if entry != meta["engine"]]
+        sys.argv = ["rank"]
+        self.current = {"call": 0}
+        self.network = None
+        if meta["network"] in frames.HUBS:
+            wire.tells_waits = True
+            self.network = Network(wire, self.current)
+            install(self.network)
+        if meta["network"] == frames.STRICT:
+            announce_batches(self.network)
+        self._join(meta)
+        if self.network:
+            seccomp.cut_off()
+        self.follower: Follower | None = None
+        self.recorder, self.recording = self._record(meta)
+        self.marks = Marks(wire, self.current, self.network)
+        _announce_exit(self.marks, self.recorder)
+        self.modules, self.before = len(sys.modules), surroundings.look()
+
+    def _join(self, meta: dict) -> None:
+        """Meet the other ranks, in a process group."""
+        random.seed()
+        # torch.seed would look for every device.
+        (torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed)()
+        store = HubStore(self.network) if self.network else dist.FileStore(self.home.rendezvous, meta["size"])
+        dist.init_process_group(
+            "gloo" if self.device.type == "cpu" else "nccl",
+            store=store,
+            rank=meta["rank"],
+            world_size=meta["size"],
+            timeout=PATIENCE,
+            **({} if self.device.type == "cpu" else {"device_id": self.device}),
+        )
+
+    def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
+        """Return a recorder, and what has it record: where there is a hub, that knows of itself who communicates what."""
+        if self.network:
+            recorder = Recorder(self._emit, self.stage)
+            self.network.caller = recorder.caller
+            if not meta["follow"]:
+                return recorder, contextlib.nullcontext()
+            self.follower = Follower(self._tell_steps, recorder.caller)
+            self.network.on_issue, self.network.on_wait = self.follower.on_issue, self.follower.on_wait
+            self.wire.tell_more = self.follower.news
+            return recorder, self.follower
+        if meta["follow"]:  # a timeline is wanted
+            waits = Waits(self._emit, self._tell)
+            recorder = Recorder(waits.emit, self.stage)
+            waits.follow(recorder)
+        else:
+            recorder = Recorder(self._emit, self.stage)
+        recorder.follow_threads()
+        return recorder, recorder
+
+    def _emit(self, event: dict) -> None:
+        self.wire.send(frames.EVENT, {**self.current, "operation": event})
+
+    def _tell_steps(self, news: dict) -> None:
+        self.wire.send(frames.EVENT, self.current | news)
+
+    def _tell(self, progress: dict) -> None:
+        self.wire.send(frames.EVENT, {**self.current, "progress": progress})
+
+    def make_calls(self, inputs: frames.Frame) -> None:
+        """Make the calls of one check. After an exception wait for the judge, who alone knows whether one was expected."""
+        if not dist.is_initialized():
+            self._join(inputs.meta)
+        there = {name for name in frames.HEAVY if name in sys.modules}
+        with self.recording:
+            arguments = tensors.decode(
+                inputs.meta["arguments"],
+                inputs.blob,
+                self.device,
+                lambda node: drivers.make_probe(node, self.marks),
+            )
+            for index, (call, (args, kwargs)) in enumerate(zip(inputs.meta["calls"], arguments)):
+                self.current["call"] = index
+                self.marks.pauses = call["pauses"]
+                self.marks.held[:] = [call["held"]] if call["held"] else []
+                given = inputs.meta["served"][index] if "served" in inputs.meta else None  # a hub keeps it to itself
+                self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
+                if not self._make_call(index, call, args, kwargs):
+                    self.wire.take(GO)
+        imported = {name: name in sys.modules and name not in there for name in frames.HEAVY}
+        self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
+
+    def _is_unchanged(self) -> bool:
+        """Return whether another check's calls may follow on those that were made."""
+        try:
+            return self.network is not None and surroundings.look() == self.before
+        except Exception:  # something was changed, so that it cannot even be looked at
+            return False
+
+    def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
+        """Make one call, send what came of it, and return whether it ended without an exception."""
+        self.marks("call began")
+        before = tensors.originals(args), tensors.originals(kwargs)
+        try:
+            function = _find(call["function"], self.stage)
+            marks = self.follower.on_mark if self.follower else self.marks
+            result = drivers.DRIVERS[call["driver"]](function, args, kwargs, marks)
+            if self.follower:
+                self.follower.end_call()
+            for hazard in self.network.end_call() if self.network else ():
+                self.marks(hazard)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        except BaseException as error:
+            if self.follower:
+                self.follower.end_call()
+            if self.network:
+                self.network.end_call()
+            self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})
+            return False
+        self.marks("call ended")
+        _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
+        return True
+
+    def forget(self) -> None:
+        """Be as if no check had been before: the student's modules are imported anew, and the ranks meet again."""
+        self.current["call"] = 0
+        surroundings.stop_timers()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        stage = str(self.stage)
+        # The newest first: to look at all of them would make copies of what ranks share.
+        for name in list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(stage) or name == "handout":
+                del sys.modules[name]
+        gc.collect()
+
+
+def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool) -> None:
+    """The result as data; a description of it where it cannot be sent."""
+    meta = {"call": call, "intact": intact}
+    try:
+        trees, blob = tensors.encode(result, args, kwargs)
+        packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)
+    except Exception as error:
+        what = {"other": f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[:300]}
+        packed = wire.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
+    wire.send_packed(packed)
+
+
+def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
+    """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that is gone."""
+    leave, own = os._exit, os.getpid()
+
+    def announced(status: int) -> None:
+        try:
+            if os.getpid() == own:  # and not a process that the rank has forked, whose frame would fall into ours
+                file, line, _ = recorder.caller()
+                mark(f"os._exit({status}) at {file}:{line}")
+        finally:
+            leave(status)
+
+    os._exit = announced
+
+
+class Missing(Exception):
+    """The student's file lacks what it is asked for."""
+
+
+def _find(name: str, stage: Path) -> Any:
+    """The student's function ``module.function``, its module imported from the stage."""
+    module_name, function_name = name.split(".")
+    module = __import__(f"handout.{module_name}", fromlist=[function_name])
+    if not hasattr(module, function_name):
+        raise Missing(f"{module_name}.py has no {function_name}")
+    return getattr(module, function_name)
+
+
+def _describe(error: BaseException, stage: Path) -> dict:
+    """What a student needs of an exception: type, text, and their own lines, outermost first."""
+    steps = traceback.extract_tb(error.__traceback__)
+    own = [
+        {"file": Path(s.filename).name, "line": s.lineno or 0, "function": s.name[:200], "source": (s.line or "")[:200]}
+        for s in steps
+        if s.filename.startswith(str(stage))
+    ]
+    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(stage)):
+        source = (error.text or "").strip()[:200]
+        own.append({"file": Path(error.filename).name, "line": error.lineno or 0, "function": "", "source": source})
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
+    except BaseException:
+        text = "(its message cannot be shown)"
+    return {
+        "type": type(error).__name__[:200],
+        "missing": isinstance(error, Missing),
+        "is_value_error": isinstance(error, ValueError),
+        "text": text,
+        "lines": own[-12:],
+        # A stub raises in the student's own file; torch, too, raises NotImplementedError, from inside.
+        "stub": isinstance(error, NotImplementedError) and bool(steps) and steps[-1].filename.startswith(str(stage)),
+        "at": monotonic_ns(),
+    }

@@ -1,0 +1,290 @@
+"""A process group whose network is the hub: every operation goes through the rank's only socket. Runs beside student code.
+
+torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods directly. What calls from C++
+(functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
+
+Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and ``reduce_scatter_tensor``
+communicate the entries. ``reduce_scatter`` adds up the memory of copies. All other operations send the memory as it lies there, and
+fill that of others, so that a transposed tensor arrives as what it was before.
+"""
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from grader.rank.meter import METERS
+from grader.rank.recorder import REDUCTIONS, member
+from grader.wire.events import counts
+from grader.wire import combine, frames
+from grader.rank.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
+
+
+class HubGroup(dist.ProcessGroup):
+    """Made by torch where it would make gloo's process group, with the same arguments."""
+
+    network: Network
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
+        super().__init__(rank, size)
+        self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
+        self._name = self._description = ""
+        # As gloo does: nobody goes on before all have made the group.
+        store.set(str(rank), "")
+        store.wait([str(other) for other in range(size)])
+
+    # ——— what else torch asks of a group
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def name(self) -> str:
+        return "gloo"
+
+    def getBackendName(self) -> str:
+        """What C++ hears: of gloo, DDP would ask for more."""
+        return "hub"
+
+    def _set_sequence_number_for_group(self) -> None:
+        """gloo counts its operations; here the hub does."""
+
+    def _get_backend(self, device: torch.device) -> "HubGroup":
+        return self
+
+    def shutdown(self) -> None:
+        """Nothing to end: the socket belongs to the rank."""
+
+    abort = shutdown
+    supports_splitting = supports_coalescing = False
+
+    # ——— operations
+
+    def allreduce(self, tensors: Tensors, opts: Any = None, timeout: Any = None) -> HubWork:
+        return self._issue("all_reduce", tensors, tensors, reduction=_reduction(opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        is_root = opts.rootRank == self.rank()
+        return self._issue("broadcast", tensors, tensors, root=opts.rootRank, silent=not is_root)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> HubWork:
+        return self._issue("reduce", tensors, tensors, reduction=_reduction(opts), root=opts.rootRank)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
+        return self._issue("all_gather", inputs, outputs[0], output=outputs, in_order=True)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+        return self._issue("all_gather", [input], [output], output=output, in_order=True)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+        return Together([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
+        columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
+        return Together([self._issue("all_gather", [x], column, in_order=True) for x, column in zip(inputs, columns)])
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
+        landing = outputs[0] if opts.rootRank == self.rank() else []
+        return self._issue("gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
+        sent = inputs[0] if opts.rootRank == self.rank() else []
+        return self._issue("scatter", sent, outputs, root=opts.rootRank)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
+        # As gloo does: a rank's own block is copied to where the result will be, and the memory of copies of the others' blocks is
+        # added to that memory. A copy keeps the order of the strides.
+        blocks = [x.detach().clone() for x in inputs[0]]
+        own, result = inputs[0][self.rank()].detach(), outputs[0]
+        if _is_dense(result) and own.shape == result.shape:
+            blocks[self.rank()] = torch.empty_strided(own.shape, result.stride(), dtype=own.dtype).copy_(own)
+        else:
+            blocks[self.rank()] = own.contiguous()
+        return self._issue("reduce_scatter", blocks, outputs, reduction=_reduction(opts))
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+        return self._issue(
+            "reduce_scatter", [input], [output], reduction=_reduction(opts), output=output, in_order=True
+        )
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+        return Together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: torch.Tensor, input: torch.Tensor, output_splits: list, input_splits: list, opts: Any = None
+    ) -> HubWork:
+        if not input.is_contiguous():
+            raise ValueError("Tensors must be contiguous")  # as gloo says it
+        splits = [list(input_splits), list(output_splits)]
+        pieces = [_pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)]
+        return self._issue("all_to_all", [input], [output], splits=splits, pieces=pieces, output=output)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
+        pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
+        return self._issue("all_to_all", inputs, outputs, pieces=pieces, in_order=True)
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
+        _check("send", tensors, in_order=False)
+        if peer == self.rank():
+            raise RuntimeError("Pair is not connected: a rank cannot send to itself")  # as with gloo
+        for meter in dict.fromkeys(METERS):
+            meter.sends((tensors,))
+        return self._issue("send", tensors, [], peer=peer, tag=tag)
+
+    def recv(self, tensors: Tensors, peer: int | None, tag: int = 0) -> HubWork:
+        return self._issue("recv", [], tensors, peer=peer, tag=tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
+        return self.recv(tensors, None, tag)
+
+    def barrier(self, opts: Any = None) -> HubWork:
+        return self._issue("barrier", [], [])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
+
+    def _issue(
+        self,
+        kind: str,
+        sent: Tensors,
+        landing: Tensors,
+        *,
+        reduction: str | None = None,
+        root: int | None = None,
+        peer: int | None = None,
+        tag: int = 0,
+        splits: list[list[int]] | None = None,
+        pieces: list[list[int]] | None = None,
+        silent: bool = False,
+        output: Any = None,
+        in_order: bool = False,
+    ) -> HubWork:
+        """Start an operation: send these tensors, if it is not a silent one, and fill those.
+
+        What is communicated ``in_order`` is their entries, however they lie in memory; else it is the memory.
+        """
+        sent = [tensor.contiguous() for tensor in sent] if in_order else sent
+        group = self.options.global_ranks_in_group or list(range(self.size()))
+        tensors = sent or landing
+        _check(kind, [*sent, *landing], in_order)
+        content = {
+            "kind": kind,
+            "dtype": dtype_of(tensors[0]) if tensors else None,
+            "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
+            "sent": counts([t.numel() for t in sent]),
+            "received": counts([t.numel() for t in landing]),
+            "bytes": sum(t.nbytes for t in tensors),
+            "reduction": reduction,
+            "peer": None if peer is None else member(group, peer, kind),
+            "root": None if root is None else member(group, root, kind),
+            "tag": tag,
+            "group": group,
+            "group_name": self._name,
+            "splits": splits or [[], []],
+            **dict(zip(("file", "line", "function"), self.network.caller())),
+            "main_thread": threading.current_thread() is threading.main_thread(),
+        }
+        memory = MemoryInUse(sent, landing) if sent and not silent else None
+        issued = Issued(kind, len(self.network.issued))
+        self.network.on_issue(issued.position)
+        self.network.issued.append(issued)
+        blob = memory.read() if memory and kind != "send" else b""
+        meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
+        number = self.network.ask(frames.OPERATION, meta, blob)
+        if kind == "send" and content["bytes"]:
+            self.network.wire.owe(number, memory)
+        if kind != "broadcast" or silent:
+            unfill(landing, in_order)
+        output = list(landing) if output is None else output
+        return HubWork(self.network, issued, number, memory, landing, output, in_order)
+
+
+def install(network: Network) -> None:
+    """Put the hub in the place of gloo, for all groups that this process makes."""
+    HubGroup.network = network
+    c10d.ProcessGroupGloo = HubGroup
+
+
+def announce_batches(network: Network) -> None:
+    """Tell the hub which operations ``batch_isend_irecv`` starts together: torch tells it only to groups of its own."""
+    start = dist.batch_isend_irecv
+
+    @wraps(start)
+    def started(*args: Any, **kwargs: Any) -> list[dist.Work]:
+        network.batch = next(network.numbers)
+        try:
+            return start(*args, **kwargs)
+        finally:
+            network.batch = None
+
+    dist.batch_isend_irecv = c10d.batch_isend_irecv = started
+
+
+def _reduction(opts: Any) -> str:
+    op = opts.reduceOp if hasattr(opts, "reduceOp") else dist.ReduceOp.SUM if opts is None else opts
+    op = op.op if hasattr(op, "op") else op
+    return REDUCTIONS.get(op, str(op).rpartition(".")[2].lower())
+
+
+def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
+    """How many elements go to each rank, or come from it."""
+    if not rows:
+        if len(tensor) % n:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+        return [tensor.numel() // n] * n
+    if sum(rows) != len(tensor) or len(rows) != n:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    return [tensor[0].numel() * count if len(tensor) else 0 for count in rows]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the entries fill their part of the memory, in whatever order."""
+    return torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
+    for tensor in tensors:
+        if kind in ("send", "recv") and not tensor.is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")  # gloo says so of both
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{kind}: only dense tensors can be communicated")
+        if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
+            raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
+        if dtype_of(tensor) not in combine.ITEMSIZES:
+            raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise ValueError(f"{kind}: the tensors differ in their dtype")
+
+
+def _last(tensor: torch.Tensor) -> int:
+    """Where in its storage a tensor would end if it were contiguous, in bytes."""
+    return (tensor.storage_offset() + tensor.numel()) * tensor.element_size()

@@ -1,0 +1,94 @@
+"""Where a rank lives: a folder of its own, the file in which all ranks of its world meet, and what it may do."""
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.rank import confinement
+from grader.wire import frames, tiers
+
+
+@dataclass(frozen=True)
+class Place:
+    folder: str  # the rank's own, and its working directory
+    rendezvous: str  # a file that all ranks of the world may write to; none where the hub connects them
+    stage: str
+    device: str
+    tier: str
+    user: int
+
+    def enter(self) -> None:
+        """Move in, for good. Raises Unconfined where this process cannot be confined as it should."""
+        os.chdir(self.folder)
+        os.environ["TMPDIR"] = os.environ["HOME"] = self.folder
+        tempfile.tempdir = None  # decided anew
+        tier = tiers.TIERS[self.tier]
+        writable = [self.folder]
+        if self.rendezvous:
+            writable.append(self.rendezvous)
+        confinement.enter(tier, self.user, [self.stage], writable, self.device)
+
+
+def users(size: int, supervisor: int) -> set[int]:
+    """The users that the ranks of a world have, where each has one of its own."""
+    return {confinement.user_of(supervisor, rank) for rank in range(size)}
+
+
+def prepare(world: dict, size: int, tier: str) -> list[Place]:
+    """Make the folders of so many ranks, in a world's new folder. Called by its supervisor, from whose number users follow."""
+    own = tiers.TIERS[tier].uid
+    inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if own:  # strangers to each other, and to whoever owns the folder
+            os.fchmod(inside, 0o711)
+        meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
+        return [_make(world, tier, rank, inside, meets) for rank in range(size)]
+    finally:
+        os.close(inside)
+
+
+def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
+    """Make the file in which ranks meet, and return its path."""
+    file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
+    if for_all:
+        os.fchmod(file, 0o666)
+    os.close(file)
+    return str(Path(world["folder"]) / "rendezvous")
+
+
+def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Place:
+    """The place of one rank, in the folder that this descriptor holds.
+
+    Around it lies one that its user may pass, and no other: what a folder holds, how large that is and when it was changed can be
+    seen without a right to read it, wherever the way to it is open.
+    """
+    around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
+    os.mkdir(around, 0o700, dir_fd=inside)
+    os.mkdir(name, 0o700, dir_fd=inside)
+    if tiers.TIERS[tier].uid:
+        os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
+        os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
+        os.chmod(around, 0o710, dir_fd=inside)
+    folder = Path(world["folder"])
+    return Place(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
+
+
+def refusal(stage: str, engine: Path) -> str:
+    """Why a folder cannot be a world's stage, which its ranks may read; empty where it can."""
+    path = Path(stage)
+    if not path.is_absolute() or os.path.normpath(stage) != stage:
+        return "the stage has no plain path"
+    try:
+        found = os.lstat(stage)
+    except OSError as error:
+        return f"the stage cannot be seen: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return "the stage is no folder of ours"
+    real = path.resolve()
+    for name in confinement.SECRETS:
+        secret = (engine / name).resolve()
+        if real == secret or real in secret.parents or secret in real.parents:
+            return f"the stage would show {name}"
+    return ""

@@ -1,0 +1,69 @@
+"""Receives whose message is there after ``wait()``, and not before. Runs beside student code.
+
+A program that never waits for an ``irecv`` is wrong, but gloo may be quick enough for it to be right by luck, or drop the
+receive, and then another rank hangs. Here it is wrong every time: the message lands elsewhere until ``wait()`` hands it over, and
+until then the tensor holds what no message holds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from grader.wire.frames import NEVER_AWAITED, UNFILLED
+
+
+class Receives:
+    """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody has waited for."""
+
+    kept: list = []  # these, for good: gloo drops a receive whose work is gone, and its sender hangs
+
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        self.mark = mark
+        # By its work's id: the work, kept alive, its number, where it lands, where it belongs.
+        self.landed: dict[int, tuple] = {}
+        self.count = 0
+
+    def __enter__(self) -> None:
+        group, work = dist.ProcessGroup, dist.distributed_c10d.Work
+        places = [(group, "recv"), (group, "recv_anysource"), (work, "wait")]
+        # What the class itself holds: what getattr makes of it is no method when it is put back.
+        self.theirs = [(owner, name, vars(owner)[name]) for owner, name in places]
+        for owner, name, _ in self.theirs:
+            wrap = self._waiting if owner is work else self._receiving
+            setattr(owner, name, wrap(getattr(owner, name)))
+
+    def __exit__(self, *_: Any) -> None:
+        for owner, name, method in self.theirs:
+            setattr(owner, name, method)
+        for _, number, _, _ in self.landed.values():
+            self.mark(f"{NEVER_AWAITED} recv {number}")
+        self.kept += self.landed.values()
+
+    def _receiving(self, receive: Callable) -> Callable:
+        def received(group: Any, tensors: list, *rest: Any) -> Any:
+            number, self.count = self.count, self.count + 1
+            if any(tensor.is_cuda for tensor in tensors):
+                return receive(group, tensors, *rest)
+            # gloo looks at strides.
+            landing = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors]
+            work = receive(group, landing, *rest)
+            with torch.no_grad():
+                for tensor in tensors:
+                    tensor.fill_(float("nan") if tensor.is_floating_point() else UNFILLED)
+            self.landed[id(work)] = work, number, landing, tensors
+            return work
+
+        return received
+
+    def _waiting(self, wait: Callable) -> Callable:
+        def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = wait(work, *args, **kwargs)
+            _, _, landing, tensors = self.landed.pop(id(work), (None, None, (), ()))
+            with torch.no_grad():
+                for tensor, message in zip(tensors, landing):
+                    tensor.copy_(message)
+            return result
+
+        return waited

@@ -1,0 +1,155 @@
+"""Values on the rank's side of the wire: JSON trees ↔ torch tensors. See ``frames`` for the trees."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, is_whole
+
+MAX_DEPTH = 8
+MAX_STRING = 10_000
+MAX_TENSOR_BYTES = MAX_BLOB - MAX_META  # all of a call's together; the rest of a blob is for its header
+# What a numpy judge can read. Other dtypes are described, not sent: they are wrong anyway.
+SHIPPABLE = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
+
+
+def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Callable]) -> Any:
+    """The value that the judge sent, its tensors on ``device``."""
+    tensors = load(blob) if blob else {}
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        if "list" in node:
+            return [build(item) for item in node["list"]]
+        if "tuple" in node:
+            return tuple(build(item) for item in node["tuple"])
+        if "dict" in node:
+            return {key: build(value) for key, value in node["dict"]}
+        if "probe" in node:
+            return make_probe(node)
+        tensor = tensors[node["tensor"]].to(device, copy=True)
+        return _laid_out(tensor, node["layout"]).requires_grad_(node["leaf"])
+
+    return build(tree)
+
+
+def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values in memory of this layout, one of ``arrays.LAYOUTS``: transposed, every other element of a larger one, or both."""
+    if layout == "contiguous":
+        return tensor
+    is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
+    shape = tuple(reversed(tensor.shape)) if is_transpose else tensor.shape
+    storage = torch.full((*shape, 1 + is_slice), 77, dtype=tensor.dtype, device=tensor.device)
+    view = storage[..., 0]
+    if is_transpose:
+        view = view.permute(tuple(reversed(range(tensor.dim()))))
+    return view.copy_(tensor)
+
+
+def originals(value: Any) -> Any:
+    """The same tensors in containers of our own: what the caller still holds, whatever becomes of the containers."""
+    if isinstance(value, (list, tuple)):
+        return [originals(item) for item in value]
+    return {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def is_intact(value: Any, original: Any) -> bool:
+    """Whether containers still hold what they held when ``originals`` was taken of them: the very tensors, at their places."""
+    if isinstance(original, list):
+        return isinstance(value, (list, tuple)) and len(value) == len(original) and all(map(is_intact, value, original))
+    if isinstance(original, dict):
+        return isinstance(value, dict) and all(
+            key in value and is_intact(value[key], original[key]) for key in original
+        )
+    return value is original or not isinstance(original, torch.Tensor)
+
+
+@dataclass
+class Parcel:
+    """The tensors of one frame, so far."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def encode(*values: Any) -> tuple[list, bytes]:
+    """The trees of the values, and the blob with all their tensors."""
+    parcel = Parcel()
+
+    def tree(value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, float):
+            return value
+        if type(value) is str:
+            return value[:MAX_STRING]
+        if type(value) is int or isinstance(value, Integral):  # of numpy, too
+            value = int(value)
+            return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
+        # The usual ones first: to ask whether something is a Real takes long.
+        if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
+            return float(value)
+        if isinstance(value, str):
+            return str.__str__(value)[:MAX_STRING]
+        if depth == MAX_DEPTH:
+            return {"other": "too deeply nested"}
+        if type(value) is range and len(value) < 1000:
+            value = list(value)
+        if isinstance(value, (list, tuple)):  # named tuples, too
+            return {"list" if isinstance(value, list) else "tuple": [tree(item, depth + 1) for item in value]}
+        if type(value) is dict:
+            if not all(isinstance(key, (str, int)) for key in value):
+                return {"other": "a dict with keys that are neither text nor numbers"}
+            return {"dict": [[str(key), tree(item, depth + 1)] for key, item in value.items()]}
+        if isinstance(value, torch.Tensor):
+            return _tensor(value, parcel)
+        if isinstance(value, torch.optim.Optimizer):
+            state = {str(i): value.state.get(p, {}) for i, p in enumerate(_parameters_of(value))}
+            groups = [{key: group[key] for key in group if key != "params"} for group in value.param_groups]
+            parts = {"optimizer": type(value).__name__, "state": state, "groups": groups}
+            return {"dict": [[name, tree(part, depth + 1)] for name, part in parts.items()]}
+        return {"other": f"an object of type {type(value).__name__}"[:200]}
+
+    trees = [tree(value, 0) for value in values]
+    return trees, save(parcel.tensors) if parcel.tensors else b""
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
+    if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
+        return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"}
+    if value.dim() > MAX_DIMENSIONS:
+        return {"other": f"a tensor of {value.dim()} dimensions"}
+    what = f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes"
+    if math.prod(max(size, 1) for size in value.shape) * value.itemsize > MAX_TENSOR_BYTES:
+        return {"other": f"{what}: too large to judge"}
+    if parcel.bytes + value.nbytes > MAX_TENSOR_BYTES:
+        return {"other": f"{what}: too large to judge, together with those before it"}
+    if len(parcel.tensors) == MAX_TENSORS:
+        return {"other": f"a tensor, and there are {MAX_TENSORS} others: too many to judge"}
+    if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
+        return {"other": f"a view of shape {tuple(value.shape)} whose elements share memory (an expanded tensor)"}
+    key = str(len(parcel.tensors))
+    parcel.bytes += value.nbytes
+    # A copy at once: an unfinished communication may still write to the original.
+    parcel.tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+    return {"tensor": key}

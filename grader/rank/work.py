@@ -1,0 +1,259 @@
+"""Operations under way of a rank whose network is the hub, and the memory that they use. Runs beside student code.
+
+What an operation receives is there once somebody has waited for it, and not before.
+"""
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from grader.wire import combine, frames
+from grader.rank.link import NOTHING, Wire
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Network:
+    """What all groups of a rank share: its wire, and the numbers of its operations."""
+
+    def __init__(self, wire: Wire, current: dict) -> None:
+        self.wire, self.current = wire, current
+        self.numbers = itertools.count()
+        self.batch: int | None = None  # which one operations are started in
+        self.store: dist.Store | None = None
+        self.issued: list[Issued] = []  # in this call
+        self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
+        # Where a rank's program is followed, these hear of operations and waits, by the number of the operation in this call.
+        self.on_issue: Callable[[int], None] = lambda position: None
+        self.on_wait: Callable[[int], None] = lambda position: None
+
+    def ask(self, kind: bytes, content: dict, blob: bytes = b"") -> int:
+        """Send an operation or a question, and return the number that its answer will have."""
+        number = next(self.numbers)
+        self.wire.send(kind, {**self.current, "number": number, **content}, blob)
+        return number
+
+    def end_call(self) -> list[str]:
+        """Return the marks of operations that nobody waited for, or whose memory was overwritten before, and forget them all.
+
+        The memory that such an operation has not sent yet belongs to the caller again. So it sends what nobody can compute with.
+        """
+        issued, self.issued = self.issued, []
+        marks, counts = [], Counter()
+        for operation in issued:
+            number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
+            if not operation.was_awaited:
+                marks.append(f"{frames.NEVER_AWAITED} {operation.kind} {number}")
+            if operation.was_overwritten:
+                marks.append(f"{frames.OVERWRITTEN} {operation.kind} {number}")
+        for contents in list(self.wire.owed.values()):
+            contents.spoil()
+        self.wire.pay()
+        return marks
+
+
+@dataclass
+class Issued:
+    """What is remembered of an operation to the end of its call."""
+
+    kind: str
+    position: int  # among all that the rank has issued in this call
+    was_awaited: bool = False
+    was_overwritten: bool = False
+
+
+class MemoryInUse:
+    """The memory that an operation sends. That of a send is read when its rank next waits, and that of a collective at once.
+
+    So whoever overwrites what a send holds, before its rank waits, sends something else.
+    """
+
+    def __init__(self, sent: Tensors, landing: Tensors) -> None:
+        self.sent, self.is_spoiled = list(sent), False
+        places = {tensor.untyped_storage().data_ptr() for tensor in landing}
+        self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
+        self.kept: bytes | None = None
+
+    def _now(self) -> bytes:
+        return b"".join(map(raw, self.sent))
+
+    def read(self, keep: bool = True) -> bytes:
+        """Return what is to be sent; ``keep`` it to compare it with what is there later."""
+        blob = self._now()
+        if self.is_spoiled:
+            return combine.unfilled(blob, dtype_of(self.sent[0]))
+        if keep and not self.is_in_place:
+            self.kept = blob
+        return blob
+
+    def spoil(self) -> None:
+        """Have numbers sent that nobody can compute with: the memory belongs to somebody else."""
+        self.is_spoiled = True
+
+    def was_overwritten(self) -> bool:
+        """Return whether the memory holds something else than what was sent."""
+        return self.kept is not None and self.kept != self._now()
+
+
+class HubWork(dist.Work):
+    """An operation under way."""
+
+    def __init__(
+        self,
+        network: Network,
+        issued: Issued,
+        number: int,
+        memory: MemoryInUse | None,
+        landing: Tensors,
+        output: Any,
+        in_order: bool,
+    ) -> None:
+        super().__init__()
+        self.in_order = in_order
+        self.network, self.number, self.landing, self.output = network, number, list(landing), output
+        self.issued, self.memory = issued, memory
+        self.was_awaited = self.was_polled = False
+        self.lock = threading.Lock()
+        self.answer: frames.Frame | None = None
+        self.future: torch.futures.Future | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.was_awaited and self.issued.kind in ("send", "recv"):  # for the second time, which with gloo never ends
+            self.network.wire.take(NOTHING)
+        self._take()
+        self.was_awaited = True
+        return True
+
+    def _take(self) -> bool:
+        """Wait for the answer, and lay what has arrived where it belongs."""
+        with self.lock:
+            if self.answer is None:
+                self.network.on_wait(self.issued.position)
+                answer = self.network.wire.take(self.number)
+                if self.memory:
+                    self.issued.was_overwritten = self.memory.was_overwritten()
+                    self.memory = None  # no longer in use
+                fill(self.landing, answer.blob, self.in_order)
+                self.answer, self.issued.was_awaited = answer, True
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck.
+
+        A send is not before somebody has waited for it, as with gloo.
+        """
+        if self.answer is not None:
+            return True
+        if self.issued.kind == "send":
+            return False
+        if not self.was_polled:
+            self.was_polled = True
+            return False
+        self.network.wire.pay()
+        return self.network.wire.has(self.number) and self._take()
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def synchronize(self) -> None:
+        self._take()
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self.landing
+
+    def source_rank(self) -> int:
+        return self.answer.meta["source"]
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        if self.issued.kind in ("send", "recv"):  # as gloo has it
+            raise RuntimeError("getFuture not implemented.")
+        if self.future is None:
+            self.future = torch.futures.Future()
+            threading.Thread(target=self._complete, daemon=True).start()
+        return self.future
+
+    def _complete(self) -> None:
+        self._take()
+        self.future.set_result(self.output)
+
+
+class Together(dist.Work):
+    """Several operations that count as one."""
+
+    def __init__(self, works: list[HubWork]) -> None:
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all([work.wait() for work in self.works])
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self.works for tensor in work.landing]
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.collect_all([work.get_future() for work in self.works]).then(lambda _: self.result())
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _memory(tensor: torch.Tensor) -> np.ndarray:
+    """Return the bytes from a tensor's first element on, as many as it has; to be written to as well.
+
+    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor. Past whatever watches what the
+    program computes, which takes longer than all the rest of this.
+    """
+    with torch._C._DisableTorchDispatch():
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+        return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return _memory(tensor).tobytes()
+
+
+def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
+    """Lay what has arrived into the tensors' memory, one after the other; ``in_order`` as their entries."""
+    if not blob:
+        return
+    found, begin = np.frombuffer(blob, np.uint8), 0
+    for tensor in landing:
+        _lay(tensor, found[begin : begin + tensor.nbytes], in_order)
+        begin += tensor.nbytes
+
+
+def unfill(landing: Tensors, in_order: bool) -> None:
+    """Fill the tensors with what no message holds: while an operation is under way, nobody else may read its memory."""
+    for tensor in landing:
+        empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))
+        _lay(tensor, np.frombuffer(empty, np.uint8), in_order)
+
+
+def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
+    """Lay bytes into a tensor's memory, or as its entries."""
+    if not in_order or tensor.is_contiguous():
+        _memory(tensor)[:] = content
+        return
+    laid = torch.empty(tensor.shape, dtype=tensor.dtype)
+    _memory(laid)[:] = content
+    tensor.detach().copy_(laid)

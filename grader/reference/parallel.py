@@ -1,0 +1,351 @@
+"""What each rank should hold where a model is cut into parts, and what well-known mistakes would leave there instead.
+
+In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from grader.reference.single_device import backward, gelu, gelu_derivative
+
+SPLIT = (
+    "between two layers every rank took its columns of its own term of the gradient: the terms of all ranks have to be"
+    " added up first (reduce-scatter, not split)"
+)
+OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never added"
+ADDED_WHOLE = "grad_y was added up over the ranks, but every rank already holds the whole of it"
+AVERAGED_TERMS = "averaged over the ranks where terms add up: nothing is divided in tensor parallelism"
+AGAIN = "the gradient was added up on its way back through g, though every rank already holds the whole of it"
+OF_ALL_SHARDS = (
+    "the gradients of all ranks' shards were added up, as in data parallelism: each belongs to columns of its own, and stays"
+    " where it is"
+)
+SWAPPED = "f and g have changed places: f goes before the column shard, g after the row shard"
+NO_SUM = "gelu of this rank's own term: the terms of all ranks were never added"
+LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
+REVERSED_COLUMNS = "the ranks' columns were put together in the wrong order"
+STACKED = "the ranks' columns were stacked along rows and then reshaped: they belong side by side (dim=1)"
+CUT_ROWS = (
+    "a term of the gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that takes one tensor for all"
+    " ranks cuts along rows)"
+)
+TANH = "gelu's approximation by tanh: the exact gelu was asked for, F.gelu as it is"
+GELU_TWICE = "gelu was applied twice in each layer"
+NO_GELU = "gelu was left out from layer {} on (counted from 0)"
+OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
+EVERY_NTH = "every n-th: consecutive ones were asked for"
+NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
+NO_OUTER_GELU = "gelu is missing after the sum"
+EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
+
+OWN_MEANS = (
+    "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of micro-batches: the mean is"
+    " over the whole batch"
+)
+DIVIDED_TWICE = "divided by the number of micro-batches once too often: the mean is already in the loss"
+LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should add up"
+FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
+CROSSED = "the gradient of one micro-batch met the activations of another: the stages have them in different orders"
+TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
+TAKEN = (
+    "a backward pass took the activations of the {} micro-batch alive, not of its own: right only where backward passes come"
+    " in the {} of the forward passes"
+)
+REVERSED = "the micro-batches are in reverse order"
+INTERLEAVED = "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for"
+ONE_BUFFER = "every micro-batch holds what was received for the last one: one buffer for all of them?"
+FORWARD_ORDER = (
+    "the layers of a stage were gone through from its first to its last: on the way back the last one comes first"
+)
+REVERSED_LAYERS = "the right gradients in reverse order: the list begins with the stage's first layer"
+UNTRANSPOSED = "a gradient went back through a layer by W where it takes the transpose of W"
+NO_DERIVATIVE = "gelu's derivative was left out"
+X_FOR_Z = "x and z have changed places"
+BEGUN = "the last stage begins with {}: the gradient of the mean of y² is 2y / (B·D)"
+
+
+def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:
+    return np.split(weight, n, axis=1)
+
+
+def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
+    return np.split(weight, n, axis=0)
+
+
+# ——— tensor parallelism
+
+
+def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> tuple[list[dict], list[dict]]:
+    """What a mistaken backward pass returns on each rank, by the sentence that names it: as grad_x, and as gradients."""
+    if n == 1:
+        return [{}], [{}]
+    grad_x, whole = backward(weights, saved, grad_y)
+    layers = len(weights)
+    right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
+    between = {
+        SPLIT: lambda terms: [columns(term, n)[rank] for rank, term in enumerate(terms)],
+        CUT_ROWS: lambda terms: sum(terms).reshape(n, len(grad_y), -1),
+    }
+    made = {name: _backward_on_ranks(weights, saved, grad_y, n, exchange) for name, exchange in between.items()}
+    for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
+        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda terms: columns(sum(terms), n), derivative)
+    of_input = [
+        {
+            OWN_TERM: own_term(weights, saved, grad_y, n, rank),
+            **{name: sum(terms) for name, (terms, _) in made.items()},
+            SPLIT + "; and so for x": made[SPLIT][0][rank],
+            ADDED_WHOLE: n * grad_x,
+            AVERAGED_TERMS: grad_x / n**layers,
+        }
+        for rank in range(n)
+    ]
+    of_shards = [
+        {
+            **{name: gradients[rank] for name, (_, gradients) in made.items()},
+            OF_ALL_SHARDS: [sum(gradients) for gradients in zip(*right)],
+            ADDED_WHOLE: [n * g for g in right[rank]],
+            AVERAGED_TERMS: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
+        }
+        for rank in range(n)
+    ]
+    return of_input, of_shards
+
+
+def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
+    """What a rank alone knows of the gradient of the input of the first layer."""
+    grad_y, _ = backward(weights[1:], saved[1:], grad_y)
+    _, z = saved[0]
+    grad_z = columns(grad_y * gelu_derivative(z), n)[rank]
+    return grad_z @ columns(weights[0], n)[rank].T
+
+
+def _backward_on_ranks(
+    weights: list, saved: list, grad_y: np.ndarray, n: int, exchange: Callable, derivative: Callable = gelu_derivative
+) -> tuple[list, list]:
+    """For each rank its last term of grad_x, and its shards' gradients; ``exchange`` makes of all terms what each goes on with."""
+    own, gradients, terms = columns(grad_y, n), [[] for _ in range(n)], []
+    for weight, (x, z) in zip(reversed(weights), reversed(saved)):
+        grad_z = [part * derivative(own_z) for part, own_z in zip(own, columns(z, n))]
+        for rank in range(n):
+            gradients[rank].insert(0, x.T @ grad_z[rank])
+        terms = [of_rank @ shard.T for of_rank, shard in zip(grad_z, columns(weight, n))]
+        own = exchange(terms)
+    return terms, gradients
+
+
+def gelu_by_tanh(z: np.ndarray) -> np.ndarray:
+    """The approximation [Hendrycks and Gimpel, 2016, section 2]."""
+    return 0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+
+
+def tanh_derivative(z: np.ndarray) -> np.ndarray:
+    c = math.sqrt(2 / math.pi)
+    t = np.tanh(c * (z + 0.044715 * z**3))
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t**2) * c * (1 + 3 * 0.044715 * z**2)
+
+
+def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarray]:
+    """y of a mistaken forward pass, by the sentence that names the mistake."""
+    known = {
+        TANH: _forward(weights, x, lambda l, z: gelu_by_tanh(z)),
+        GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
+    }
+    for first in range(len(weights)):
+        known[NO_GELU.format(first)] = _forward(weights, x, lambda l, z, k=first: gelu(z) if l < k else z)
+    if n > 1:
+        known[REVERSED_COLUMNS] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)[::-1], axis=1))
+        known[STACKED] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)).reshape(z.shape))
+    return known
+
+
+def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
+    for l, weight in enumerate(weights):
+        x = output(l, x @ weight)
+    return x
+
+
+def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
+    """What a mistaken forward pass saves on a rank that should save ``own``, by the sentence that names the mistake."""
+    known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
+    outputs = [*(x for x, _ in own[1:]), y]
+    for last in range(1, len(own)):
+        known[OVERWRITTEN.format(last)] = [(outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)]
+    return known
+
+
+def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
+    """For each rank every n-th column, or row, in the place of consecutive ones."""
+    index = [slice(None)] * axis
+    return [{EVERY_NTH: whole[(*index, slice(rank, None, n))]} if n > 1 else {} for rank in range(n)]
+
+
+def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:
+    """For each rank, by the sentence that names it: y of a mistaken Megatron pair."""
+    if n == 1:
+        return [{}]
+    late = sum(gelus_before_the_sum(a, b, x, n))
+    swapped = gelus_before_the_sum(a, b, n * x, n)
+    of_all = {
+        EARLY_GELU: late,
+        NO_INNER_GELU: gelu(x @ a @ b),
+        NO_OUTER_GELU: gelu(x @ a) @ b,
+        TANH: gelu_by_tanh(gelu_by_tanh(x @ a) @ b),
+    }
+    own = gelus_before_the_sum(a, b, x, n)
+    return [of_all | {SWAPPED: swapped[rank], NO_SUM: own[rank]} for rank in range(n)]
+
+
+def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
+    """For each rank gelu of its own term."""
+    return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
+
+
+def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int) -> list[dict[str, list]]:
+    """For each rank, by the sentence that names it: the gradients of column, row and x that a mistaken pair has."""
+    if n == 1:
+        return [{}]
+    grad_x, (of_a, of_b) = backward([a, b], saved, grad_y)
+    (_, z), (_, z2) = saved
+    grad_z2 = grad_y * gelu_derivative(z2)
+    known = []
+    for rank in range(n):
+        grad_z = grad_z2 @ rows(b, n)[rank].T * gelu_derivative(columns(z, n)[rank])
+        own = grad_z @ columns(a, n)[rank].T
+        right = [columns(of_a, n)[rank], rows(of_b, n)[rank]]
+        known.append(
+            {
+                OWN_TERM: [*right, own],
+                AGAIN: [n * right[0], n * right[1], n * grad_x],
+                AGAIN + ", and not on its way through f": [n * right[0], n * right[1], n * own],
+            }
+        )
+    return known
+
+
+# ——— pipeline parallelism
+
+
+def as_lists(cut: object) -> list | None:
+    """Stages as lists of whole numbers; None where this is something else."""
+    if not isinstance(cut, (list, tuple)) or not all(isinstance(stage, (list, tuple)) for stage in cut):
+        return None
+    lists = [list(stage) for stage in cut]
+    return lists if all(type(layer) is int for stage in lists for layer in stage) else None
+
+
+def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
+    """What a stage saves: for each micro-batch, for each of its layers, (x, z)."""
+    halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
+    return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
+
+
+def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
+    """Outputs with the right rows in the wrong places, by the sentence that names the mistake."""
+    known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
+    return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
+
+
+def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: what a mistaken forward pass saves."""
+    known = []
+    for stage, layers in enumerate(cut):
+        own = micro_batches(saved, layers, m)
+        mistakes = {LATE_Z: [[(x, gelu(z)) for x, z in part] for part in own]}
+        if m > 1:
+            mistakes[REVERSED] = own[::-1]
+        if 1 < m < len(saved[0][0]):
+            mistakes[INTERLEAVED] = micro_batches([[_interleaved(a, m) for a in pair] for pair in saved], layers, m)
+        if stage > 0 and m > 1:
+            mistakes[ONE_BUFFER] = [[(own[-1][0][0], part[0][1]), *part[1:]] for part in own]
+        known.append(mistakes)
+    return known
+
+
+def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
+    return np.concatenate([rows[i::m] for i in range(m)])
+
+
+def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range], m: int) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: the gradients that a mistaken backward pass leaves."""
+    grad_y = 2 * y / y.size
+    parts = micro_batches(saved, range(len(weights)), m)
+    each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
+    whole = [sum(gradients) for gradients in zip(*each)]
+    crossed = _crossed(weights, parts, np.split(grad_y, m), cut)
+    known = {
+        OWN_MEANS: [m * g for g in whole],
+        DIVIDED_TWICE: [g / m for g in whole],
+        TWICE: [2 * g for g in whole],
+        LAST_ONLY: each[-1],
+        LAST_ONLY + ", and of a mean over its own rows": [m * g for g in each[-1]],
+        FIRST_ONLY: each[0],
+        CROSSED: crossed,
+        UNTRANSPOSED: _mistaken(weights, saved, grad_y, cut, untransposed=True),
+        NO_DERIVATIVE: _mistaken(weights, saved, grad_y, cut, derivative=np.ones_like),
+        X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
+        FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
+    }
+    starts = {"y": y.size / 2, "2y": y.size, "y / (B·D)": 1 / 2, "2y / B": y.shape[1], "2y / D": len(y)}
+    known |= {BEGUN.format(start): [factor * g for g in whole] for start, factor in starts.items()}
+    of_stages = [{name: [values[l] for l in layers] for name, values in known.items()} for layers in cut]
+    return [own | {REVERSED_LAYERS: [whole[l] for l in reversed(layers)]} for own, layers in zip(of_stages, cut)]
+
+
+def _mistaken(
+    weights: list,
+    saved: list,
+    grad: np.ndarray,
+    cut: list,
+    derivative=gelu_derivative,
+    untransposed=False,
+    forward=False,
+) -> list:
+    """A backward pass with a mistake in each layer, or in their order within a stage."""
+    gradients: list = [None] * len(weights)
+    for layers in reversed(cut):
+        for l in layers if forward else reversed(layers):
+            x, z = saved[l]
+            grad_z = grad * derivative(z)
+            gradients[l] = x.T @ grad_z
+            grad = grad_z @ (weights[l] if untransposed else weights[l].T)
+    return gradients
+
+
+def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
+    """Gradients arrive from the first micro-batch on, and every stage but the last takes its activations from the last on."""
+    gradients: list = [None] * len(weights)
+    for layers in reversed(cut):
+        order = parts if layers is cut[-1] else parts[::-1]
+        outgoing = []
+        for part, grad in zip(order, incoming):
+            grad, own = backward([weights[l] for l in layers], [part[l] for l in layers], grad)
+            outgoing.append(grad)
+            for l, gradient in zip(layers, own):
+                gradients[l] = gradient if gradients[l] is None else gradients[l] + gradient
+        incoming = outgoing
+    return gradients
+
+
+def activation_mistakes(
+    weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
+) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: the gradients where a stage does not look for a micro-batch's activations,
+    but takes the oldest or the newest that are alive."""
+    known: list[dict] = [{} for _ in cut]
+    m = len(schedules[0]) // 2
+    parts = micro_batches(saved, range(len(weights)), m)
+    for index, sentence in ((0, TAKEN.format("oldest", "order")), (-1, TAKEN.format("newest", "reverse order"))):
+        incoming = dict(enumerate(np.split(2 * y / y.size, m)))
+        for stage in reversed(range(len(cut))):
+            alive, layers, gradients = [], cut[stage], []
+            for kind, i in schedules[stage]:
+                if kind == "forward":
+                    alive.append(parts[i])
+                    continue
+                taken = alive.pop(index)
+                incoming[i], own = backward([weights[l] for l in layers], [taken[l] for l in layers], incoming[i])
+                gradients.append(own)
+            known[stage][sentence] = [sum(of_layer) for of_layer in zip(*gradients)]
+    return known

@@ -1,0 +1,151 @@
+"""End the processes of a world: what descends from this process, and what runs as a user that a rank has had.
+
+Everything is killed first and collected afterwards, and nothing here waits for one certain process: one that another process
+traces cannot be collected before its tracer is dead. A stop changes nothing: a stopped process can be killed, too.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection
+
+from grader.rank import confinement
+from grader.wire import os_support
+
+SECONDS = 10.0  # that ending everything may take: a machine may be busy with what ranks have left
+LOOK_EVERY = 0.02  # seconds
+LOOKS = 20  # that find only dead processes, until those are left to whoever traces them
+ROUNDS = 50  # of stopping what forks without end
+
+
+def wakeup() -> int:
+    """Return a descriptor that becomes readable when this process gets a signal it handles, with the signal's number."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    if before >= 0:  # of the process that this one was forked from
+        os.close(before)
+    return read
+
+
+def signals(wake: int) -> bytes:
+    """Return the numbers of the signals that came since the last time."""
+    try:
+        return os.read(wake, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def collect(spare: Collection[int] = ()) -> dict[int, int]:
+    """Collect the children that have ended, but those in ``spare``; return their wait statuses.
+
+    Raises ChildProcessError where no other child is left. On systems that keep no list of children, ``spare`` has to be empty.
+    """
+    ended: dict[int, int] = {}
+    if not spare:
+        candidates = [-1]
+    elif not (candidates := [pid for pid in os_support.children(os.getpid()) if pid not in spare]):
+        raise ChildProcessError
+    for candidate in candidates:
+        while True:
+            try:
+                pid, status = os.waitpid(candidate, os.WNOHANG)
+            except ChildProcessError:
+                if ended or spare:
+                    break
+                raise
+            if not pid:
+                break
+            if not os.WIFSTOPPED(status):  # which a child that had itself traced by us may report: it is nothing
+                ended[pid] = status
+    return ended
+
+
+def end_descendants(
+    known: Collection[int] = (),
+    spare: Collection[int] = (),
+    users: Collection[int] = (),
+    wake: int | None = None,
+    seconds: float = SECONDS,
+) -> tuple[bool, set[int]]:
+    """Kill every descendant of this process.
+
+    Args:
+        known: children that are killed at once, without a search.
+        spare: children that are left alone, with all that descends from them.
+        users: end what runs as these, too, if there is anything beside ``known``.
+        wake: a descriptor of ``wakeup``.
+        seconds: when to give up.
+
+    Returns:
+        Whether nothing is left alive, and the processes that were killed.
+    """
+    left, met, dead_only = set(known), set(known), 0
+    began = looked = time.monotonic()
+    for pid in left:
+        _signal(pid, signal.SIGKILL)
+    woken = bool(left)
+    while time.monotonic() - began < seconds:
+        try:
+            left -= collect(spare).keys()
+        except ChildProcessError:
+            return True, met
+        if not (left and woken) or time.monotonic() - looked > LOOK_EVERY:
+            looked = time.monotonic()
+            found = _kill_family(spare)
+            if users and found - set(known):
+                for user in users:
+                    end_user(user)
+            met |= found
+            dead_only = 0 if found else dead_only + 1
+            if dead_only > LOOKS:
+                return True, met
+        woken = bool(select.select([wake] if wake is not None else [], [], [], LOOK_EVERY)[0])
+        if woken:
+            signals(wake)
+    return False, met
+
+
+def _kill_family(spare: Collection[int]) -> set[int]:
+    """Stop all, so that what forks without end does not go on while others are killed; then kill them."""
+    stopped: set[int] = set()
+    for _ in range(ROUNDS):
+        found = os_support.family(os.getpid(), spare).keys() - stopped
+        if not found:
+            break
+        for pid in found:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= found
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    return stopped
+
+
+def end_user(user: int, seconds: float = 0.5) -> None:
+    """Kill every process of a rank's user, wherever it is, by a process that becomes this user."""
+    helper = os.fork()
+    if helper == 0:
+        try:
+            os_support.die_with_parent()
+            confinement.kill_as(user)
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + seconds  # what it is to kill may stop it first: then once more
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(helper, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(0.001)
+    _signal(helper, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,367 @@
+"""The fork server: imports torch once, then forks a supervisor for the world that a judge asks for, which may serve several checks.
+
+    python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
+
+The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of a socket that
+the server inherits. It has no name: who can send to it has inherited its other end, as judges have; no rank has, nor what it
+started. A request is one datagram of JSON, ``{"size": n, …}``; attached are the socket to answer to and three descriptors for each
+rank that the world may come to have. That socket then belongs to the world's supervisor. The server makes the folders of worlds, in
+FOLDER. It ends when its standard input does, which is held open by the process that started it, and removes FOLDER.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grader.wire.control_group import Group
+
+REQUEST_BYTES = 4096
+DESCRIPTORS = 193  # with one request: three for each of 64 ranks, and a socket. The system's own limit is 253
+LAST_SECONDS = 3.0  # for supervisors to end their worlds, once the server is to end
+
+
+def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
+    requests = socket.socket(fileno=int(door))
+    requests.set_inheritable(False)
+    from grader.rank import confinement
+    from grader.supervisor import world_supervisor
+    from grader.wire import control_group, os_support
+
+    os_support.hide_from_tracers()
+    facts = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
+    facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
+    where: tuple[Path, ...] = ()
+    if way == "fork":
+        gc.disable()  # what is imported stays: to look through it for garbage again and again takes a fifth of the time
+        import torch
+
+        torch.set_num_threads(1)
+        _prepare(ahead)
+        facts |= {"torch": torch.__version__, "gpus": torch.cuda.device_count()}
+        if os_support.threads() > 1:  # a fork would copy their locks and not the threads
+            facts["way"] = "spawn"
+        from grader.supervisor import probe
+
+        facts["tier"], facts["failed"] = probe.best(Path(engine))
+        where, reason = control_group.find()
+        control_group.sweep(where)
+        facts["unheld"] = reason or probe.unheld(facts["tier"], where)
+    start = world_supervisor.fork_rank if facts["way"] == "fork" else world_supervisor.spawn_rank
+    supervisors = Supervisors(facts["tier"], requests, start, where)
+    while True:
+        if not select.select([requests], [], [], 0)[0]:
+            supervisors.prepare()
+        readable, _, _ = select.select([requests, supervisors.wake, 0], [], [], supervisors.patience)
+        supervisors.look_after()
+        if 0 in readable:  # whoever started the server is gone
+            supervisors.end()
+            _remove(folder)
+            return
+        if requests in readable:
+            data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
+            try:
+                _serve(json.loads(data), descriptors, facts, Path(engine), folder, supervisors)
+            except Exception as error:  # an answer that nobody waits for any more, or a request that makes no sense
+                print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+
+@dataclass
+class Kept:
+    """A supervisor at work."""
+
+    judge: int | None  # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    users: set[int]
+    folder: str
+    group: "Group | None"
+    cleans: bool = False  # it is no supervisor, but removes what one has left
+
+
+class Supervisors:
+    """The server's children. It adopts what a supervisor leaves that dies too early, and kills whoever is no supervisor.
+
+    To enter a control group takes a process some milliseconds. Where there are such groups, one supervisor is forked ahead:
+    it enters one, and waits for the next world.
+    """
+
+    def __init__(self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]) -> None:
+        """``start`` makes a rank; ``places`` are where control groups can be made."""
+        from grader.supervisor import ending
+        from grader.wire import os_support, tiers
+
+        os_support.adopt_orphans()
+        self.wake, self.requests = ending.wakeup(), requests
+        self.tier, self.start = tier, start
+        self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
+        self.places = tuple(places)
+        self.has_failed = False  # the last one that was forked ahead
+        self.ahead: tuple[int, socket.socket] | None = None  # the supervisor that waits, and the way to tell it
+        self.kept: dict[int, Kept] = {}
+        self.ruins: list[Kept] = []  # worlds whose supervisor did not end them
+        self.patience: float | None = None  # seconds until the next look, though nothing happens
+
+    def prepare(self) -> None:
+        """Fork a supervisor ahead, if there is none."""
+        if self.places and not self.ahead and not self.has_failed:
+            mine, its = socket.socketpair()
+            with its:
+                self.ahead = self._fork(lambda: self._wait(its, mine)), mine
+
+    def let_go(self) -> None:
+        """Let go of the one that waits: it has been told, has ended, or lacks what this process has imported since."""
+        if self.ahead:
+            self.ahead[1].close()
+            self.ahead = None
+
+    def keep(self, request: dict, descriptors: list[int]) -> None:
+        """Have a supervisor look after a world. The first descriptor is the judge's socket, the others are for ranks."""
+        from grader.rank import rank_home
+
+        pid = None
+        if self.ahead:
+            with contextlib.suppress(OSError):  # it has ended
+                socket.send_fds(self.ahead[1], [json.dumps(request).encode()], descriptors)
+                pid = self.ahead[0]
+            self.let_go()
+        if pid not in self.kept:
+            pid = self._fork(lambda: self._keep(request, descriptors))
+        self.has_failed = False
+        kept = self.kept[pid]
+        kept.judge, kept.folder = os.dup(descriptors[0]), request["folder"]
+        kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
+
+    def _fork(self, work: Callable[[], None]) -> int:
+        """Fork a process that does this work in a control group of its own, and return its number."""
+        from grader.wire import control_group
+
+        name = f"{control_group.own_name()}-{secrets.token_hex(6)}"
+        self.group = control_group.Group(self.places, name) if self.places else None
+        pid = os.fork()
+        if pid:
+            self.kept[pid] = Kept(None, set(), "", self.group)
+            return pid
+        code = 1
+        try:
+            self.forget()
+            if self.group:
+                self._enter()
+            work()
+            code = 0
+        except OSError as error:
+            print(f"a supervisor failed: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+
+    def _enter(self) -> None:
+        """Enter the group. Where that works no more, the world goes on with what the supervisor sees of it."""
+        try:
+            self.group.enter()
+        except OSError as error:
+            print(f"a world without a control group: {error}", file=sys.stderr, flush=True)
+            self.group = None
+
+    def _wait(self, told: socket.socket, telling: socket.socket) -> None:
+        """Wait for a request, and keep its world."""
+        from grader.wire import os_support
+
+        os_support.die_with_parent()
+        telling.close()  # the server's end: when that is closed, nobody needs this process
+        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, DESCRIPTORS)
+        told.close()
+        if data:
+            self._keep(json.loads(data), descriptors)
+
+    def _keep(self, request: dict, descriptors: list[int]) -> None:
+        from grader.supervisor import world_supervisor
+
+        judge = socket.socket(fileno=descriptors[0])
+        own = [descriptors[i : i + 3] for i in range(1, len(descriptors), 3)]
+        world_supervisor.keep(judge, own, self.start, request, self.tier, self.group)
+
+    def look_after(self) -> None:
+        """Collect the supervisors that have ended, and end what these have left."""
+        from grader.supervisor import ending
+
+        ending.signals(self.wake)
+        ended = [pid for pid in list(self.kept) if self._has_ended(pid)]
+        if not ended and self.patience is None:
+            return
+        users = set().union(*(ruin.users for ruin in self.ruins))
+        finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
+        self.patience = (
+            None if finished and not self.ruins else 0.05
+        )  # once more after a ruin: somebody may be overlooked
+        if finished:
+            for ruin in self.ruins:
+                self._clean(ruin, met)
+            self.ruins = []
+
+    def _clean(self, ruin: Kept, met: set[int]) -> None:
+        """Remove what else is left of a world, in a process of its own: it may be much."""
+        from grader.supervisor import cleanup
+        from grader.wire import removal
+
+        pid = os.fork()
+        if pid:
+            self.kept[pid] = replace(ruin, cleans=True)
+            return
+        try:
+            self.forget()
+            cleanup.sweep(ruin.users, met, files=self.has_debris)
+            removal.remove(ruin.folder)
+        finally:
+            os._exit(0)
+
+    def _has_ended(self, pid: int) -> bool:
+        ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if ended and os.WIFSTOPPED(status):  # one that does not run cannot end its world
+            os.kill(pid, signal.SIGKILL)
+        if not ended or os.WIFSTOPPED(status):
+            return False
+        kept = self.kept.pop(pid)
+        if status and kept.folder and not kept.cleans:
+            self.ruins.append(kept)
+            return True
+        if kept.group:
+            kept.group.remove()
+        if kept.judge is not None:
+            os.close(kept.judge)
+        if self.ahead and self.ahead[0] == pid:
+            self.has_failed = True
+            self.let_go()
+        return True
+
+    def end(self) -> None:
+        """Have all worlds ended."""
+        from grader.supervisor import ending
+
+        for pid in self.kept:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + LAST_SECONDS
+        while self.kept and time.monotonic() < deadline:
+            select.select([self.wake], [], [], 0.05)
+            self.look_after()
+        users = set().union(*(kept.users for kept in [*self.kept.values(), *self.ruins]))
+        ending.end_descendants(self.kept, users=users, wake=self.wake, seconds=LAST_SECONDS)
+        for kept in [*self.kept.values(), *self.ruins]:
+            if kept.group:
+                kept.group.remove()
+
+    def forget(self) -> None:
+        """In a child of the server: let go of what is its own, and of what it knows of other worlds."""
+        self.requests.close()
+        os.close(self.wake)
+        if self.ahead:
+            self.ahead[1].close()
+        for kept in [*self.kept.values(), *self.ruins]:
+            if kept.judge is not None:
+                os.close(kept.judge)
+        self.kept, self.ruins = {}, []
+
+
+def _prepare(modules: Iterable[str]) -> None:
+    """Have imported and set up what ranks are going to need, before they are forked."""
+    from grader.rank import confinement, main  # noqa: F401
+    from grader.supervisor import warm_up
+    from grader.wire import os_support  # noqa: F401
+
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    warm_up.rehearse()  # after the imports: torch clears caches of theirs when a process group is made, so better here
+    confinement.get_ready()
+    os_support.use_huge_pages()
+    gc.freeze()  # ranks share these pages for as long as nobody writes to them
+    gc.enable()
+
+
+def _remove(folder: str) -> None:
+    """Remove what a grading run leaves when it is killed: its worlds go at the same moment, and may still be in it."""
+    from grader.wire import removal
+
+    for _ in range(30):
+        if removal.remove(folder):
+            return
+        time.sleep(0.1)
+
+
+def _serve(
+    request: dict, descriptors: list[int], facts: dict, engine: Path, folder: str, supervisors: Supervisors
+) -> None:
+    """Do what a judge asks for. The first descriptor is the socket to answer to, the others are for ranks."""
+    from grader.wire import frames
+
+    if request.get("hello"):
+        os.write(descriptors[0], json.dumps(facts | _more(request, facts, engine, supervisors)).encode() + b"\n")
+        return
+    missing = [name for name in request.get("imports", ()) if name in frames.HEAVY and name not in sys.modules]
+    if missing and facts["way"] == "fork":
+        _prepare(missing)
+        supervisors.let_go()
+    if "size" in request:
+        _start_world(request, descriptors, engine, folder, supervisors)
+
+
+def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
+    """What is not known before somebody asks for it."""
+    if "torch" not in facts:  # this process stays free of torch: ask another
+        question = (
+            "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
+        )
+        facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
+    from grader.rank import confinement
+    from grader.wire import frames, tiers
+
+    has_hub = request.get("network") in frames.HUBS
+    more = {"gaps": tiers.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])}
+    more["ahead"] = supervisors.ahead and supervisors.ahead[0]
+    if request.get("tiers") and facts["way"] == "fork":
+        from grader.supervisor import probe
+
+        more["tiers"] = probe.all_that_work(engine)
+    return more
+
+
+def _start_world(request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors) -> None:
+    """Have a supervisor look after a world, which gets a new folder."""
+    from grader.rank import rank_home
+    from grader.wire import tiers
+
+    room, rest = divmod(len(descriptors) - 1, 3)
+    if request["size"] not in range(1, room + 1) or room > tiers.RANKS:
+        raise ValueError("more ranks than descriptors for them, or too many")
+    if rest:
+        raise ValueError("not three descriptors for each rank")
+    if reason := rank_home.refusal(request["stage"], engine):
+        raise ValueError(reason)
+    request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
+    supervisors.keep(request, descriptors)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    from grader.rank.confinement import Unconfined
+
+    try:
+        main(*sys.argv[1:])
+    except Unconfined as error:
+        print(error, file=sys.stderr)
+    os._exit(0)  # taking an interpreter with torch in it apart would only take time

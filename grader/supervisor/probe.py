@@ -1,0 +1,151 @@
+"""Which tier of confinement works on this machine? Found out by a process that enters it and tries."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from grader.rank import confinement, rank_home
+from grader.wire import control_group, os_support, removal, tiers
+from grader.rank.confinement import SECRETS
+from grader.wire.tiers import TIERS
+
+
+def best(engine: Path) -> tuple[str, dict[str, str]]:
+    """The best tier that works, and why those before it do not. ``LOCKSTEP_TIER`` asks for a certain one.
+
+    Raises:
+        Unconfined: the tier that was asked for does not work.
+    """
+    asked = os.environ.get("LOCKSTEP_TIER")
+    failures: dict[str, str] = {}
+    for name in [asked] if asked else tiers.candidates():
+        if not (reason := failure(name, engine)):
+            return name, failures
+        failures[name] = reason
+    raise confinement.Unconfined("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
+
+
+def unheld(name: str, places: Iterable[Path]) -> str:
+    """Why control groups in these places cannot bound what worlds of this tier take; empty where they can."""
+    with _grounds() as world:
+        own = control_group.Group(places, f"{control_group.own_name()}-0")
+        try:
+            return _asked(lambda: _ways_out(own, world, name))
+        finally:
+            own.remove()
+
+
+def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]:
+    """How a rank may leave its control group, or change it, seen from the inside."""
+    own.enter()
+    own.hold(1 << 40, 100)
+    (home,) = rank_home.prepare(world, 1, tier)
+    home.enter()
+    for folder in own.folders:
+        for path in (folder.parent / "cgroup.procs", *folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY))
+                yield f"student code may write to {path.name} of its control group"
+
+
+def all_that_work(engine: Path) -> dict[str, str]:
+    """For every tier, best first: why it does not work here, or nothing."""
+    possible = tiers.candidates()
+    return {name: failure(name, engine) if name in possible else "wants root" for name in TIERS}
+
+
+def failure(name: str, engine: Path) -> str:
+    """Why this tier does not work; empty where it does."""
+    if name not in TIERS:
+        return f"there is no such tier; there are {', '.join(TIERS)}"
+    tier = TIERS[name]
+    if tier.uid:  # only their rights keep our files from a stranger; or their names and sizes, which Landlock shows
+        _close(engine)
+    with _grounds() as world:
+        return _asked(lambda: _complaints(world, name, engine, os.getppid()))
+
+
+@contextlib.contextmanager
+def _grounds() -> Iterator[dict]:
+    """A world of one rank, with a folder and a stage."""
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
+    try:
+        folder.chmod(0o711)
+        stage = folder / "stage"
+        stage.mkdir(mode=0o755)
+        (stage / "module.py").write_text("")
+        yield {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
+    finally:
+        removal.remove(folder)
+
+
+def _asked(complaints: Callable[[], Iterator[str]]) -> str:
+    """The first complaint of a process of its own, which may confine itself for that; empty where it has none."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        complaint = "it did not come back"
+        try:
+            os_support.die_with_parent()
+            complaint = next(complaints(), "")
+        except BaseException as error:
+            complaint = f"{error}"[:200] or type(error).__name__
+        finally:
+            os.write(write, complaint.encode())
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as answer:
+        reason = answer.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return reason
+
+
+def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
+    """What is wrong with this confinement, seen from the inside."""
+    (home,) = rank_home.prepare(world, 1, tier)
+    home.enter()
+    for path in (os.__file__, torch.__file__, f"{home.stage}/module.py"):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            yield f"a rank could not read {'the stage' if path.startswith(home.stage) else 'Python'} ({error.strerror})"
+    try:
+        Path("own").write_text("")
+    except OSError as error:
+        yield f"a rank could not write to its own folder ({error.strerror})"
+    try:
+        dist.init_process_group("gloo", store=dist.FileStore(home.rendezvous, 1), rank=0, world_size=1)
+        dist.destroy_process_group()
+    except Exception as error:
+        yield f"ranks could not communicate ({type(error).__name__})"
+    if home.tier == "none":
+        return
+    for name in SECRETS:
+        try:
+            os.listdir(engine / name)
+            yield f"a rank could read {name}"
+        except OSError:
+            pass
+    try:
+        Path(home.rendezvous).with_name("stranger").touch()
+        yield "a rank could write outside its own folder"
+    except OSError:
+        pass
+    if "uid" in home.tier or confinement.landlock_abi() >= 6:
+        try:
+            os.kill(server, 0)
+            yield "a rank could signal the grader"
+        except OSError:
+            pass
+
+
+def _close(engine: Path) -> None:
+    """Nobody but the owner may enter what is hidden."""
+    for name in SECRETS:
+        if (path := engine / name).is_dir() and path.stat().st_uid == os.geteuid():
+            path.chmod(0o700)

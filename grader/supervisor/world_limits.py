@@ -1,0 +1,208 @@
+"""What the ranks of a world have too much of, as a whole. What one process may have, the system holds: see ``confinement``.
+
+Student code goes on while this looks: whatever is looked at may be gone a moment later.
+"""
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grader.rank import confinement
+from grader.wire import os_support, removal, tiers
+from grader.wire.control_group import Group
+
+SHARED = "/dev/shm"
+DEEPEST = 64  # folders inside each other
+LONGEST = 3000  # bytes of a folder's path; the system takes 4095
+ENTRIES = 20_000  # files and folders of a world, empty ones included
+PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992  # that one takes before somebody reads; ranks may not make them larger
+UNSEEN_LOOKS = 5  # in a row at a process that lets nobody see what it has open; one that ends does so for a moment
+TABLES = b"VmPTE:"  # page tables: also those of pages that are empty
+# What the kernel leaves to a world beyond its bounds, since it counts more: pages that a rank has inherited and written
+# to, kernel memory and files (up to 38 MiB a rank in the solutions); and the supervisor, with who helps it to end ranks.
+MORE_BYTES = 96 << 20  # for each rank
+MORE_TASKS = 16
+
+
+@dataclass
+class Files:
+    """The bytes of files, each counted once, by the device and the number that tell it from all others."""
+
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    queues: dict[tuple[int, int], int] = field(default_factory=dict)  # what pipes and sockets may hold
+    hidden: str = ""  # how files are kept from being counted
+
+    def add(self, found: os.stat_result) -> None:
+        of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        self.sizes[found.st_dev, found.st_ino] = max(of_file, found.st_blocks * 512)
+
+    def add_open(self, found: os.stat_result) -> None:
+        """Add what a descriptor shows."""
+        if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+            self.queues[found.st_dev, found.st_ino] = PIPE_BYTES if stat.S_ISFIFO(found.st_mode) else SOCKET_BYTES
+        elif found.st_nlink == 0:
+            self.add(found)
+
+    def queued(self) -> int:
+        """The bytes that pipes and sockets may hold: the system tells nobody how many there are in them."""
+        return sum(self.queues.values())
+
+    def bytes(self, device: int | None = None) -> int:
+        """On one device, or on all."""
+        return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
+
+
+class Bounds:
+    """Of one world, whose supervisor this process is. Made before the first rank is."""
+
+    def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
+        """``room`` is for how many ranks it may have, of which ``world["size"]`` are started.
+
+        This process is in ``group``, if there is one.
+        """
+        self.folder, self.group = world["folder"], group
+        self.is_cpu = world["device"] == "cpu"
+        self.inherited = memory(os.getpid(), TABLES)
+        self.allow(world["size"], world["memory"])
+        self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
+        self.disk = os.stat(self.folder).st_dev
+        self.unseen: dict[int, int] = {}  # pid → looks in a row at which it showed nothing of what it has open
+        self.can_look = False
+
+    def allow(self, size: int, memory: int) -> None:
+        """Let so many ranks have so many bytes together."""
+        self.size, self.bytes = size, memory if self.is_cpu else None  # a GPU's driver takes what it takes
+        if self.group:
+            more = size * MORE_BYTES + tiers.FOLDER_BYTES
+            self.group.hold(self.bytes and self.bytes + more, tiers.TASKS * size + MORE_TASKS)
+
+    def memory_excess(self) -> str:
+        return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
+
+    def excess(self, ranks: dict[int, int]) -> str:
+        """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
+        if self.group and self.group.is_out_of_memory():
+            return self.memory_excess()
+        family = os_support.family(os.getpid())
+        if len(family) > tiers.PROCESSES * self.size:
+            return f"started more than {tiers.PROCESSES} processes a rank"
+        if sum(family.values()) > tiers.TASKS * self.size or self.group and self.group.is_out_of_tasks():
+            return f"started more than {tiers.TASKS} processes and threads a rank"
+        files = written(self.folder)
+        if files.hidden:
+            return files.hidden
+        unseen = add_open(files, family)
+        self.can_look = self.can_look or len(unseen) < len(family)
+        self.unseen = {pid: self.unseen.get(pid, 0) + 1 for pid in unseen}
+        if self.can_look and max(self.unseen.values(), default=0) > UNSEEN_LOOKS:
+            return "kept what it has open from being seen"
+        add_shared(files, self.users)
+        on_disk = files.bytes(self.disk)
+        in_memory = files.bytes() - on_disk + files.queued()
+        carried = max(0, memory(os.getpid(), TABLES) - self.inherited)  # by the hub, in this process
+        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
+            return self.memory_excess()
+        if on_disk > tiers.FOLDER_BYTES:
+            return f"wrote more than {tiers.FOLDER_BYTES >> 20} MiB to files"
+        return ""
+
+    def _taken(self, pid: int, is_rank: bool) -> int:
+        """Bytes beyond those that a process shares with this one, since it was forked from it."""
+        own = memory(pid, TABLES)
+        if own < self.inherited and not is_rank:
+            return own  # another program by now, which shares nothing
+        return max(0, own - self.inherited)
+
+
+def memory(pid: int, *more: bytes) -> int:
+    """Bytes of a process that come from no file; 0 where nobody can tell.
+
+    ``more`` are further lines of its status file that count.
+    """
+    lines = (b"RssAnon:", b"RssShmem:", *more)
+    if own := _of_thread(pid, pid, lines):
+        return own
+    try:  # its first thread may have ended, and another one has what it had
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    return max((_of_thread(pid, int(thread), lines) for thread in threads), default=0)
+
+
+def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
+    try:
+        status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()  # a thread's name may be no text
+    except OSError:
+        return 0
+    lines = (line.split() for line in status.split(b"\n") if line.startswith(names))
+    return sum(int(kilobytes) << 10 for _, kilobytes, _ in lines)
+
+
+def written(folder: str) -> Files:
+    """All files below a folder, links not followed, nor what somebody has put in a folder's place since it was seen."""
+    files, pending, seen = Files(), [(folder, 0, None)], 0
+    while pending:
+        path, depth, known = pending.pop()
+        if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:
+            files.hidden = f"made more than {DEEPEST} folders inside each other, or gave them very long names"
+            break
+        try:
+            with _opened(path, known) as place, os.scandir(place) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > ENTRIES:  # somebody may make them as fast as this reads
+                        files.hidden = f"made more than {ENTRIES} files and folders"
+                        return files
+                    with contextlib.suppress(OSError):  # gone
+                        found = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(found.st_mode):
+                            pending.append((os.path.join(path, entry.name), depth + 1, found))
+                        else:
+                            files.add(found)
+        except PermissionError:
+            files.hidden = "took the right to read a folder away"
+        except OSError:
+            pass  # gone
+    return files
+
+
+@contextlib.contextmanager
+def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
+    """A descriptor of a folder that was seen before. Raises OSError where it is another one by now, on whatever way there."""
+    place = os.open(path, removal.FOLDER)
+    try:
+        if known and not os.path.samestat(os.fstat(place), known):
+            raise FileNotFoundError(path)
+        yield place
+    finally:
+        os.close(place)
+
+
+def add_open(files: Files, family: Iterable[int]) -> set[int]:
+    """Add what processes keep open though no folder shows it any more, or never did; return those that do not let it be seen."""
+    unseen = set()
+    for pid in family:
+        try:
+            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid), os.scandir(f"/proc/{pid}/fd") as descriptors:
+                for descriptor in descriptors:
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                        files.add_open(os.stat(descriptor.path))
+        except PermissionError:
+            unseen.add(pid)
+        except OSError:
+            pass  # gone
+    return unseen
+
+
+def add_shared(files: Files, users: set[int]) -> None:
+    """Add what these users have in the memory that looks like a folder."""
+    with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
+        for entry in itertools.islice(entries, ENTRIES):
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid in users:
+                    files.add(found)

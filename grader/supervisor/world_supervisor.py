@@ -1,0 +1,252 @@
+"""One world's supervisor: forks its ranks, tells the judge how each ended, and leaves nothing alive behind.
+
+The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It runs no student code. When the judge
+says so, or hangs up, or dies, or the supervisor itself fails, everything below the supervisor is killed. Should the supervisor die, or get
+stuck, the fork server adopts its processes and ends them: see ``server.Supervisors``.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from grader.rank import rank_home
+from grader.supervisor import cleanup, ending
+from grader.wire import frames, os_support, removal, tiers
+from grader.supervisor.world_limits import Bounds, MORE_TASKS, add_open, memory, written
+from grader.wire.control_group import Group
+from grader.hub.hub import Hub
+from grader.rank.rank_home import Place
+from grader.hub.in_step import Steps
+
+LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; more take longer to look at
+REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
+STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a supervisor
+
+Start = Callable[[list[int], Place], int]
+
+
+class Unfinished(RuntimeError):
+    """Something of the world may still be alive: whoever adopts it has to end it."""
+
+
+def keep(
+    judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str, group: Group | None = None
+) -> None:
+    """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
+
+    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
+    This process is in ``group`` already, and so will be all that it starts.
+    Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
+    Raises Unfinished where not everything could be ended.
+    """
+    server = os.getppid()
+    signal.alarm(STUCK_SECONDS)
+    wake = ending.wakeup()
+    signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
+    # SIGUSR1 asks ranks where they stand. It must not end one that does not listen yet.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    os_support.die_with_parent(signal.SIGTERM)
+    os_support.hide_from_tracers()
+    os_support.adopt_orphans()
+    users = rank_home.users(len(descriptors), os.getpid()) if tiers.TIERS[tier].uid else set()
+    ranks: RankProcesses | None = None
+    hub = None
+    if world.get("network") in frames.HUBS:
+        looks = {"memory": lambda rank: ranks.memory(rank), "spent": lambda rank: ranks.spent(rank)}
+        hub, descriptors = _hub(judge, descriptors, world, looks)
+    try:
+        bounds = Bounds(world, len(descriptors), group)
+        ranks = RankProcesses(start, descriptors, rank_home.prepare(world, len(descriptors), tier))
+        ranks.grow(world["size"])
+        _tell(judge, {"pids": ranks.started})
+        if os.getppid() == server:
+            _look_after(judge, wake, ranks, bounds, hub)
+    except Exception as error:  # it may be the judge that is gone: then nobody reads this
+        with contextlib.suppress(OSError):
+            _tell(judge, {"fault": f"the supervisor of this world failed: {type(error).__name__}: {error}"[:300]})
+    finally:
+        signal.alarm(STUCK_SECONDS)
+        if group:  # who helps to end the ranks needs room, too
+            with contextlib.suppress(OSError):
+                group.hold(None, group.tasks + MORE_TASKS)
+        finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
+        signal.alarm(0)
+        cleanup.sweep(users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock)
+        if not finished:
+            raise Unfinished
+        with contextlib.suppress(OSError):
+            _tell(judge, {"gone": True})
+        with contextlib.suppress(Exception):  # whatever ranks have made of it: the server removes it in the end
+            removal.remove(world["folder"])
+
+
+def _hub(
+    judge: socket.socket, descriptors: list[list[int]], world: dict, looks: dict[str, Callable[[int], int]]
+) -> tuple[Hub, list[list[int]]]:
+    """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
+    pairs = [socket.socketpair() for _ in descriptors]
+    judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
+    ours = [mine for mine, _ in pairs]
+    steps, is_strict = Steps(world.get("in_step", [])), world["network"] == frames.STRICT
+    hub = Hub(judges, ours, partial(_tell, judge), steps, world["size"], is_strict=is_strict, **looks)
+    return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
+
+
+class RankProcesses:
+    """The ranks of a world, started as they are needed."""
+
+    def __init__(self, start: Start, descriptors: list[list[int]], homes: list[Place]) -> None:
+        self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
+        self.started: list[int] = []  # the pid of each
+        self.alive: dict[int, int] = {}  # pid → rank
+        self.met: set[int] = set()  # pids of ranks, and of whatever has ended here
+
+    def grow(self, size: int) -> None:
+        """Start those that are missing."""
+        while len(self.started) < size:
+            own, home = self.waiting.pop(0)
+            pid = self.start(own, home)
+            self.alive[pid] = len(self.started)
+            self.started.append(pid)
+            self.met.add(pid)
+            for descriptor in own:
+                os.close(descriptor)  # a rank's death must be the end of its pipes
+
+    def memory(self, rank: int) -> int:
+        """Return the bytes that a rank has for itself, with what it has started and written; 0 where nobody can tell.
+
+        What has lost its parent belongs to every rank: nobody can tell whose it was.
+        """
+        pid, files = self.started[rank], written(self.homes[rank].folder)
+        own, others = memory(pid), [other for other in self.started if other != pid]
+        family = {pid, *os_support.family(os.getpid(), spare=others)}
+        add_open(files, family)
+        return own and sum(map(memory, family)) + files.bytes() + files.queued()
+
+    def spent(self, rank: int) -> int:
+        """Return the nanoseconds of processor time of a rank and of all that it has started; 0 where nobody can tell."""
+        return os_support.processor_time(self.started[rank])
+
+    def are_as_started(self) -> bool:
+        """Return whether there is one thread for each rank, no other process, and no file."""
+        family = os_support.family(os.getpid())
+        if not os_support.LINUX or family != dict.fromkeys(self.started, 1):
+            return False
+        for home in self.homes:
+            with os.scandir(home.folder) as entries:
+                if any(True for _ in entries):
+                    return False
+        return True
+
+
+@dataclass
+class NextCheck:
+    """What the judge asks for after a world's calls: those of another check."""
+
+    size: int
+    memory: int
+    in_step: list[int]
+    imports: list[str]  # modules that take long to import, and that the ranks are to have
+    until: float  # by then the ranks have come to rest, or the judge is told that they cannot go on
+
+
+def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: Bounds, hub: Hub | None) -> None:
+    """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
+    looked, group = time.monotonic(), bounds.group
+    wanted: NextCheck | None = None
+    while True:
+        signal.alarm(STUCK_SECONDS)
+        readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
+        if hub in readable:
+            hub.serve()
+        if time.monotonic() - looked > max(LOOK_EVERY, LOOK_EVERY / 10 * len(ranks.alive)):
+            looked = time.monotonic()
+            if excess := _excess(bounds, ranks.alive):
+                _tell(judge, {"limit": excess})
+        if wake in readable:
+            if signal.SIGTERM in ending.signals(wake):  # the server is gone
+                return
+            with contextlib.suppress(ChildProcessError):
+                for pid, status in ending.collect().items():
+                    ranks.met.add(pid)
+                    if pid in ranks.alive:
+                        rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
+                        if code == -signal.SIGKILL and group and group.is_out_of_memory():
+                            words = f"{bounds.memory_excess()} (the system ended rank {rank})"
+                            _tell(judge, {"limit": words})
+                        _tell(judge, {"rank": rank, "status": code})
+        if judge in readable:
+            if (asked := _asked(judge)) is None:
+                return
+            if asked == frames.MOVES_ASKED:
+                _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
+            else:
+                wanted = NextCheck(**asked, until=time.monotonic() + REST_SECONDS)
+        if wanted and hub.is_at_rest():
+            _go_on(judge, ranks, bounds, hub, wanted)
+            wanted = None
+        elif wanted and time.monotonic() > wanted.until:
+            _tell(judge, {"ready": False})
+            wanted = None
+
+
+def _asked(judge: socket.socket) -> dict | None:
+    """Return what the judge asks for; None where the world is over. Of several questions, the last: nobody waits for the others."""
+    lines = judge.recv(1 << 16).splitlines()
+    return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
+
+
+def _go_on(judge: socket.socket, ranks: RankProcesses, bounds: Bounds, hub: Hub, wanted: NextCheck) -> None:
+    """Have the ranks make other calls, if nothing is left of the last ones."""
+    is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
+    if is_ready:
+        hub.begin(wanted.size, Steps(wanted.in_step))
+        bounds.allow(max(len(ranks.started), wanted.size), wanted.memory)
+        ranks.grow(wanted.size)
+    _tell(judge, {"pids": ranks.started, "ready": is_ready})
+
+
+def _excess(bounds: Bounds, ranks: dict[int, int]) -> str:
+    """What the ranks have too much of. What cannot be measured is too much; what vanishes meanwhile is not there."""
+    try:
+        return bounds.excess(ranks)
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    except Exception as error:
+        return f"left what cannot be measured ({type(error).__name__})"
+
+
+def _tell(judge: socket.socket, message: dict) -> None:
+    judge.sendall(json.dumps(message).encode() + b"\n")
+
+
+def fork_rank(descriptors: list[int], home: Place) -> int:
+    """A rank forked from this process, which has imported torch and is single-threaded."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        from grader.rank import main as rank_main
+
+        os_support.die_with_parent()
+        rank_main.live(*descriptors, home)
+    finally:
+        os._exit(70)
+
+
+def spawn_rank(descriptors: list[int], home: Place) -> int:
+    """A rank in a fresh interpreter: slow, and right on every platform."""
+    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main, rank_home; "
+    program += f"main.live(*{descriptors!r}, rank_home.Place(**{asdict(home)!r}))"
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    return subprocess.Popen([sys.executable, "-I", "-c", program], close_fds=False).pid

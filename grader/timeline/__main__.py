@@ -1,0 +1,206 @@
+"""Draw a run of your own code, ranks over time:  python -m grader.timeline [PART] [--submission handout] [--ranks N] [--into .]
+
+With ``--cluster FILE`` the time is that of a modelled cluster, which the file describes: see handout/clusters.
+Prints the drawing, and writes timeline.svg and timeline.json (a trace for https://ui.perfetto.dev). Exits with 0 when all that is
+drawn came to its end, with 1 when something did not or nothing is written yet, and with 2 and a sentence when it cannot draw.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.text import Text
+
+from grader.assignment import PARTS
+from grader.timeline.cluster import MOST_RANKS as LARGEST
+from grader.timeline.cluster import BadCluster, Cluster, read
+from grader.intake.staging import NotThere
+from grader.timeline.cluster_play import Model, have_files, steps_of
+from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
+from grader.reports import chart, drawing
+from grader.session import GradingRun
+from grader.reports.trace import trace
+from grader.check.selection import NothingChosen, part_named
+from grader.timeline.play import Scenery, Stagehand
+from grader.atomic_write import written_whole
+from grader.wire import machine_limits
+from grader.world.fork_server_client import WorldsUnavailable
+
+OUTPUTS = "timeline.svg", "timeline.json"
+MOST_RANKS = 16
+MOST_MICRO_BATCHES = 512
+RUNS = 8  # as in rank/timeline_programs.py, which the judge does not import
+BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
+
+
+class CannotDraw(Exception):
+    """Nothing can be drawn, and nothing has been written."""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m grader.timeline", description=__doc__.split("\n")[0])
+    parser.add_argument("part", nargs="?", default="pipeline_parallel", help=", ".join(PARTS))
+    parser.add_argument("--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)")
+    parser.add_argument("--ranks", metavar="N", help=f"2 to {MOST_RANKS} (as many as there are cores, 2 to 4)")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: be timed there, on 2 to 64 ranks")
+    parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)")
+    parser.add_argument(
+        "--into", type=Path, default=Path("."), metavar="FOLDER", help="where to write the two files (.)"
+    )
+    return parser.parse_args()
+
+
+def _ranks(asked: str | None, most: int = MOST_RANKS) -> int:
+    if asked is None:
+        return min(max(machine_limits.cores(), 2), 4)
+    if not (asked.isascii() and asked.isdecimal()) or not 2 <= int(asked[:9]) <= most:
+        raise CannotDraw(f"a timeline has 2 to {most} ranks, not {asked}")
+    return int(asked)
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    """Return the cluster that is asked for, of as many ranks as are asked for."""
+    if arguments.part not in ON_CLUSTERS:
+        raise CannotDraw(f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)} it can")
+    cluster = read(arguments.cluster)
+    return cluster if arguments.ranks is None else replace(cluster, ranks=_ranks(arguments.ranks, LARGEST))
+
+
+def _micro_batches(arguments: argparse.Namespace) -> int | None:
+    asked = arguments.micro_batches
+    if asked is None:
+        return None
+    if arguments.cluster is None or arguments.part != "pipeline_parallel":
+        raise CannotDraw("micro-batches can be chosen for pipeline_parallel on a cluster")
+    if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MOST_MICRO_BATCHES:
+        raise CannotDraw(f"a pipeline has 1 to {MOST_MICRO_BATCHES} micro-batches, not {asked}")
+    return int(asked)
+
+
+def _write(into: Path, contents: list[str]) -> None:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for name, content in zip(OUTPUTS, contents):
+            with written_whole(into / name) as file:
+                file.write(content.encode())
+    except OSError as error:
+        raise CannotDraw(f"{into / name} cannot be written ({error.strerror or type(error).__name__})") from None
+
+
+def _notes(ranks: int) -> list[str]:
+    cores = machine_limits.cores()
+    notes = [
+        f"Measured on {cores} core{'s' * (cores > 1)}: {ranks} ranks of one thread each, gloo, the fastest of {RUNS} runs."
+    ]
+    if cores < ranks:
+        notes.append(
+            f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing includes waiting for a core, and "
+            "no schedule can be faster than the cores are."
+        )
+    return notes
+
+
+def draw(arguments: argparse.Namespace) -> int:
+    arguments.part = part_named(arguments.part)
+    into, micro_batches = arguments.into, _micro_batches(arguments)
+    cluster = _cluster(arguments) if arguments.cluster else None
+    ranks = cluster.ranks if cluster else _ranks(arguments.ranks)
+    there = next(folder for folder in (into, *into.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise CannotDraw(f"{into} is not a folder that can be written to")
+    for name in OUTPUTS:
+        if (into / name).is_dir():
+            raise CannotDraw(f"{into / name} cannot be written: it is a folder")
+    if cluster:
+        have_files()
+    run = GradingRun(arguments.submission, "cpu", None)
+    try:
+        if reason := run.staged.absent.get(arguments.part):
+            raise CannotDraw(reason)
+        if cluster:
+            return _draw_modelled(Model(run, cluster), arguments.part, micro_batches, into)
+        stagehand = Stagehand(run, ranks)
+        notes = _notes(ranks)
+        crowded = (
+            hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * machine_limits.cores()
+        )  # before the ranks themselves are busy
+        played = [stagehand.play_again_if_disturbed(scene) for scene in SCENES[arguments.part]]
+        if played[0].missing and arguments.part in INSTEAD:
+            played += [stagehand.play_again_if_disturbed(scene) for scene in INSTEAD[arguments.part]]
+    finally:
+        run.end()
+    above = [BUSY] if crowded or any(scenery.disturbed for scenery in played) else []
+    return _show(played, above, notes, into)
+
+
+def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Path) -> int:
+    began, cluster = monotonic(), model.cluster
+    played = [model.play(scene) for scene in scenes_on(part, cluster.ranks, micro_batches)]
+    if played[0].missing:
+        played += [model.play(scene) for scene in instead_on(part, cluster.ranks, micro_batches)]
+    here = f"The programs ran here, in {monotonic() - began:.1f} s; no time above depends on that, nor on this machine."
+    return _show(played, [], [*steps_of(played), *cluster.assumptions(), here], into)
+
+
+def _show(played: list[Scenery], above: list[str], notes: list[str], into: Path) -> int:
+    console = Console(highlight=False)
+    shown = [scenery for scenery in played if scenery.picture and (scenery.scene.drawn or scenery.diagnosis)]
+    sentences = [scenery.missing or scenery.diagnosis for scenery in played if not scenery.picture]
+    for sentence in dict.fromkeys(sentences):
+        _say(console, sentence)
+    if not shown:
+        return 1
+    pictures = [scenery.picture for scenery in shown]
+    in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
+    in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
+    _write(into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)])
+    part = shown[0].scene.function.partition(".")[0]
+    functions = dict.fromkeys(scenery.scene.function.partition(".")[2] for scenery in shown)
+    for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
+        _say(console, sentence)
+    for scenery, drawn in zip(shown, chart.text(pictures, console.width)):
+        console.print()
+        console.print(drawn, soft_wrap=True)
+        for sentence in [*scenery.picture.below, *([scenery.diagnosis] if scenery.diagnosis else [])]:
+            _say(console, sentence)
+    console.print()
+    console.print(chart.legend(pictures, console.width))
+    for note in notes:
+        _say(console, note)
+    _say(
+        console,
+        f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at https://ui.perfetto.dev.",
+    )
+    return 1 if any(scenery.diagnosis for scenery in played) else 0
+
+
+def _say(console: Console, text: str) -> None:
+    """Print lines, wrapped so that they keep their indentation."""
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(line, console.width, subsequent_indent=indent and f"{indent}    ")
+        console.print(Text("\n".join(wrapped)), soft_wrap=True)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # clean up
+    try:
+        return draw(_arguments())
+    except (BadCluster, CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:
+        sentence = str(error)
+    except KeyboardInterrupt:
+        sentence = "interrupted"
+    print(f"cannot draw: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

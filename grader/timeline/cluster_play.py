@@ -1,0 +1,129 @@
+"""Plays the scenes of a timeline on a cluster that nobody has: the student's program runs here, and is timed there."""
+
+import contextlib
+import sys
+from dataclasses import replace
+from functools import partial
+
+from grader.wire.agreement import examine
+from grader.timeline.cluster import Cluster
+from grader.timeline.replay import Replay, program_of, size_on
+from grader.wire.events import Program
+from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
+from grader.session import GradingRun
+from grader.timeline.scenes import Scene
+from grader.reports.drawing import MOST_SPANS
+from grader.timeline.play import NO_PASS, Scenery, counted, is_pass, picture_of, troubled_scenery
+from grader.wire import frames, machine_limits
+from grader.world.report import Call, Raised, Returned, WorldReport
+from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.world import Limits, World
+
+FEW = 4  # ranks: of more, what is under way of single messages is not drawn
+FILES = 1024  # that this process and a supervisor may have to hold open
+LIMITS = Limits(cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27)
+
+
+class Model:
+    """Plays scenes on one rank for each device of a cluster."""
+
+    def __init__(self, run: GradingRun, cluster: Cluster) -> None:
+        self.run, self.cluster = run, cluster
+
+    def world(self, size: int, calls: list[Call]) -> WorldReport:
+        limits = replace(
+            LIMITS, memory_bytes=max(machine_limits.memory() - machine_limits.ENGINE_BYTES, machine_limits.LEAST_BYTES)
+        )
+        server, folder = self.run.server, self.run.staged.folder
+        report = World(server, size, calls, folder, "cpu", limits, follow=True, network=frames.HUB).run()
+        if report.grader_fault:
+            raise WorldsUnavailable(report.grader_fault)
+        return report
+
+    def play(self, scene: Scene) -> Scenery:
+        n = self.cluster.ranks
+        report = self.world(n, [Call(scene.function, [([], scene.options)] * n, scene.driver)])
+        replay = Replay(self.cluster, [program_of(trail, 0) for trail in report.trails]).run()
+        for rank in report.ranks:  # what follows knows of operations and marks
+            rank.trail = [event for event in rank.trail if not isinstance(event, Program)]
+        absent = {(w.operation.rank, w.operation.at): tuple(w.absent) for w in examine(report.trails)[1]}
+        drawn = spans_of(replay, absent, messages=n <= FEW)
+        started = [
+            program.operations[number]
+            for rank, program in enumerate(replay.programs)
+            for number in replay.ranks[rank].issued
+        ]
+        communications = counted(started, range(n), partial(size_on, self.cluster))
+        picture = replace(picture_of(scene, drawn, communications), compact=len(drawn) > MOST_SPANS)
+        if troubled := troubled_scenery(scene, picture, report):
+            return troubled
+        if replay.stands_still:
+            sentence = f"{scene.title}: the replay did not finish. It cannot follow operations that another thread starts, nor tell"
+            sentence += " which message a receive from any rank took."
+            return Scenery(scene, None, diagnosis=sentence)
+        spent = account(replay)
+        title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]
+        if scene.driver == "pipeline" and not any(map(is_pass, drawn)):
+            below.append(NO_PASS)
+        picture = replace(picture, title=title, below=(*below, *picture.below))
+        return Scenery(scene, picture, seconds=spent.whole)
+
+    def _title(self, scene: Scene, spent: Account) -> str:
+        title = f"{scene.title}: {milliseconds(spent.whole)}"
+        if scene.driver != "pipeline":
+            return title
+        return f"{title}, bubble {spent.bubble:.3f} in the model, {self._theory(scene.options['micro_batches'])}"
+
+    def _theory(self, micro_batches: int) -> str:
+        """Return what the student's own function of problem 5.6 says."""
+        call = Call("pipeline_parallel.bubble_fraction", [([self.cluster.ranks, micro_batches], {})], may_raise=True)
+        outcome = self.world(1, [call]).ranks[0].outcomes.get(0)
+        if isinstance(outcome, Raised) and outcome.stub:
+            return "in theory when you have written problem 5.6"
+        value = outcome.value if isinstance(outcome, Returned) else None
+        return f"{value:.3f} in theory" if isinstance(value, (int, float)) else "? in theory"
+
+    def _sizes(self, scene: Scene) -> str:
+        """Say how large the tensors count as."""
+        options, scale = scene.options, self.cluster.scale
+        if "elements" in options:
+            return f"A tensor of {options['elements'] * scale**2:.3g} numbers."
+        rows, width = (f"{options[name] * scale:g}" for name in ("rows", "width"))
+        own = {
+            "pipeline": " on each stage",
+            "passes": " on each stage",
+            "data_parallel": " on each rank",
+            "buckets": " on each rank",
+        }
+        batch = f"a batch of {rows} rows"
+        if many := options.get("micro_batches"):
+            batch += f" in {many} micro-batch{'es' * (many > 1)} of {options['rows'] * scale / many:g}"
+        elif scene.driver in ("data_parallel", "buckets"):
+            batch = f"{rows} rows of the batch"
+        return f"{options['layers']} layers of {width} × {width}{own.get(scene.driver, '')}, {batch}."
+
+
+def steps_of(played: list[Scenery]) -> list[str]:
+    """Return the times of all scenes beside each other, as multiples of the first."""
+    timed = [scenery for scenery in played if scenery.seconds]
+    if len(timed) < 2:
+        return []
+    first = timed[0].seconds
+    told = [
+        f"{s.scene.title} {milliseconds(s.seconds)}" + (f" ({s.seconds / first:.2f} ×)" if s is not timed[0] else "")
+        for s in timed
+    ]
+    return [f"Steps: {'; '.join(told)}."]
+
+
+def have_files() -> None:
+    """Let this process, and what it starts, hold as many files open as the ends of all ranks take, if the system lets it."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

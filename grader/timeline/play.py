@@ -1,0 +1,172 @@
+"""Plays the scenes of a timeline, and makes pictures of them: who did what when, what was communicated, what went wrong."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from grader.diagnosis.root_cause import trouble
+from grader.diagnosis.rank_summaries import these
+from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
+from grader.wire.events import Mark, Operation
+from grader.timeline.scenes import Scene
+from grader.reports.drawing import LATE, Picture, work
+from grader.session import GradingRun
+from grader.wire import machine_limits
+from grader.world.report import Call, Raised, Returned, WorldReport
+from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.world import Limits, World
+
+NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
+
+
+@dataclass(frozen=True)
+class Scenery:
+    """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where it did not come to an end."""
+
+    scene: Scene
+    picture: Picture | None
+    missing: str = ""
+    diagnosis: str = ""
+    disturbed: bool = False  # whether ranks had to wait for a core
+    seconds: float | None = None  # that it takes on a modelled cluster
+
+
+class Stagehand:
+    """Plays scenes in worlds of the grader's own engine, which also follow waits."""
+
+    def __init__(self, run: GradingRun, ranks: int) -> None:
+        self.run, self.ranks = run, ranks
+
+    def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
+        return World(self.run.server, size, calls, self.run.staged.folder, "cpu", Limits(), follow).run()
+
+    def play(self, scene: Scene) -> Scenery:
+        report = self.world(self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)])
+        if report.grader_fault:
+            raise WorldsUnavailable(report.grader_fault)
+        drawn = spans(report, 0)
+        disturbed = _disturbed(drawn, on_core(report, 0))
+        for rank in report.ranks:  # that the ranks meet between two runs is none of the student's business
+            reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
+            if reached and _is_ours(reached[-1]):
+                rank.outcomes.setdefault(0, Returned(None, [], {}))
+            rank.trail = [event for event in rank.trail if not (_is_ours(event))]
+        picture = picture_of(scene, drawn, _communications(drawn))
+        if troubled := troubled_scenery(scene, picture, report):
+            return replace(troubled, disturbed=disturbed)
+        if scene.driver == "pipeline":
+            picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
+            if not any(map(is_pass, drawn)):
+                picture = replace(picture, below=(*picture.below, NO_PASS))
+        return Scenery(scene, picture, disturbed=disturbed)
+
+    def play_again_if_disturbed(self, scene: Scene) -> Scenery:
+        """Once: what disturbed it may be over."""
+        first = self.play(scene)
+        if not first.disturbed or first.diagnosis:
+            return first
+        second = self.play(scene)
+        return second if second.picture and not second.disturbed else first
+
+    def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
+        """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
+        stages = [
+            [(s.label.partition(" ")[0], s.micro_batch, s.begin, s.end) for s in drawn if s.rank == rank and is_pass(s)]
+            for rank in range(self.ranks)
+        ]
+        calls = [
+            Call("pipeline_parallel.measured_bubble", [([stages], {})], "of_spans", may_raise=True),
+            Call("pipeline_parallel.bubble_fraction", [([self.ranks, micro_batches], {})], may_raise=True),
+        ]
+        (own,) = self.world(1, calls, follow=False).ranks
+        measured, theory = own.outcomes.get(0), own.outcomes.get(1)
+        if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
+            return "and its bubble when you have written problem 5.6"
+        numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
+        numbers.append(theory.value if isinstance(theory, Returned) else None)
+        shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
+        return f"bubble {shown[0]} measured, {shown[1]} in theory"
+
+
+def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
+    """Return the drawing of a scene that came to its end."""
+    below = [line for line in (scene.look, *communications) if line]
+    return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
+
+
+def troubled_scenery(scene: Scene, picture: Picture, report: WorldReport) -> Scenery | None:
+    """Return a scene that did not come to its end, with the diagnosis; None where it did."""
+    found = trouble(report, 0)
+    if found and not found.implemented:
+        return Scenery(scene, None, missing=found.headline)
+    if found:
+        communicated = any(span.operation for span in picture.spans)  # else there is nothing to see
+        counted = replace(picture, below=[line for line in picture.below if line != scene.look])
+        return Scenery(scene, counted if communicated else None, diagnosis=str(found).replace(f"{report.stage}/", ""))
+    return None
+
+
+def _is_ours(event: object) -> bool:
+    """Whether this is the barrier before a run: see ``rank/timeline_programs.py``."""
+    return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
+
+
+def is_pass(span: Span) -> bool:
+    return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
+
+
+def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
+    """Whether a rank was far shorter on a core than what is drawn as its computing."""
+    ranks = sorted({span.rank for span in drawn})
+    if len(on_core) != len(ranks) or len(ranks) > machine_limits.cores():
+        return False
+    return any(seconds < 0.8 * _computed(drawn, rank) - 0.001 for rank, seconds in zip(ranks, on_core))
+
+
+def _computed(drawn: Sequence[Span], rank: int) -> float:
+    own = [span for span in drawn if span.rank == rank and span.kind == COMPUTING and span.end is not None]
+    return sum(span.end - span.begin for span in own if work(span) != LATE)
+
+
+def _communications(drawn: Sequence[Span]) -> list[str]:
+    """How many communications each rank started, and of how many bytes."""
+    started = {(o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
+    return counted(started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes)
+
+
+def counted(started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]) -> list[str]:
+    """Say how many operations each rank started, and of how many bytes."""
+    own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
+    for operation in started:
+        own[operation.rank].append(operation)
+    said: dict[str, list[int]] = {}
+    for rank, operations in own.items():
+        many, sizes = Counter(), Counter()
+        for operation in operations:
+            many[operation.name] += 1
+            sizes[operation.name] += size(operation)
+        parts = [f"{many[name]} × {name}" + f" ({_bytes(sizes[name])})" * (sizes[name] > 0) for name in sorted(many)]
+        said.setdefault(", ".join(parts) or "none", []).append(rank)
+    if len(said) == 1:
+        return [f"Communications of each rank: {next(iter(said))}."]
+    parts = [f"of {_named(ranks)} {text}" for text, ranks in said.items()]
+    return [f"Communications {'; '.join(parts)}."] if said else []
+
+
+def _bytes(size: float) -> str:
+    return f"{size / (1 << 20):.3g} MiB" if size < 1 << 30 else f"{size / (1 << 30):.3g} GiB"
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return these(ranks)
+
+
+def _shares(drawn: Sequence[Span]) -> list[str]:
+    """Of each rank, the part of the whole time in which it computed."""
+    if any(span.end is None for span in drawn):
+        return []
+    whole = max((span.end for span in drawn), default=0.0) or 1.0
+    ranks = sorted({span.rank for span in drawn})
+    return [f"computes {100 * _computed(drawn, rank) / whole:.0f} %" for rank in ranks]

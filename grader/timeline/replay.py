@@ -1,0 +1,214 @@
+"""The programs of a world's ranks again, on a modelled cluster: when each of their steps would be over. Pure, and exact.
+
+    program_of(trail, call)            → the steps and operations of one rank, between the marks of its run
+    Replay(cluster, programs).run()    → what each rank did when, and when each operation began and ended
+
+Time is virtual, in seconds from the moment at which all ranks begin. What happens takes place in the order of this time; at equal
+times in the order of issue, beginning with rank 0. A step takes no time unless it computes or waits:
+
+- floating-point operations take as long as ``Cluster.computing`` says;
+- an operation sets off when all whom it needs have issued theirs. Then a message waits until its sender's way out and its
+  receiver's way in, of its kind of link, are free, and occupies both. So a way carries one message at a time, in the order in which
+  they set off, and the two directions do not disturb each other;
+- a collective waits for the one before it in its group, and begins on all ranks at once;
+- to wait for an operation takes until that is over. What nobody waits for goes on by itself.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from grader.timeline.cluster import Cluster, whole_of
+from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE, meetings
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, Operation, PASSES, Program, Step, operations
+from grader.wire.combine import ITEMSIZES
+
+Piece = tuple[str, int | None]  # of work: its name and its micro-batch
+NOTHING: Piece = ("", None)
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """What one rank did. ``operations`` are all of its call's: a step names one by its position."""
+
+    steps: Sequence[Step]
+    operations: Sequence[Operation]
+
+
+@dataclass
+class Meeting:
+    """Operations of different ranks that are one communication; times in seconds, None as long as they are not known."""
+
+    operations: list[Operation]
+    came: int = 0  # how many of them have been issued
+    sets_off: float | None = None
+    begins: float | None = None
+    ends: float | None = None
+    awaited: list[int] = field(default_factory=list)  # by these ranks, since before its end was known
+
+    @property
+    def is_message(self) -> bool:
+        return self.operations[0].kind in ("send", "recv")
+
+    @property
+    def is_complete(self) -> bool:
+        return self.came == (2 if self.is_message else len(self.operations[0].group))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Computing, in a piece of work."""
+
+    begin: float
+    end: float
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class Wait:
+    """For an operation; ``end`` is None where that never comes to its end."""
+
+    begin: float
+    end: float | None
+    position: int
+    where: str  # file:line
+
+
+@dataclass
+class Replayed:
+    """What became of one rank's program. ``end`` is None where it stands still."""
+
+    works: list[Work] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    issued: dict[int, float] = field(default_factory=dict)  # position → when
+    end: float | None = None
+
+    @property
+    def computing(self) -> float:
+        return sum(work.end - work.begin for work in self.works)
+
+
+def program_of(trail: Sequence, call: int) -> RankProgram:
+    """Return a rank's program in a call: between the marks of its run, if it has passed them."""
+    steps = [step for event in trail if isinstance(event, Program) and event.call == call for step in event.steps]
+    began = [index for index, step in enumerate(steps) if step.kind == PASSES and step.text == "run 0 began"]
+    ended = [index for index, step in enumerate(steps) if step.kind == PASSES and step.text == "run 0 ended"]
+    own = steps[began[0] if began else 0 : ended[0] if ended else None]
+    return RankProgram(own, operations(list(trail), call))
+
+
+class Replay:
+    """Of all ranks. ``run`` may be called once; then ``ranks`` and ``meetings`` hold the result."""
+
+    def __init__(self, cluster: Cluster, programs: Sequence[RankProgram]) -> None:
+        self.cluster, self.programs = cluster, programs
+        self.ranks = [Replayed() for _ in programs]
+        self.meetings = [Meeting(met) for met in meetings([list(program.operations) for program in programs])]
+        of = {id(operation): meeting for meeting in self.meetings for operation in meeting.operations}
+        self.meeting_of = [[of[id(operation)] for operation in program.operations] for program in programs]
+        self.next_step = [0] * len(programs)
+        self.pieces: list[list[Piece]] = [[] for _ in programs]  # that each rank is inside of
+        self.free: dict[tuple, float] = defaultdict(float)  # a way of a rank, or a group: when what occupies it is over
+        self.agenda: list[tuple[float, int, int]] = []  # (time, order, rank)
+        self.order = count()
+
+    def run(self) -> "Replay":
+        for rank in range(len(self.programs)):
+            self._resume(rank, 0.0)
+        while self.agenda:
+            now, _, rank = heapq.heappop(self.agenda)
+            self._go_on(rank, now)
+        return self
+
+    @property
+    def seconds(self) -> float:
+        """Return when the last rank's program is over."""
+        return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
+
+    @property
+    def stands_still(self) -> list[int]:
+        return [rank for rank, replayed in enumerate(self.ranks) if replayed.end is None]
+
+    def communicating(self, rank: int) -> list[tuple[float, float]]:
+        """Return from when to when operations of a rank were under way, without overlaps."""
+        spans = sorted(
+            {(m.begins, m.ends) for m in self.meeting_of[rank] if m.begins is not None and m.ends is not None}
+        )
+        joined: list[tuple[float, float]] = []
+        for begin, end in spans:
+            if joined and begin <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((begin, end))
+        return joined
+
+    def _resume(self, rank: int, at: float) -> None:
+        heapq.heappush(self.agenda, (at, next(self.order), rank))
+
+    def _go_on(self, rank: int, now: float) -> None:
+        """Make a rank's steps, up to one that takes time."""
+        steps, own = self.programs[rank].steps, self.ranks[rank]
+        if own.waits and own.waits[-1].end is None:
+            waited = own.waits[-1]
+            own.waits[-1] = Wait(waited.begin, now, waited.position, waited.where)
+        while self.next_step[rank] < len(steps):
+            step = steps[self.next_step[rank]]
+            self.next_step[rank] += 1
+            if step.kind == PASSES:
+                self._pass(rank, step.text)
+            elif step.kind == ISSUES and step.number < len(self.meeting_of[rank]):
+                own.issued[step.number] = now
+                self._issue(self.meeting_of[rank][step.number], now)
+            elif step.kind == MULTIPLIES:
+                end = now + self.cluster.computing(step.number)
+                own.works.append(Work(now, end, self.pieces[rank][-1] if self.pieces[rank] else NOTHING))
+                return self._resume(rank, end)
+            elif step.kind == AWAITS and step.number < len(self.meeting_of[rank]):
+                meeting = self.meeting_of[rank][step.number]
+                own.waits.append(Wait(now, None, step.number, step.text))
+                if meeting.ends is None:
+                    return meeting.awaited.append(rank)
+                return self._resume(rank, max(meeting.ends, now))
+        own.end = now
+
+    def _pass(self, rank: int, name: str) -> None:
+        """Note that a piece of work began or ended, if the mark says so."""
+        found, inside = PIECE.fullmatch(name), self.pieces[rank]
+        if not found or found[1] in BOUNDS:
+            return
+        piece = found[1], None if found[2] is None else int(found[2])
+        if found[3] == "began" and len(inside) < DEEPEST:
+            inside.append(piece)
+        elif found[3] == "ended" and piece in inside:
+            inside.remove(piece)
+
+    def _issue(self, meeting: Meeting, now: float) -> None:
+        """Note that one more of those who meet is there; with the last of them the communication sets off."""
+        meeting.came += 1
+        if not meeting.is_complete:
+            return
+        first = meeting.operations[0]
+        meeting.sets_off = now
+        if meeting.is_message:
+            send, receive = sorted(meeting.operations, key=lambda operation: operation.kind == "recv")
+            kind = self.cluster.kind(send.rank, receive.rank)
+            ways: list[tuple] = [(send.rank, "out", kind), (receive.rank, "in", kind)]
+            seconds = self.cluster.message(send.rank, receive.rank, size_on(self.cluster, send))
+        else:
+            ways = [(tuple(first.group), first.group_name)]
+            whole = whole_of(first.kind, [size_on(self.cluster, o) for o in meeting.operations], len(first.group))
+            seconds = self.cluster.collective(first.kind, first.group, whole)
+        meeting.begins = max(now, *(self.free[way] for way in ways))
+        meeting.ends = meeting.begins + seconds
+        for way in ways:
+            self.free[way] = meeting.ends
+        for rank in meeting.awaited:
+            self._resume(rank, meeting.ends)
+
+
+def size_on(cluster: Cluster, operation: Operation) -> float:
+    """Return the bytes that an operation counts as."""
+    itemsize = ITEMSIZES.get(operation.dtype or "", 1)
+    return cluster.size(operation.bytes // itemsize, itemsize)

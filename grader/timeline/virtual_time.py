@@ -1,0 +1,128 @@
+"""Spans of a replay, in virtual time, as ``spans`` makes them of a run; and the account of where the time went."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from grader.timeline.replay import Replay, Wait, Work
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, WAITING
+from grader.wire.events import Operation
+
+Absent = dict[tuple[int, int], tuple[int, ...]]  # by an operation's rank and time in the run: who never came
+
+
+def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
+    """Return all spans, rank by rank: the program's, then what was under way beside it; of messages only if they are wanted."""
+    found: list[Span] = []
+    for rank, own in enumerate(replay.ranks):
+        steps = sorted([*own.works, *own.waits], key=lambda step: step.begin)
+        for _, together in groupby(steps, key=lambda step: step.piece if isinstance(step, Work) else id(step)):
+            part = list(together)
+            if isinstance(part[0], Work):
+                found += _computing(rank, part)
+            else:
+                found += _waiting(replay, rank, part[0], absent)
+        found += _beside(replay, rank, absent, messages)
+    return found
+
+
+def _computing(rank: int, works: list[Work]) -> Iterable[Span]:
+    name, number = works[0].piece
+    label = name if number is None else f"{name} {number}"
+    begin, end = works[0].begin, works[-1].end
+    return [Span(rank, COMPUTING, label, begin, end, number)] if end > begin else []
+
+
+def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[Span]:
+    operation, meeting = replay.programs[rank].operations[wait.position], replay.meeting_of[rank][wait.position]
+    common = {"where": wait.where or _where(operation), "operation": operation}
+    label = _label(operation)
+    if wait.end is None:
+        missing = absent.get((operation.rank, operation.at), ())
+        return [Span(rank, WAITING, label, wait.begin, None, **common, awaits=missing)]
+    begins = min(max(meeting.begins or 0.0, wait.begin), wait.end)
+    parts = [Span(rank, WAITING, label, wait.begin, begins, **common)] if begins > wait.begin else []
+    return parts + ([Span(rank, COMMUNICATING, label, begins, wait.end, **common)] if wait.end > begins else [])
+
+
+def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
+    """What was under way while the rank's program went on."""
+    own = replay.ranks[rank]
+    at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
+    found = []
+    for position, issued in own.issued.items():
+        operation, meeting = replay.programs[rank].operations[position], replay.meeting_of[rank][position]
+        if position in at_once or meeting.is_message and not messages:
+            continue
+        missing = absent.get((operation.rank, operation.at), ())
+        begin = issued if meeting.begins is None else meeting.begins
+        if meeting.ends is None or meeting.ends > begin:
+            common = (_where(operation), operation, missing)
+            found.append(Span(rank, COMMUNICATING, _label(operation), begin, meeting.ends, None, True, *common))
+    return found
+
+
+def _label(operation: Operation) -> str:
+    return str(operation).rpartition(" at ")[0]
+
+
+def _where(operation: Operation) -> str:
+    return operation.where if operation.file else ""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the time of a replay went, in seconds, on average over the ranks. In the rest they have nothing left to do."""
+
+    whole: float
+    computing: float
+    waiting: float
+    communicating: float  # operations under way
+    exposed: float  # of that, while the rank waited
+
+    @property
+    def bubble(self) -> float:
+        """Return the part of the whole time in which a rank does not compute."""
+        return 1 - self.computing / self.whole if self.whole else 0.0
+
+    def __str__(self) -> str:
+        if not self.whole:
+            return "Nothing takes any time on this cluster."
+        hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
+        beside = f", {100 * hidden:.0f} % of it beside computing" if self.communicating else ""
+        return (
+            f"The step takes {milliseconds(self.whole)}. On average over the ranks, {milliseconds(self.computing)} are computing "
+            f"({100 * self.computing / self.whole:.0f} %) and {milliseconds(self.waiting)} waiting "
+            f"({100 * self.waiting / self.whole:.0f} %). Communication is under way for {milliseconds(self.communicating)}{beside}."
+        )
+
+
+def account(replay: Replay) -> Account:
+    """Return where the time went. No rank may stand still."""
+    n = len(replay.ranks)
+    waits = [[(wait.begin, wait.end or wait.begin) for wait in rank.waits] for rank in replay.ranks]
+    under_way = [replay.communicating(rank) for rank in range(n)]
+    return Account(
+        whole=replay.seconds,
+        computing=sum(rank.computing for rank in replay.ranks) / n,
+        waiting=sum(end - begin for own in waits for begin, end in own) / n,
+        communicating=sum(end - begin for own in under_way for begin, end in own) / n,
+        exposed=sum(_common(*pair) for pair in zip(waits, under_way)) / n,
+    )
+
+
+def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
+    """Return for how long two lists of spans overlap, each in order and without overlaps of its own."""
+    total, index = 0.0, 0
+    for begin, end in some:
+        while index < len(others) and others[index][1] <= begin:
+            index += 1
+        at = index
+        while at < len(others) and others[at][0] < end:
+            total += max(0.0, min(end, others[at][1]) - max(begin, others[at][0]))
+            at += 1
+    return total
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"

@@ -1,0 +1,78 @@
+"""What each rank of a collective receives, computed from the bytes that all have sent. Runs in the hub; numpy only."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from grader.wire.frames import UNFILLED
+
+REDUCTIONS: dict[str, Callable] = {
+    "sum": np.add,
+    "average": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+NAMES = (
+    *("float16", "float32", "float64", "complex64", "complex128", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
+ITEMSIZES = {name: np.dtype(name).itemsize for name in NAMES} | {"bfloat16": 2}
+
+
+def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
+    """The blobs, of numbers of this dtype, combined entry by entry in the order of the ranks."""
+    total = _read(blobs[0], dtype)
+    for blob in blobs[1:]:
+        total = REDUCTIONS[reduction](total, _read(blob, dtype), dtype=total.dtype)
+    if reduction == "average":
+        total = total / total.dtype.type(len(blobs)) if total.dtype.kind in "fc" else total // len(blobs)
+    return _write(total, dtype)
+
+
+def can_reduce(dtype: str | None, reduction: str | None) -> bool:
+    """Whether numbers of this dtype can be combined so."""
+    if dtype not in ITEMSIZES or reduction not in REDUCTIONS:
+        return False
+    kind = "f" if dtype == "bfloat16" else np.dtype(dtype).kind
+    refused = {"f": ("band", "bor", "bxor"), "c": ("band", "bor", "bxor", "min", "max")}
+    return reduction not in refused.get(kind, ())
+
+
+def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
+    """Return as many bytes, of numbers that nothing computes."""
+    size = len(blob) // ITEMSIZES[dtype]
+    if dtype == "bfloat16":
+        return _write(np.full(size, np.nan, np.float32), dtype)
+    kind = np.dtype(dtype)
+    return np.full(size, np.nan if kind.kind in "fc" else UNFILLED, kind).tobytes()
+
+
+def cut(blob: bytes, n: int) -> list[bytes]:
+    """n parts of equal length."""
+    size = len(blob) // n
+    return [blob[i * size : (i + 1) * size] for i in range(n)]
+
+
+def cut_by(blob: bytes, counts: list[int], itemsize: int) -> list[bytes]:
+    """Parts of as many elements as the counts say."""
+    ends = np.cumsum([0, *counts]) * itemsize
+    return [blob[begin:end] for begin, end in zip(ends, ends[1:])]
+
+
+def _read(blob: bytes, dtype: str) -> np.ndarray:
+    """Entries to compute with. A bfloat16 is the upper half of a float32."""
+    if dtype == "bfloat16":
+        return (np.frombuffer(blob, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(blob, dtype)
+
+
+def _write(values: np.ndarray, dtype: str) -> bytes:
+    if dtype != "bfloat16":
+        return values.astype(dtype, copy=False).tobytes()
+    bits = values.astype(np.float32, copy=False).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to the nearest, and to even where two are as near
+    return np.where(np.isnan(values), 0x7FC0, rounded >> 16).astype(np.uint16).tobytes()

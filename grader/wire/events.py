@@ -1,0 +1,261 @@
+"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data on the judge's side.
+
+Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from grader.wire.frames import FrameError, is_name, is_whole
+
+NAMES = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "recv": "receive",
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One communication, as it was issued. Ranks, peers and roots are global ranks; counts are in elements."""
+
+    rank: int
+    call: int
+    kind: str
+    at: int  # monotonic nanoseconds, one clock for all ranks of a machine
+    dtype: str | None
+    shape: list | None
+    sent: list
+    received: list
+    bytes: int
+    reduction: str | None
+    peer: int | None
+    root: int | None
+    tag: int
+    group: list
+    group_name: str
+    splits: list
+    file: str | None
+    line: int | None
+    function: str | None
+    main_thread: bool
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.kind, self.kind)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "outside your files"
+
+    @property
+    def elements(self) -> int:
+        """What must agree between the ranks of one collective, or between a send and its receive."""
+        if self.kind == "all_gather":
+            return sum(self.received) or sum(self.sent) * len(self.group)
+        if self.kind == "gather":
+            return sum(self.sent)
+        if self.kind == "scatter":
+            return sum(self.received)
+        return sum(self.sent) or sum(self.received)
+
+    @property
+    def traffic(self) -> float:
+        """The bytes that a rank sends at least, on average over the ranks, for its part in this operation.
+
+        By the best algorithms, which are also the factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce costs what a
+        reduce-scatter and an all-gather cost together [Patarasuk and Yuan, 2009].
+        """
+        n = len(self.group)
+        if self.kind == "send":
+            return self.bytes
+        if self.kind in ("recv", "barrier"):
+            return 0
+        if self.kind == "all_gather":
+            return self.bytes * (n - 1)
+        if self.kind == "gather":
+            return self.bytes * (n - 1) / n
+        if self.kind == "scatter":
+            return sum(self.received) * self.itemsize * (n - 1) / n
+        return self.bytes * (n - 1) / n * (2 if self.kind == "all_reduce" else 1)
+
+    @property
+    def itemsize(self) -> float:
+        return self.bytes / max(sum(self.sent) or sum(self.received), 1)
+
+    def __str__(self) -> str:
+        how = f" ({self.reduction})" if self.reduction else ""
+        if self.kind == "send":
+            how = f" to rank {self.peer}"
+        elif self.kind == "recv":
+            how = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
+        elif self.root is not None:
+            how += f" with root {self.root}"
+        what = f" of {sum(self.sent) or sum(self.received)} × {self.dtype}" if self.kind != "barrier" else ""
+        return f"{self.name}{how}{what} at {self.where}"
+
+
+@dataclass(frozen=True)
+class Mark:
+    rank: int
+    call: int
+    name: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How an operation got on: its start returned, the rank began or ended to wait for it, or the backend was done with it."""
+
+    rank: int
+    call: int
+    what: str
+    at: int
+    of: int | None  # when that operation was issued, which tells which it is; None where that is not known
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a rank's own program did next: it issued its operation ``number``, or began to wait for that one; it spent ``number``
+    floating-point operations on products of matrices; or it passed the mark ``text``. Of a wait ``text`` is the line, if known.
+
+    Operations are numbered by their order among all that the rank has issued in this call.
+    """
+
+    kind: str
+    number: int = 0
+    text: str = ""
+
+
+STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "passes"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps of a rank's program, in their order: for a replay, in place of marks. The rank's own word, and never evidence."""
+
+    rank: int
+    call: int
+    steps: tuple[Step, ...]
+    at: int
+
+
+PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = "started", "wait began", "wait ended", "completed"
+
+KINDS = {
+    *(
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "barrier",
+    ),
+    *("send", "recv"),
+}
+MAX_COUNTS = 64  # in a list: a rank tells of no more, and of all others together in the last
+MAX_NAME = 200
+MARK_SHOWN = 100
+
+
+Event = Operation | Mark | Progress | Program
+# What a rank tells of an operation: each part's name and type.
+TOLD = [(field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")]
+
+
+def read_event(rank: int, meta: dict, size: int) -> Event:
+    """The event in a frame from a rank of ``size``. Raises FrameError where it is not of the agreed form."""
+    call = meta.get("call")
+    if not is_whole(call):
+        raise FrameError("an event outside of a call")
+    if isinstance(name := meta.get("mark"), str) and is_whole(at := meta.get("at")):
+        return Mark(rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at)
+    if isinstance(progress := meta.get("progress"), dict):
+        return _read_progress(rank, call, progress)
+    if isinstance(steps := meta.get("steps"), list):
+        return Program(rank, call, tuple(map(_read_step, steps)), meta.get("at", 0))
+    content = meta.get("operation")
+    if not isinstance(content, dict):
+        raise FrameError("an event of no known kind")
+    values: dict[str, Any] = {"rank": rank, "call": call}
+    for name, kind in TOLD:
+        values[name] = value = content.get(name)
+        if not isinstance(value, kind) or (kind is bool) != (type(value) is bool) or not _is_sane(value):
+            raise FrameError(f"an operation without a proper {name}")
+    if values["kind"] not in KINDS:
+        raise FrameError("an operation of no known kind")
+    for counts in (values["sent"], values["received"], values["group"], values["shape"] or [], [values["bytes"]]):
+        if not all(is_whole(count) and count >= 0 for count in counts):
+            raise FrameError("an operation with counts that are no numbers")
+    splits = values["splits"]
+    if len(splits) != 2 or not all(
+        isinstance(way, list) and _is_sane(way) and all(map(is_whole, way)) for way in splits
+    ):
+        raise FrameError("an operation without a proper splits")
+    group = values["group"]
+    if rank not in group or len(set(group)) < len(group):
+        raise FrameError("an operation of a group that the rank is not in")
+    others = [other for other in (values["peer"], values["root"]) if other is not None]
+    if not all(0 <= other < size for other in [*group, *others]):
+        raise FrameError("an operation with a rank that does not exist")
+    return Operation(**values)
+
+
+def _read_progress(rank: int, call: int, content: dict) -> Progress:
+    what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
+    proper = what in PROGRESS and is_whole(at) and (of is None or is_whole(of))
+    if not proper or not (file is None or is_name(file, MAX_NAME)) or not (line is None or is_whole(line)):
+        raise FrameError("a malformed progress of an operation")
+    return Progress(rank, call, what, at, of, file, line)
+
+
+def _read_step(content: Any) -> Step:
+    proper = isinstance(content, list) and len(content) == 3 and content[0] in STEPS
+    if not proper or not is_whole(content[1]) or content[1] < 0 or not is_name(content[2], MAX_NAME):
+        raise FrameError("a malformed step of a program")
+    return Step(*content)
+
+
+def _is_sane(value: Any) -> bool:
+    """Whether a part of an operation is as small as an honest one, and can be shown."""
+    if isinstance(value, str):
+        return is_name(value, MAX_NAME)
+    if isinstance(value, list):
+        return len(value) <= MAX_COUNTS
+    return value is None or isinstance(value, bool) or is_whole(value)
+
+
+def weight(event: Event) -> int:
+    """1 for all that an honest rank does; more for what takes the memory of several such events."""
+    if isinstance(event, Program):
+        return 1 + len(event.steps)
+    if not isinstance(event, Operation):
+        return 1
+    counts = (
+        len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ()) + sum(map(len, event.splits))
+    )
+    texts = (event.dtype, event.reduction, event.group_name, event.file, event.function)
+    return 1 + (counts + sum(len(text or "") for text in texts) // 8) // 32
+
+
+def counts(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of tensors as a rank tells them. Their sum is always that of all."""
+    return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])] if len(sizes) > MAX_COUNTS else list(sizes)
+
+
+def lane(operation: Operation) -> tuple:
+    """Return what a message and its receive have in common: group, its name, source (None where any will do), target, tag."""
+    ends = (operation.rank, operation.peer) if operation.kind == "send" else (operation.peer, operation.rank)
+    return (tuple(operation.group), operation.group_name, *ends, operation.tag)
+
+
+def operations(trail: list, call: int | None = None) -> list[Operation]:
+    return [event for event in trail if isinstance(event, Operation) and call in (None, event.call)]

@@ -1,0 +1,176 @@
+"""What the operating system lets us do, each with the next best where it is missing."""
+
+import ctypes
+import os
+import signal
+import stat
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from glob import glob
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+MADV_COLLAPSE = 25
+HUGE_PAGE = 1 << 21
+REST_SECONDS = 0.005  # for a process to stop running
+
+LINUX = sys.platform.startswith("linux")
+
+
+def _prctl(option: int, value: int) -> None:
+    if LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def hide_from_tracers() -> None:
+    """Have nobody but root trace this process, or read its memory and environment (Linux)."""
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent dies (Linux; elsewhere the end of the judge's socket has the same effect)."""
+    _prctl(PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies (Linux)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
+    """The living descendants of a process, each with its number of threads (Linux; elsewhere none are found).
+
+    Without those in ``spare`` and what descends from them.
+    """
+    found: dict[int, int] = {}
+    children = _way_to_children(ancestor)
+    generation = [ancestor] if LINUX else []
+    while generation:
+        unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
+        generation = [pid for pid in unknown if pid not in spare]
+        known = {
+            pid: fields for pid in generation if (fields := _stat(pid)) and (fields[0] != b"Z" or _threads(pid) > 1)
+        }
+        found |= {pid: int(fields[17]) for pid, fields in known.items()}
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, dead ones that nobody has collected included (Linux; elsewhere none are found)."""
+    return _way_to_children(pid)(pid) if LINUX else []
+
+
+def _way_to_children(pid: int) -> Callable[[int], list[int]]:
+    return _children if os.path.exists(f"/proc/{pid}/task/{pid}/children") else _children_by_search()
+
+
+def _children(pid: int) -> list[int]:
+    """The system's own list; that of a process with much to do may lack somebody."""
+    found = []
+    for path in glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(path) as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue  # a thread that has ended meanwhile
+    return found
+
+
+def _children_by_search() -> Callable[[int], list[int]]:
+    """Where a kernel keeps no such list: look at every process."""
+    children = defaultdict(list)
+    for entry in os.listdir("/proc") if LINUX else ():
+        if entry.isdigit() and (fields := _stat(int(entry))):
+            children[int(fields[1])].append(int(entry))
+    return lambda pid: children[pid]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, parent, … of a process; nothing where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def processor_time(pid: int) -> int:
+    """Return the nanoseconds of processor time of a process, all its threads and descendants; 0 where nobody can tell (Linux).
+
+    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms. The process is about to wait: of one that
+    runs the system knows only what it had at its last tick.
+    """
+    if not LINUX:
+        return 0
+    deadline = time.monotonic() + REST_SECONDS
+    while (fields := _stat(pid)) and fields[0] == b"R" and time.monotonic() < deadline:
+        time.sleep(1e-4)
+    if not fields:
+        return 0
+    ended = sum(map(int, fields[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")  # cutime and cstime in proc(5)
+    return ended + sum(map(_own_time, (pid, *family(pid))))
+
+
+def _own_time(pid: int) -> int:
+    clock = ~pid << 3 | 2  # what clock_getcpuclockid(3) gives
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:  # it has ended
+        return 0
+
+
+def use_huge_pages() -> None:
+    """Lay this process's own memory into huge pages, so that a fork copies and drops hundreds of entries, not ten thousands.
+
+    Asked for as a favour: where Linux is older than 6.1, or has no room, the pages stay small.
+    """
+    if not LINUX:
+        return
+    advise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as maps:
+        areas = [line.split()[:5] for line in maps]
+    for addresses, rights, _, _, inode in areas:
+        if rights == "rw-p" and inode == "0":  # of no file
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            for page in range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE):
+                advise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
+
+
+def close_from(first: int) -> None:
+    """Close all descriptors from this one on, however high they are."""
+    try:
+        found = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return os.closerange(first, 1 << 16)
+    for descriptor in found:
+        if descriptor >= first:
+            os.closerange(descriptor, descriptor + 1)  # which says nothing of those that are closed already
+
+
+def close_ends(without: Collection[int]) -> None:
+    """Close all sockets and pipes but these, and but the three that every program has."""
+    kept = {0, 1, 2, *without}
+    for name in os.listdir("/dev/fd"):
+        descriptor = int(name)
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError:  # the listing's own
+            continue
+        if descriptor not in kept and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
+            os.close(descriptor)
+
+
+def _threads(pid: int) -> int:
+    """How many threads a process has, its first one included, which may have ended; 0 where nobody can tell."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def threads() -> int:
+    """How many threads this process has; 1 where nobody can tell."""
+    return len(os.listdir("/proc/self/task")) if LINUX else 1

@@ -1,0 +1,81 @@
+"""What a rank may do once it runs student code: the tiers of confinement, and the limits of every rank.
+
+    limits     rlimits, no new privileges, first to be killed when memory runs out     every Linux
+    landlock   sees its own folder, the stage, Python and the system; may write only to its own folder     Linux 5.13
+    uid        a user of its own for every rank                                         root
+
+A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. ``supervisor.fork_server`` finds out by a probe which one
+works here: see ``supervisor.probe``. Nothing in here is secret.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+
+LINUX = sys.platform.startswith("linux")
+RANKS = 64  # the most in one world
+
+FILE_BYTES = 16 << 20  # of one file
+FOLDER_BYTES = 64 << 20  # of all files of a world
+FILES_OPEN = 256
+TASKS = 40  # processes and threads of a rank; honest ones have four
+PROCESSES = 8  # of a rank, itself included
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Which protections a rank gets beside its limits."""
+
+    uid: bool = False  # a user of its own
+    landlock: bool = False
+    reader: bool = False  # may read what Landlock lets it, whoever owns it: Python may lie in root's home
+
+    @property
+    def name(self) -> str:
+        parts = ["a user for every rank"] * self.uid + ["Landlock"] * self.landlock
+        return " and ".join(parts) or "nothing but limits"
+
+    def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
+        """Return what student code can do in this tier though it should not.
+
+        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate,
+        and ``is_held`` whether a control group bounds what a world takes, which ranks cannot leave. Held
+        against the hostile submissions that show it: their ``unless`` has these words.
+        """
+        alone = self.landlock and not self.uid
+        nothing = not self.landlock and not self.uid
+        found = {
+            "read and change whatever the user who grades may, also signal the grader": nothing,
+            "signal the grader": alone and abi < 6,
+            "change limits and priorities of the grader's processes": alone,
+            "change rights, owners and times of the grader's files": alone,
+            "see what other processes were started with": not self.landlock,
+            "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
+            "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
+            "see names, sizes and times of the files of other ranks": self.reader or not self.uid,
+            "share sockets that have no file with other ranks": not self.landlock or abi < 6,
+            "leave System V semaphores and queues behind": not self.uid,
+            "take more memory than a world may, between two looks and in what belongs to no process": not is_held,
+            "open connections to other machines": True,  # in checks on gloo
+            # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it communicated.
+            "forge the record of what it communicated": not has_hub,
+            "forge the record of what it communicated, in checks on gloo": has_hub,
+            "forge the account of what it computed": True,
+        }
+        return [gap for gap, there in found.items() if there]
+
+
+# Best first. A stranger's user with a reader's right is confined by Landlock alone in what it reads, and by both in the rest.
+TIERS = {
+    "uid+landlock": Tier(uid=True, landlock=True),
+    "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),
+    "landlock": Tier(landlock=True),
+    "uid": Tier(uid=True),
+    "none": Tier(),
+}
+
+
+def candidates() -> list[str]:
+    """The names of the tiers that may work for this process, best first."""
+    root = LINUX and os.geteuid() == 0
+    return [name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)]

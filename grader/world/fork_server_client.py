@@ -1,0 +1,164 @@
+"""The judge's handle on the fork server: start it, ask it for a world, end it."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from grader.wire.frames import HUB, NETWORKS
+
+ENGINE = Path(__file__).resolve().parents[2]
+ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",
+    "LOCKSTEP_TIER",
+    "LOCKSTEP_GROUPS",
+)
+SECONDS = 60  # that a server may take to import torch, or to answer
+
+
+class WorldsUnavailable(RuntimeError):
+    """Ranks cannot be started on this machine: nothing can be graded."""
+
+
+def usual_network() -> str:
+    """Return what carries the operations of ranks on CPUs: the hub, unless ``LOCKSTEP_NETWORK`` asks for another."""
+    asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
+    if asked not in NETWORKS:
+        raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {', '.join(NETWORKS)}")
+    return asked
+
+
+def way_to_start() -> str:
+    """fork where it is safe, else spawn; ``LOCKSTEP_START`` overrides. macOS's frameworks do not survive a fork."""
+    return os.environ.get("LOCKSTEP_START") or ("fork" if sys.platform.startswith("linux") else "spawn")
+
+
+def address_of(door: int) -> str:
+    """The address of the server at the other end of this descriptor."""
+    return f"{door}:{os.fstat(door).st_ino}"
+
+
+@dataclass
+class Server:
+    """A running fork server, reached through ``address`` by the process that started it and by those that inherit from it.
+
+    The address is a descriptor, and the file number by which a process can tell that it has inherited this descriptor and no
+    other of the same number: the end of a pair of sockets that have no name. Whoever has none cannot ask for anything.
+    """
+
+    address: str
+    process: subprocess.Popen | None = None
+    folder: Path | None = None  # of a server that this process has started
+
+    @property
+    def door(self) -> int:
+        """The descriptor. Raises WorldsUnavailable where this process has not inherited it."""
+        descriptor, _, number = self.address.partition(":")
+        try:
+            if os.fstat(int(descriptor)).st_ino == int(number):
+                return int(descriptor)
+        except (OSError, ValueError):
+            pass
+        raise WorldsUnavailable("this process has not inherited the socket of the fork server")
+
+    @classmethod
+    def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
+        """Start one; it ends with this process. Returns before torch is imported: whoever asks waits.
+
+        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder that the server removes
+        when this process is gone, however it went; it makes the folders of worlds in there.
+        """
+        folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
+        folder.chmod(0o711)  # ranks pass through, to their own, and see nothing
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        # One thread a rank, and none in the server: a fork copies no threads. No ports outside this machine.
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+        environment |= {"NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"], "PYTHONWARNINGS": "ignore"}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        program = ENGINE / "grader" / "supervisor" / "fork_server.py"
+        line = [sys.executable, "-I", "-B", str(program), str(ENGINE), str(theirs.fileno()), str(folder)]
+        with theirs, open(folder / "errors", "wb", opener=partial(os.open, mode=0o600)) as errors:
+            process = subprocess.Popen(
+                [*line, way_to_start(), *ahead],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+        return cls(address_of(ours.detach()), process, folder)
+
+    def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
+        """Send one request and return the socket for the answer. Raises WorldsUnavailable where no server takes it."""
+        mine, its = socket.socketpair()
+        with its:
+            try:
+                self._send(json.dumps(message).encode(), [its.fileno(), *descriptors])
+            except BaseException:
+                mine.close()
+                raise
+        return mine
+
+    def _send(self, data: bytes, descriptors: list[int]) -> None:
+        deadline = time.monotonic() + SECONDS
+        with socket.socket(fileno=os.dup(self.door)) as door:
+            while True:
+                try:
+                    socket.send_fds(door, [data], descriptors, socket.MSG_DONTWAIT)
+                    return
+                except OSError as error:
+                    full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # with what others ask for
+                    if not full or time.monotonic() > deadline:
+                        raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
+                time.sleep(0.005)
+
+    def facts(self, **more: bool) -> dict:
+        """What the server knows of this machine; waits until it has imported torch.
+
+        ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier`` how ranks are confined, and
+        ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
+        """
+        with self.request({"hello": True, "network": usual_network(), **more}) as connection:
+            connection.settimeout(SECONDS)
+            try:
+                answer = connection.makefile().readline()
+            except OSError:  # it broke off, or took longer than a minute
+                answer = ""
+        if not answer:
+            raise WorldsUnavailable(f"the fork server does not run: {self.errors()}")
+        return json.loads(answer)
+
+    def errors(self) -> str:
+        """The last line that the server complained with."""
+        try:
+            lines = (self.folder / "errors").read_text(errors="replace").strip().splitlines() if self.folder else []
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def stop(self) -> None:
+        if self.process:
+            os.close(self.door)
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()

@@ -1,0 +1,47 @@
+"""What a rank says of a call, from a frame: a result or an exception. Nothing is trusted: FrameError, or of the agreed form."""
+
+from typing import Any
+
+from grader.world import arrays
+from grader.wire.frames import Frame, FrameError, is_name, is_text, is_whole
+from grader.world.report import Raised, Returned
+
+MAX_TYPE = 200
+MAX_TEXT = 4000
+MAX_LINES = 12
+MAX_SOURCE = 200
+
+
+def read_returned(frame: Frame) -> Returned:
+    values = arrays.decode(frame.meta.get("values"), frame.blob)
+    if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
+        raise FrameError("a malformed result")
+    return Returned(*values, intact=frame.meta.get("intact") is not False)
+
+
+def read_raised(meta: dict) -> Raised:
+    """Of the lines nothing is kept but the four parts that are known: the rest may be anything, and large."""
+    lines = meta.get("lines")
+    flags = {name: meta.get(name, False) for name in ("is_value_error", "stub", "missing", "around")}
+    if not (
+        is_name(meta.get("type"), MAX_TYPE)
+        and is_text(meta.get("text"), MAX_TEXT)
+        and is_whole(meta.get("at"))
+        and all(isinstance(flag, bool) for flag in flags.values())
+        and isinstance(lines, list)
+        and len(lines) <= MAX_LINES
+    ):
+        raise FrameError("a malformed exception")
+    return Raised(meta["type"], meta["text"], [_line(line) for line in lines], at=meta["at"], **flags)
+
+
+def _line(line: Any) -> dict:
+    if not (
+        isinstance(line, dict)
+        and is_name(line.get("file"), MAX_TYPE)
+        and is_name(line.get("function"), MAX_TYPE)
+        and is_text(line.get("source"), MAX_SOURCE)
+        and is_whole(line.get("line"))
+    ):
+        raise FrameError("an exception with malformed lines")
+    return {name: line[name] for name in ("file", "line", "function", "source")}

@@ -1,0 +1,89 @@
+"""The processes of a world, from the judge's side: sockets to the ranks and to their supervisor.
+
+They may serve one check after another: a rank that has made all its calls, and left nothing behind, waits for more.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from io import FileIO
+
+from grader.wire import frames
+from grader.world.fork_server_client import Server
+
+ANSWER_SECONDS = 5.0  # for a supervisor to say whether its ranks may go on
+
+
+@dataclass
+class Processes:
+    """Room for so many ranks; ``asked`` is what they were started for."""
+
+    supervisor: socket.socket
+    asked: dict
+    nonce: bytes
+    wires: list[socket.socket] = field(default_factory=list)
+    readers: list[frames.Reader] = field(default_factory=list)  # of what comes through the wires
+    outputs: list[FileIO] = field(default_factory=list)
+    stacks: list[FileIO] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
+        """Have a server start ``asked["size"]`` ranks. Raises WorldsUnavailable where no server takes the request."""
+        nonce = os.urandom(frames.NONCE_BYTES)
+        theirs, wires, outputs, stacks = [], [], [], []
+        try:
+            for _ in range(room):
+                mine, its = socket.socketpair()
+                wires.append(mine)
+                theirs.append(its.detach())
+                for readers in (outputs, stacks):
+                    reader, writer = os.pipe()
+                    readers.append(open(reader, "rb", buffering=0))
+                    theirs.append(writer)
+            supervisor = server.request(asked | {"imports": list(imports)}, theirs)
+        except BaseException:
+            for end in (*wires, *outputs, *stacks):
+                end.close()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        readers = [frames.Reader(nonce) for _ in range(room)]
+        return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
+
+    def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
+        """Have these ranks make other calls, as many of them as are asked for; return whether they can."""
+        fixed = ("network", "stage", "device")
+        if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(self.wires):
+            return False
+        more = {name: asked[name] for name in ("size", "memory", "in_step")} | {"imports": list(imports)}
+        self.supervisor.settimeout(ANSWER_SECONDS)
+        try:
+            self.supervisor.sendall(json.dumps(more).encode() + b"\n")
+            return self._is_ready()
+        except OSError:
+            return False
+        finally:
+            self.supervisor.settimeout(None)
+
+    def _is_ready(self) -> bool:
+        """Read what the supervisor says, to its answer. That all ranks wait is no news; whatever else there is, they cannot go on."""
+        heard = b""
+        while data := self.supervisor.recv(4096):
+            heard += data
+            *lines, heard = heard.split(b"\n")
+            for line in map(json.loads, lines):
+                if "ready" in line:
+                    self.pids = line.get("pids", self.pids)
+                    return line["ready"]
+                if "standstill" not in line:
+                    return False
+        return False
+
+    def close(self) -> None:
+        """Let go of them: their supervisor ends them when nobody is at the other end."""
+        for end in (self.supervisor, *self.wires, *self.outputs, *self.stacks):
+            end.close()
