@@ -1,6 +1,6 @@
 # Lockstep. `make` lists what there is to do; every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test proof prove load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
+.PHONY: help setup test mutation-test soak load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +19,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO PROOF LOAD FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO MUTATION_TEST LOAD FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 BLACK := $(PY) -m black --line-length 120
@@ -29,7 +29,7 @@ SAID := { code=$$?; echo "Not everything is right, as said above. make repeats t
 
 help:  ## this list
 	@echo "make ..."
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 	@echo "test, grade and report take PART=collectives, K=ring (words of a check, problem 1.7, shift_right), DEVICE=cuda, SEED=7"
 
 setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
@@ -44,11 +44,11 @@ test: $(READY)  ## the public checks on handout/; where there are solutions/: al
 	@$(PY) -m pytest $(if $(K),-n 0,-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL" tests) || $(SAID)
 
 # BEGIN INSTRUCTOR
-proof: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. PROOF='--part collectives'
-	$(PY) -m grader.selftest.proof $$PROOF
+mutation-test: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. MUTATION_TEST='--part collectives'
+	$(PY) -m grader.selftest.mutation $$MUTATION_TEST
 
-prove: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
-	LOCKSTEP_PROVE=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py)
+soak: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
+	LOCKSTEP_SOAK=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py)
 
 load: $(READY)  ## right submissions on a busy machine, again and again; LOAD='--gradings 1000 --at-a-time 10'
 	$(PY) -m grader.selftest.load $$LOAD
@@ -93,8 +93,11 @@ figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md, into handout/f
 format: $(READY) stubs  ## black, and the stubs
 	$(BLACK) --quiet handout solutions tests grader
 
-lint: $(READY)  ## formatting, the boundaries between the rooms, nothing newer than Python 3.10, stubs as generated
+lint: $(READY)  ## formatting, common mistakes, spelling, the boundaries between folders, Python 3.10, stubs as generated
 	$(BLACK) --check handout solutions tests grader
+	$(PY) -m ruff check --quiet handout solutions tests grader
+	$(PY) -m codespell_lib --ignore-words-list=notin,regraded,caf --skip="*.svg,requirements.txt,./*/selftest/hostile,__pycache__,*.zip" \
+	  handout solutions tests grader README.md
 	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
 	$(PY) -c 'from vermin import main; main()' --quiet --no-tips --target=3.10- --violations handout solutions tests grader
 	$(PY) -m grader.packaging.stubs --check

@@ -1,4 +1,4 @@
-"""Everything that runs and judges a submission. Start reading at ``face.py``: it is all that a check knows of."""
+"""Runs and judges submissions. ``README.md`` in this folder is the map; start reading at ``check/api.py``."""
 
 import os
 

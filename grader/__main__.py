@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from grader.assignment import PARTS
-from grader.session import CannotGrade, GradingRun, RUN
-from grader.intake.staging import NotThere
-from grader.check.selection import NothingChosen, part_named
 from grader.atomic_write import cannot_write
+from grader.check.selection import NothingChosen, part_named
+from grader.intake.staging import NotThere
+from grader.session import RUN, CannotGrade, Session
 from grader.wire import machine_limits
 from grader.wire.frames import HEAVY
 from grader.world.fork_server_client import WorldsUnavailable
@@ -78,7 +78,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY  # all parts together need all of it
     try:
-        run = GradingRun(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
+        run = Session(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:

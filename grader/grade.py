@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from grader.session import CannotGrade, GradingRun, HIDDEN, ROOT
-from grader.reports import page, results_json, terminal
 from grader.check.plugin import PUBLIC_ALONE, record_of
-from grader.check.record import ERROR, NOT_RUN, Record, SKIPPED
-from grader.version import VERSION, commit
+from grader.check.record import ERROR, NOT_RUN, SKIPPED, Record
 from grader.check.workers import Workers
+from grader.reports import page, results_json, terminal
+from grader.session import HIDDEN, ROOT, CannotGrade, Session
+from grader.version import VERSION, commit
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 
@@ -89,7 +89,7 @@ def _run(options: list[str], collector: Collector, workers: int) -> tuple[int, s
     return (code, printed) if code else _pytest(["-p", "xdist.plugin", "-n", str(workers), *options], collector)
 
 
-def mark(arguments: argparse.Namespace, run: GradingRun, began: float) -> None:
+def mark(arguments: argparse.Namespace, run: Session, began: float) -> None:
     """Grade, and write what was asked for. Raises CannotGrade, and WorldsUnavailable where ranks cannot be started."""
     run.share()
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -28,7 +28,7 @@ class CannotGrade(RuntimeError):
     """A sentence for whoever runs the grader: nothing is wrong with the submission."""
 
 
-class GradingRun:
+class Session:
     """What the processes of one run share."""
 
     def __init__(

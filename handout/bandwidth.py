@@ -35,8 +35,19 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 
-from handout.bandwidth_cases import COLLECTIVES, DTYPES, REDUCTIONS, Case, entries, fill, largest, pattern
-from handout.bandwidth_cases import default_largest, default_ranks, sizes
+from handout.bandwidth_cases import (
+    COLLECTIVES,
+    DTYPES,
+    REDUCTIONS,
+    Case,
+    default_largest,
+    default_ranks,
+    entries,
+    fill,
+    largest,
+    pattern,
+    sizes,
+)
 from handout.bandwidth_report import Report, available, cores, hardware, in_bytes, unwritable
 from handout.launcher import device, launch
 

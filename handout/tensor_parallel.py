@@ -21,8 +21,8 @@ adds up and deals out, and where one copies, the other adds. No rank ever holds 
   sent.
 
 Traffic is counted by what the best algorithm of a collective makes a rank send: for S bytes in all, 2(n−1)/n·S for an
-all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Which calls you choose, and whether of
-``mlp``'s functions you use those that fit a shard as they fit a whole weight, is up to you.
+all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Use any collectives
+you like, and any ``mlp`` function that also works on a shard.
 """
 
 import torch

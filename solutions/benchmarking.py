@@ -168,13 +168,12 @@ def stopwatch(
     - Before each timed call all ranks meet in a barrier, else a rank times how long it waits for a late one. The barrier itself
       is not timed.
     - A GPU is only told what to do, and does it later: ``synchronize()`` waits for it. What was started before the watch must
-      be over when it starts, and the operation when it stops: synchronize twice. (The first time best before the barrier. A rank
-      that still has to synchronize after it begins late, and all others wait for it, on their watches.)
+      be over when it starts, and the operation when it stops: synchronize twice. (Synchronize before the barrier, not
+      after it: a rank that still synchronizes after the barrier starts late, and the others would time its delay.)
     - A collective has ended when its slowest rank has: of each iteration, the longest time of all ranks counts. (Exchange the times
-      after the measurement, or between iterations, but never while the watch runs; in a tensor on ``device()``, which is this
-      rank's, best of float64, as Python's own numbers are.)
-    - One iteration in twenty is disturbed by something else: the median of the iterations says what is usual. Of an even number, it
-      is the mean of the two in the middle.
+      after the measurement, or between iterations, but never while the watch runs; use a float64 tensor on ``device()``.)
+    - Now and then an iteration is disturbed by other work; the median ignores such outliers. Of an even number, it is the mean of
+      the two in the middle.
 
     Args:
         operation: the collective; takes nothing. Called exactly ``warm_up + iterations`` times.
@@ -261,8 +260,8 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
     Returns:
         ``(α, β)``: seconds, and bytes per second. α may come out negative where the times are disturbed.
     Raises:
-        ValueError: not as many times as sizes; fewer than two different sizes, or than two different times (of equal ones, rounding
-            would make a 1/β of either sign); times that do not grow with the size (1/β not positive).
+        ValueError: not as many times as sizes; fewer than two different sizes; fewer than two different times (the
+            slope would be zero up to rounding); times that do not grow with the size (1/β not positive).
 
     Sizes [0, 1000] and seconds [1, 3]  →  (1.0, 500.0).
     About 12 lines.

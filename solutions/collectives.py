@@ -17,7 +17,7 @@ For every function here:
 - in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
   after that is up to you;
 - misuse raises ``ValueError`` with a message that holds the offending value (and n, where it matters), before anything is
-  sent, on every rank that can know of it: of what only the root gets, the root alone.
+  sent, on every rank that can detect it. Only the root can see a bad ``tensor`` in scatter, so there only the root raises.
 """
 
 from collections.abc import Callable

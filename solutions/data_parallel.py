@@ -166,9 +166,9 @@ class GradientBuckets:
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. One that does
                 not require a gradient (frozen) is left alone. One that appears twice (tied) is one parameter, where it
-                appears first. Hooks stay with a parameter: nobody makes a second object for the same ones.
-            bucket_bytes: a bucket holds at most so many bytes of gradients, or a single parameter larger than that; a
-                parameter that still fits goes into the bucket at hand, and for another a new bucket begins.
+                appears first. You may assume that only one ``GradientBuckets`` is created for a set of parameters.
+            bucket_bytes: fill the current bucket until the next parameter would push it past ``bucket_bytes``; then start a
+                new bucket. A parameter larger than ``bucket_bytes`` gets a bucket of its own.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 

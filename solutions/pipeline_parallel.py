@@ -141,8 +141,8 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     The last stage begins with the gradient of the loss with respect to its output; every other stage receives its own from the
     stage after it. A gradient goes on to the stage before as soon as it is ready. The gradients of the weights are *sums*
-    over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y has it, and nothing is left
-    to divide by m. (In Problem 5.5 there is only one micro-batch's y at a time, and so there is.)
+    over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y has it, so do not
+    divide by m again. (Problem 5.5 differs: it sees one micro-batch's y at a time, so there you must divide by m.)
 
     Args:
         weights: the k weights of this stage, (D, D) each.

@@ -6,7 +6,7 @@ Run one problem with ``make test PART=benchmarking K=stopwatch``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Tolerance, call, each, rounding
+from grader.check.api import Tolerance, call, per_rank, rounding
 from grader.reference import benchmark_rows, stopwatches
 
 CLOSE = rounding(np.float64)
@@ -31,15 +31,15 @@ def test_bandwidths(world):
     part = {
         "the bytes that a rank puts in: the array is what comes out of an all-gather, n times as much": np.array(100.0)
     }
-    size.returns(np.array(400.0), part=as_number, lookalikes=[part])
+    size.returns(np.array(400.0), select=as_number, known_mistakes=[part])
     gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
-    algorithm.returns(np.array(2.0), within=CLOSE, part=as_number, lookalikes=[gib])
+    algorithm.returns(np.array(2.0), tolerance=CLOSE, select=as_number, known_mistakes=[gib])
     plain = {
         "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(2.0),
         "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
         "2n/(n−1), which is the factor upside down: 2(n−1)/n": np.array(16 / 3),
     }
-    bus.returns(np.array(3.0), within=CLOSE, part=as_number, lookalikes=[plain])
+    bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     timeless.raises_value_error("0")
 
 
@@ -48,13 +48,13 @@ def test_bandwidths(world):
 def test_stopwatch(world):
     """Two ranks whose three calls take 1, 5, 1 and 2, 2, 2 seconds: samples 2, 5, 2, and the median 2"""
     watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
-    calls = each((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
+    calls = per_rank((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
     # Now meeting takes 100 seconds, a call 1000 more where the ranks have not met, and a device does it, at first busy for 300.
     slow = {"warm_up": 0, "iterations": 3, "asynchronous": True, "barrier_takes": 100.0, "late": 1000.0, "busy": 300.0}
     run, hard = world(
         2,
         call("benchmarking.stopwatch", driver="timed", calls=calls, **watch),
-        call("benchmarking.stopwatch", driver="timed", calls=each((1.0, 5.0, 1.0), (2.0, 2.0, 2.0)), **slow),
+        call("benchmarking.stopwatch", driver="timed", calls=per_rank((1.0, 5.0, 1.0), (2.0, 2.0, 2.0)), **slow),
     )
     cold = {
         "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
@@ -69,19 +69,21 @@ def test_stopwatch(world):
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
-    run.demand(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
-    stopwatches.demand_looks(run, warm_up=1, iterations=3)
-    stopwatches.demand_looks(hard, warm_up=0, iterations=3)
+    run.require(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
+    stopwatches.require_looks(run, warm_up=1, iterations=3)
+    stopwatches.require_looks(hard, warm_up=0, iterations=3)
     run.returns(
         samples,
         samples,
-        within=CLOSE,
-        part=lambda r: np.array(r[1], float),
-        named="the list of samples",
-        lookalikes=own,
+        tolerance=CLOSE,
+        select=lambda r: np.array(r[1], float),
+        label="the list of samples",
+        known_mistakes=own,
     )
     mean = {"the mean: asked for is the median": np.array(3.0)}
-    run.returns(seconds, seconds, within=CLOSE, part=lambda r: as_number(r[0]), named="the time", lookalikes=[mean] * 2)
+    run.returns(
+        seconds, seconds, tolerance=CLOSE, select=lambda r: as_number(r[0]), label="the time", known_mistakes=[mean] * 2
+    )
     misplaced = {
         "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array([102.0, 105.0, 102.0]),
         "the 100 seconds of the barrier were timed from the second call on: look at the clock before each call, after its barrier": np.array(
@@ -96,9 +98,9 @@ def test_stopwatch(world):
         "no synchronize() before the watch stops: the device had only been told what to do": np.array([0.001] * 3),
         "no synchronize() before the watch starts: the device was still at earlier work": np.array([202.0, 5.0, 2.0]),
     }
-    named = "the list of samples, with a barrier and a device that take time,"
+    label = "the list of samples, with a barrier and a device that take time,"
     part = lambda r: np.array(r[1], float)
-    hard.returns(samples, samples, within=CLOSE, part=part, named=named, lookalikes=[misplaced] * 2)
+    hard.returns(samples, samples, tolerance=CLOSE, select=part, label=label, known_mistakes=[misplaced] * 2)
 
 
 @number("2.3")
@@ -117,13 +119,13 @@ def test_sweep(world):
     ]
     made = benchmark_rows.as_rows(run.values()[0])
     order = [e.name.split()[0] for e in run.report.ranks[0].trail if getattr(e, "name", "").startswith(("run ", "row"))]
-    run.demand(made is not None, benchmark_rows.NO_ROWS)
-    run.demand(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
+    run.require(made is not None, benchmark_rows.NO_ROWS)
+    run.require(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
     for row, due in zip(made, expected):
         wrong = benchmark_rows.row_difference(row, due)
-        run.demand(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
+        run.require(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
     late = f"in the order {', '.join(order)}: yield each row as soon as its run has ended."
-    run.demand(order == ["run", "row"] * 4, late)
+    run.require(order == ["run", "row"] * 4, late)
 
 
 @number("2.4")
@@ -138,9 +140,9 @@ def test_model(world):
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
     slope = {"the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array([1.0, 0.002])}
-    fit.returns(np.array([1.0, 500.0]), within=FIT, part=lambda r: np.array(r, float), lookalikes=[slope])
+    fit.returns(np.array([1.0, 500.0]), tolerance=FIT, select=lambda r: np.array(r, float), known_mistakes=[slope])
     equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
     quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
-    predicted.returns(np.array(1.5), within=CLOSE, part=as_number, lookalikes=[quick])
+    predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {"the bandwidth divided by the latency, which is no number of bytes": np.array(250.0)}
-    half.returns(np.array(1000.0), within=CLOSE, part=as_number, lookalikes=[inverse])
+    half.returns(np.array(1000.0), tolerance=CLOSE, select=as_number, known_mistakes=[inverse])

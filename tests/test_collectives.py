@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Hold, Probe, Strided, call, each, mixed, tensor
+from grader.check.api import Delay, Probe, Strided, call, mixed, per_rank, tensor
 from grader.reference import collective_mistakes as mistakes
 
 # Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 EIGHT = {
-    "broadcast": (each(A, B), {"root": 1}, [B, B]),
-    "scatter": (each(None, B), {"like": tensor([0, 0]), "root": 1}, [B[:2], B[2:]]),
-    "gather": (each(A, B), {"root": 0}, [A + B, None]),
-    "reduce": (each(A, B), {"root": 1, "op": "max"}, [None, B]),
-    "all_gather": (each(A, B), {}, [A + B, A + B]),
-    "reduce_scatter": (each(A, B), {"op": "sum"}, [[11.0, 22.0], [33.0, 44.0]]),
-    "all_reduce": (each(A, B), {"op": "average"}, [[5.5, 11.0, 16.5, 22.0]] * 2),
-    "all_to_all": (each(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
+    "broadcast": (per_rank(A, B), {"root": 1}, [B, B]),
+    "scatter": (per_rank(None, B), {"like": tensor([0, 0]), "root": 1}, [B[:2], B[2:]]),
+    "gather": (per_rank(A, B), {"root": 0}, [A + B, None]),
+    "reduce": (per_rank(A, B), {"root": 1, "op": "max"}, [None, B]),
+    "all_gather": (per_rank(A, B), {}, [A + B, A + B]),
+    "reduce_scatter": (per_rank(A, B), {"op": "sum"}, [[11.0, 22.0], [33.0, 44.0]]),
+    "all_reduce": (per_rank(A, B), {"op": "average"}, [[5.5, 11.0, 16.5, 22.0]] * 2),
+    "all_to_all": (per_rank(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
 }
 
 ONE_MEMORY = "one part in all places: [tensor] * 2 is one and the same tensor twice"
@@ -40,11 +40,11 @@ MISTAKES = {
 def test_the_eight_collectives(world, collective):
     """{collective} of two ranks' tensors, and of one rank alone"""
     tensors, arguments, expected = EIGHT[collective]
-    spread = each(
+    spread = per_rank(
         *(None if own is None else Strided(tensor(own)) for own in tensors.values)
     )  # not in one run of memory
     for run in world(2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))):
-        run.returns(*expected, lookalikes=MISTAKES.get(collective))
+        run.returns(*expected, known_mistakes=MISTAKES.get(collective))
         run.keeps_inputs()
     alone = {name: 0 if name == "root" else tensor(A) if name == "like" else v for name, v in arguments.items()}
     (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
@@ -55,14 +55,14 @@ def test_the_eight_collectives(world, collective):
 @weight(0.25)
 def test_in_rank_order(world):
     """The action runs once on every rank, in rank order"""
-    actions = each(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))
-    late = {0: Hold(until="call began", on=1, then=0.1)}  # rank 0 comes later, and still goes first
-    (run,) = world(2, call("collectives.in_rank_order", actions, holds=late))
+    actions = per_rank(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))
+    late = {0: Delay(until="call began", on=1, then=0.1)}  # rank 0 comes later, and still goes first
+    (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
     run.returns("first", "second")
     began, ended = run.marks(1, "action began"), run.marks(0, "action ended")
-    run.demand(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
+    run.require(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
     hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)])
-    run.demand(ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}")
+    run.require(ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}")
 
 
 @number("1.3")
@@ -71,8 +71,8 @@ def test_all_reduce_from_parts(world):
     """The sum of two ranks' tensors, of 4 and of 3 elements"""
     even, odd = world(
         2,
-        call("collectives.all_reduce_from_parts", each(A, B)),
-        call("collectives.all_reduce_from_parts", each([1, 2, 3], [4, 5, 6])),
+        call("collectives.all_reduce_from_parts", per_rank(A, B)),
+        call("collectives.all_reduce_from_parts", per_rank([1, 2, 3], [4, 5, 6])),
     )
     even.returns([11.0, 22.0, 33.0, 44.0], [11.0, 22.0, 33.0, 44.0])
     odd.returns([5.0, 7.0, 9.0], [5.0, 7.0, 9.0])
@@ -87,7 +87,7 @@ def test_average(world):
     whole = np.array([1, 2])
     run, integers = world(
         2,
-        call("collectives.average", each([1, 2], [2, 4])),
+        call("collectives.average", per_rank([1, 2], [2, 4])),
         call("collectives.average", whole, may_raise=True),
     )
     run.returns([1.5, 3.0], [1.5, 3.0])
@@ -99,12 +99,12 @@ def test_average(world):
 @weight(0.5)
 def test_overlapped_all_reduce(world):
     """The sum is right, and compute runs while it is under way"""
-    late = {1: Hold(until="compute ended", on=0)}
+    late = {1: Delay(until="compute ended", on=0)}
     (run,) = world(
-        2, call("collectives.overlapped_all_reduce", each([1, 2], [3, 4]), Probe("compute", "done"), holds=late)
+        2, call("collectives.overlapped_all_reduce", per_rank([1, 2], [3, 4]), Probe("compute", "done"), delays=late)
     )
-    named = "the result, [0] the sum and [1] what compute returned,"
-    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), named=named)
+    label = "the result, [0] the sum and [1] what compute returned,"
+    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
     run.keeps_inputs()
 
 
@@ -116,11 +116,11 @@ def test_shift_right(world, size):
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
     spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
     plain, strided = world(
-        size, *(call("collectives.shift_right", given, driver="received_at_wait") for given in (each(A, B), spread))
+        size, *(call("collectives.shift_right", given, driver="received_at_wait") for given in (per_rank(A, B), spread))
     )
     plain.returns(B, A)
     lying = mistakes.in_memory_order(more, ("F", "C"), lambda xs: xs[::-1])
-    strided.returns(*reversed(more), lookalikes=[{mistakes.MEMORY: own} for own in lying])
+    strided.returns(*reversed(more), known_mistakes=[{mistakes.MEMORY: own} for own in lying])
     for run in (plain, strided):
         run.keeps_inputs()
 
@@ -133,7 +133,7 @@ def test_ring_all_reduce(world, size):
     tensors = [[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0], [100.0, 200.0, 300.0, 400.0], [1e3, 2e3, 3e3, 4e3]][
         :size
     ]
-    (run,) = world(size, call("collectives.ring_all_reduce", each(*tensors), driver="received_at_wait"))
+    (run,) = world(size, call("collectives.ring_all_reduce", per_rank(*tensors), driver="received_at_wait"))
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()

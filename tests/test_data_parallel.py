@@ -6,7 +6,7 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Hold, Leaf, Tolerance, call, each, rounding, tensor
+from grader.check.api import Delay, Leaf, Tolerance, call, per_rank, rounding, tensor
 from grader.reference import single_device
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
@@ -25,7 +25,7 @@ WEIGHTS = [
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
 HALVES = np.split(BATCH, 2)
-LATE = {1: Hold(until="", on=0, patience=1)}  # rank 1 begins when rank 0 has returned, or waits for it
+LATE = {1: Delay(until="", on=0, patience=1)}  # rank 1 begins when rank 0 has returned, or waits for it
 CLOSE = rounding(np.float64)
 
 
@@ -39,7 +39,7 @@ def test_shard_batch(world):
         call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
     )
     known = [{"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])} for rank in range(2)]
-    run.returns([[1.0], [2.0]], [[3.0], [4.0]], lookalikes=known)
+    run.returns([[1.0], [2.0]], [[3.0], [4.0]], known_mistakes=known)
     odd.raises_value_error("3", "2")
 
 
@@ -48,12 +48,12 @@ def test_shard_batch(world):
 def test_broadcast_parameters(world):
     """Rank 0's parameters overwrite rank 1's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
-    given = each(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    late = {0: Hold(until="", on=1, patience=1)}  # the root begins when rank 1 has returned, or waits for it
-    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, holds=late))
+    given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
+    late = {0: Delay(until="", on=1, patience=1)}  # the root begins when rank 1 has returned, or waits for it
+    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, delays=late))
     mean = {"the mean over the ranks: asked for are the root's own values": [(m + y) / 2 for m, y in zip(mine, yours)]}
     known = [left_out(found, own, mine, {1}, set()) | mean for found, own in zip(run.first_arguments(), (mine, yours))]
-    run.leaves_arguments(mine, mine, named="the list of parameters after the call", lookalikes=known)
+    run.leaves_arguments(mine, mine, label="the list of parameters after the call", known_mistakes=known)
     run.returns(None, None)
 
 
@@ -61,19 +61,24 @@ def test_broadcast_parameters(world):
 @weight(1.5)
 def test_data_parallel_step(world):
     """Two ranks' gradients are those of the whole batch, and each returns its own loss"""
-    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, each(*HALVES), holds=LATE))
+    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE))
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     local = [single_device.loss_and_gradients(WEIGHTS, half) for half in HALVES]
     means = loss_mistakes(gradients, *HALVES[0].shape)
     known = [own | means for own in step_mistakes([own for _, own in local])]
     run.returns(
-        gradients, gradients, within=CLOSE, part=lambda r: r[1], named="the list of gradients", lookalikes=known
+        gradients,
+        gradients,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of gradients",
+        known_mistakes=known,
     )
     losses = [np.array(loss) for loss, _ in local]
     known = [{"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)} for _ in losses]
     for own, loss in zip(known, losses):
         own |= {sentence: value for sentence, (value,) in loss_mistakes([loss], *HALVES[0].shape).items()}
-    run.returns(*losses, within=CLOSE, part=lambda r: r[0], named="the local loss", lookalikes=known)
+    run.returns(*losses, tolerance=CLOSE, select=lambda r: r[0], label="the local loss", known_mistakes=known)
     run.keeps_inputs()
 
 
@@ -83,24 +88,24 @@ def test_train(world):
     """Three steps on two ranks end with the weights of a single device"""
     batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
-    (run,) = world(2, call("data_parallel.train", WEIGHTS, each(*shards), lr=0.01, holds=LATE))
+    (run,) = world(2, call("data_parallel.train", WEIGHTS, per_rank(*shards), lr=0.01, delays=LATE))
     for value in run.values():
         difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
-        run.demand(difference is None, difference)
+        run.require(difference is None, difference)
     weights, losses, _ = single_device.adamw(WEIGHTS, batches, lr=0.01)
-    within = Tolerance(5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step")
+    tolerance = Tolerance(5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step")
     run.leaves_arguments(
         *[weights] * 2,
-        named="the list of weights",
-        within=within,
-        lookalikes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[0],
+        label="the list of weights",
+        tolerance=tolerance,
+        known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[0],
     )
     run.returns(
         *[np.array(losses)] * 2,
-        within=within,
-        part=lambda r: r[0],
-        named="the tensor of losses",
-        lookalikes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
+        tolerance=tolerance,
+        select=lambda r: r[0],
+        label="the tensor of losses",
+        known_mistakes=lambda: training_mistakes(WEIGHTS, shards, lr=0.01)[1],
     )
 
 
@@ -118,9 +123,9 @@ def test_gradient_buckets(world):
             frozen=[],
             squared=[],
             bucket_bytes=72,  # one gradient of 3 × 3 float64
-            passes=each(*([(half, [0, 1])] for half in HALVES)),
+            passes=per_rank(*([(half, [0, 1])] for half in HALVES)),
             # Rank 1 begins when rank 0 has its gradients, or waits for them.
-            holds={1: Hold(until="pass ended", on=0, at="backward began", patience=1)},
+            delays={1: Delay(until="pass ended", on=0, at="backward began", patience=1)},
         ),
     )
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
@@ -129,5 +134,5 @@ def test_gradient_buckets(world):
     for rank, own in enumerate(known):
         if run.marks(rank, "gone through again"):
             own[PASSED_BY] = own.pop(ALONE_ON_RANK)
-    named = "the gradients, [pass][weight],"
-    run.returns([gradients], [gradients], within=CLOSE, named=named, lookalikes=known)
+    label = "the gradients, [pass][weight],"
+    run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)

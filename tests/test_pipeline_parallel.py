@@ -6,7 +6,7 @@ Run one problem with ``make test PART=pipeline_parallel K=schedule``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Hold, call, each, rounding
+from grader.check.api import Delay, call, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
 BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40  # 9 rows of 4 columns: 3 micro-batches of 3 rows
@@ -17,14 +17,14 @@ WEIGHTS = [
     np.array([[1.0, 0.5, -0.5, 0.0], [0.25, 1.0, 0.0, 0.5], [0.0, -0.25, 0.5, 1.0], [1.0, 0.0, 0.25, -0.5]]),
 ]
 CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
-STAGES = each(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
+STAGES = per_rank(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
 CLOSE = rounding(np.float64)
 F, B = "forward", "backward"
 
 
 def late(receiver):
     """A hold on the receiver: whoever does not wait for a send returns before it went out, however busy the machine is."""
-    return {receiver: Hold(until="call began", on=1 - receiver, then=0.05)}
+    return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)}
 
 
 @number("5.1")
@@ -33,7 +33,7 @@ def test_split_layers(world):
     """Five layers on three stages: 2, 2 and 1; four on three: 2, 1 and 1"""
     (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
     for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
-        run.demand(parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
+        run.require(parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
 
 
 @number("5.2")
@@ -42,16 +42,16 @@ def test_forward(world):
     """Three micro-batches through two stages come out as from a single device, and each stage saves its own"""
     run, odd = world(
         2,
-        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, M, holds=late(1)),
-        call("pipeline_parallel.pipeline_forward", STAGES, each(BATCH, None), 9, 2, may_raise=True),
+        call("pipeline_parallel.pipeline_forward", STAGES, per_rank(BATCH, None), 9, M, delays=late(1)),
+        call("pipeline_parallel.pipeline_forward", STAGES, per_rank(BATCH, None), 9, 2, may_raise=True),
     )
     y, saved = single_device.forward(WEIGHTS, BATCH)
     known = [{}, parallel.output_mistakes(y, M)]
-    run.returns(None, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=known)
+    run.returns(None, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=known)
     expected = [parallel.micro_batches(saved, layers, M) for layers in CUT]
     known = parallel.saved_mistakes(saved, CUT, M)
-    named = "saved, [micro-batch][layer][x or z],"
-    run.returns(*expected, within=CLOSE, part=lambda r: r[1], named=named, lookalikes=known)
+    label = "saved, [micro-batch][layer][x or z],"
+    run.returns(*expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known)
     run.keeps_inputs()
     odd.raises_value_error("9", "2")
 
@@ -61,14 +61,14 @@ def test_forward(world):
 def test_backward(world):
     """Three micro-batches back through two stages leave the gradients of a single device"""
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    own = each(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
-    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, each(None, y), holds=late(0)))
+    own = per_rank(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
+    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, per_rank(None, y), delays=late(0)))
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     run.returns(
         *([gradients[layer] for layer in layers] for layers in CUT),
-        within=CLOSE,
-        lookalikes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
-        named="the list of the weights' gradients",
+        tolerance=CLOSE,
+        known_mistakes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
+        label="the list of the weights' gradients",
     )
     run.keeps_inputs()
 
@@ -88,14 +88,14 @@ def test_schedules(world):
     ):
         made = [schedules.as_actions(schedule) for schedule in run.answers(2)]
         for stage, actions in enumerate(made):
-            run.demand(actions is not None, f"{name}, stage {stage}: not a list of pairs like ('forward', 0).")
+            run.require(actions is not None, f"{name}, stage {stage}: not a list of pairs like ('forward', 0).")
             wrong = schedules.complete(actions, 3)
-            run.demand(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
+            run.require(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
         time = schedules.makespan(made, 1, 1)
-        run.demand(not isinstance(time, str), f"{name}: {time}.")
+        run.require(not isinstance(time, str), f"{name}: {time}.")
         alive = 3 if name == "GPipe" else 2
         most, after = schedules.most_alive(made[0])
-        run.demand(
+        run.require(
             most == alive,
             f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it should be {alive}"
             f"{schedules.warm_up(most, alive)}.",
@@ -111,16 +111,16 @@ def test_run_schedule(world):
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
-    inputs = (STAGES, each(BATCH, None), 9, M)
+    inputs = (STAGES, per_rank(BATCH, None), 9, M)
     both = [[gpipe, gpipe], [first, last]]
-    calls = (call("pipeline_parallel.run_schedule", each(*own), *inputs, driver="with_timeline") for own in both)
+    calls = (call("pipeline_parallel.run_schedule", per_rank(*own), *inputs, driver="with_timeline") for own in both)
     for run, own in zip(world(2, *calls), both):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
-            within=CLOSE,
-            part=lambda r: r["value"][1],
-            lookalikes=mistakes,
-            named="the list of the weights' gradients",
+            tolerance=CLOSE,
+            select=lambda r: r["value"][1],
+            known_mistakes=mistakes,
+            label="the list of the weights' gradients",
         )
         known = {
             "the sum of the micro-batches' losses: the loss of the whole batch is their mean": np.array(M * loss),
@@ -129,16 +129,16 @@ def test_run_schedule(world):
         run.returns(
             None,
             np.array(loss),
-            within=CLOSE,
-            part=lambda r: r["value"][0],
-            named="the loss",
-            lookalikes=[{}, {name: np.asarray(value) for name, value in known.items()}],
+            tolerance=CLOSE,
+            select=lambda r: r["value"][0],
+            label="the loss",
+            known_mistakes=[{}, {name: np.asarray(value) for name, value in known.items()}],
         )
         run.keeps_inputs()
         for rank, schedule in enumerate(own):
             spans = [span.action for span in run.spans(rank)]
             text = f"rank {rank} recorded {str(spans):.2000} in the timeline; its schedule is {schedule}."
-            run.demand(spans == schedule, text)
+            run.require(spans == schedule, text)
 
 
 @number("5.6")
@@ -152,12 +152,12 @@ def test_bubble(world):
         call("pipeline_parallel.measured_bubble", spans, driver="of_spans"),
     )
     of_ideal = {"idle time over the ideal time; asked for is the part of the whole time": np.array(3 / 4)}
-    theory.returns(np.array(3 / 7), within=CLOSE, part=lambda r: np.array(float(r)), lookalikes=[of_ideal])
+    theory.returns(np.array(3 / 7), tolerance=CLOSE, select=lambda r: np.array(float(r)), known_mistakes=[of_ideal])
     known = {schedules.OWN_WINDOWS: np.array(0.2), "counted from time 0; the first span starts at 5": np.array(0.75)}
     measured.returns(
         np.array(1 / 3),
-        within=CLOSE,
-        part=lambda r: np.array(float(r["fractions"][0])),
-        named="the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6 to 8,",
-        lookalikes=[known],
+        tolerance=CLOSE,
+        select=lambda r: np.array(float(r["fractions"][0])),
+        label="the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6 to 8,",
+        known_mistakes=[known],
     )

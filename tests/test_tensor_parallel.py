@@ -6,7 +6,7 @@ Run one problem with ``make test PART=tensor_parallel K=backward``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Leaf, call, each, rounding, tensor
+from grader.check.api import Leaf, call, per_rank, rounding, tensor
 from grader.reference import parallel, single_device
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
@@ -27,7 +27,7 @@ def test_shards(world):
         call("tensor_parallel.shard_columns", whole[:, :3], may_raise=True),
     )
     known = parallel.every_nth(whole, 2, axis=1)
-    by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], lookalikes=known)
+    by_columns.returns([[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]], known_mistakes=known)
     by_rows.returns([[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]])
     odd.raises_value_error("3", "2")
 
@@ -36,13 +36,13 @@ def test_shards(world):
 @weight(1.0)
 def test_forward(world):
     """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
-    (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", each(*SHARDS), BATCH))
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*SHARDS), BATCH))
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.forward_mistakes(WEIGHTS, BATCH, 2)
-    run.returns(y, y, within=CLOSE, part=lambda r: r[0], named="the output", lookalikes=[mistakes] * 2)
+    run.returns(y, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=[mistakes] * 2)
     parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
     known = [parallel.forward_saved_mistakes(own, y) for own in parts]
-    run.returns(*parts, within=CLOSE, part=lambda r: r[1], named="the list of (x, z)", lookalikes=known)
+    run.returns(*parts, tolerance=CLOSE, select=lambda r: r[1], label="the list of (x, z)", known_mistakes=known)
     run.keeps_inputs()
 
 
@@ -53,14 +53,20 @@ def test_backward(world):
     y, saved = single_device.forward(WEIGHTS, BATCH)
     grad_y = 2 * y / y.size
     own = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", each(*SHARDS), each(*own), grad_y))
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", per_rank(*SHARDS), per_rank(*own), grad_y))
     grad_x, whole = single_device.backward(WEIGHTS, saved, grad_y)
     of_input, of_shards = parallel.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
     gradients = [[g[:, rank : rank + 1] for g in whole] for rank in range(2)]
     run.returns(
-        *gradients, within=CLOSE, part=lambda r: r[1], named="the list of the shards' gradients", lookalikes=of_shards
+        *gradients,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of the shards' gradients",
+        known_mistakes=of_shards,
     )
-    run.returns(grad_x, grad_x, within=CLOSE, part=lambda r: r[0], named="the gradient of x", lookalikes=of_input)
+    run.returns(
+        grad_x, grad_x, tolerance=CLOSE, select=lambda r: r[0], label="the gradient of x", known_mistakes=of_input
+    )
     run.keeps_inputs()
 
 
@@ -75,8 +81,8 @@ def test_megatron_pair(world):
         2,
         call(
             "tensor_parallel.megatron_pair",
-            each(Leaf(a[:, :1]), Leaf(a[:, 1:])),
-            each(Leaf(b[:1]), Leaf(b[1:])),
+            per_rank(Leaf(a[:, :1]), Leaf(a[:, 1:])),
+            per_rank(Leaf(b[:1]), Leaf(b[1:])),
             Leaf(BATCH),
             upstream,
             driver="differentiate",
@@ -85,20 +91,20 @@ def test_megatron_pair(world):
         call("tensor_parallel.SumOverRanks", Leaf(BATCH), upstream, driver="differentiate"),
     )
     known = parallel.pair_outputs(a, b, BATCH, 2)
-    run.returns(y, y, within=CLOSE, part=lambda r: r["value"], named="the output", lookalikes=known)
+    run.returns(y, y, tolerance=CLOSE, select=lambda r: r["value"], label="the output", known_mistakes=known)
     grad_x, (grad_a, grad_b) = single_device.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
     run.returns(
         *expected,
-        within=CLOSE,
-        part=lambda r: r["gradients"],
-        named="the list of the gradients, [0] of column, [1] of row, [2] of x,",
-        lookalikes=parallel.pair_mistakes(a, b, saved, upstream, 2),
+        tolerance=CLOSE,
+        select=lambda r: r["gradients"],
+        label="the list of the gradients, [0] of column, [1] of row, [2] of x,",
+        known_mistakes=parallel.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()
     for half, value, gradient in ((f, BATCH, 2 * upstream), (g, 2 * BATCH, upstream)):
-        half.returns(value, value, within=CLOSE, part=lambda r: r["value"], named="the value")
+        half.returns(value, value, tolerance=CLOSE, select=lambda r: r["value"], label="the value")
         half.returns(
-            [gradient], [gradient], within=CLOSE, part=lambda r: r["gradients"], named="the gradient of its input"
+            [gradient], [gradient], tolerance=CLOSE, select=lambda r: r["gradients"], label="the gradient of its input"
         )
         half.keeps_inputs()

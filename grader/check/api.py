@@ -2,10 +2,10 @@
 
     def test_broadcast(world):
         \"\"\"Every rank gets the root's tensor.\"\"\"
-        (run,) = world(2, call("collectives.broadcast", each([1.0, 2.0], [3.0, 4.0]), root=1))
+        (run,) = world(2, call("collectives.broadcast", per_rank([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``Run`` for each call. A ``Run`` raises
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``CallResult`` for each call. A ``CallResult`` raises
 ``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks know nothing of
 processes: the ranks are fresh, or have made the calls of an earlier check of the same problem (see ``grader.check.world_lending``).
 """
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from grader.check.call_result import CallResult, CheckFailed, GraderFault, NeedsGpus, as_argument, tensor
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
-from grader.check.call_result import CheckFailed, GraderFault, NeedsGpus, Run, as_argument, tensor
-from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.wire.frames import GLOO
-from grader.world.report import Call, Hold, Runner, STANDSTILL
 from grader.wire.served import BENCH_PARAMETERS
+from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
+from grader.world.report import STANDSTILL, Call, Delay, Runner
 
 __all__ = [
     "EXACT",
@@ -29,17 +29,17 @@ __all__ = [
     "STANDSTILL",
     "CheckFailed",
     "GraderFault",
-    "Hold",
+    "Delay",
     "Leaf",
     "NeedsGpus",
     "Probe",
     "Request",
-    "Run",
+    "CallResult",
     "Strided",
     "Tolerance",
     "World",
     "call",
-    "each",
+    "per_rank",
     "mixed",
     "on_gloo",
     "rounding",
@@ -48,7 +48,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Each:
+class PerRank:
     """An argument that differs from rank to rank."""
 
     values: Sequence[Any]
@@ -68,16 +68,16 @@ def on_gloo(check: Callable) -> Callable:
     return check
 
 
-def each(*values: Any) -> Each:
+def per_rank(*values: Any) -> PerRank:
     """``each(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
-    return Each([as_argument(value) for value in values])
+    return PerRank([as_argument(value) for value in values])
 
 
-def mixed(*arrays: Any, first: int = 1) -> Each:
+def mixed(*arrays: Any, first: int = 1) -> PerRank:
     """``each(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
     a transposed slice on rank 2, and a contiguous tensor on rank 3. None stays None."""
     layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
-    return each(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
+    return per_rank(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Request:
 
     def spread(self, size: int) -> Call:
         def of(rank: int, value: Any) -> Any:
-            if isinstance(value, Each):
+            if isinstance(value, PerRank):
                 if len(value.values) != size:
                     raise GraderFault(f"{len(value.values)} values for {size} ranks in a call of {self.function}")
                 return value.values[rank]
@@ -121,7 +121,7 @@ class Request:
         of_student = self.options["driver"] in OF_STUDENT
         named = self.kwargs if of_student else {}
         for name, value in [("", value) for value in self.args] + list(named.items()):
-            of_ranks = value.values if isinstance(value, Each) else [value]
+            of_ranks = value.values if isinstance(value, PerRank) else [value]
             value = next((own for own in of_ranks if own is not None), None)
             note = _layout_note(of_ranks)
             if isinstance(value, Leaf):
@@ -166,7 +166,7 @@ def call(
     *args: Any,
     driver: str = "plain",
     may_raise: bool = False,
-    holds: Mapping[int, Hold] | None = None,
+    delays: Mapping[int, Delay] | None = None,
     in_step: int = 0,
     weighs: bool = False,
     clocks: bool = False,
@@ -174,14 +174,14 @@ def call(
 ) -> Request:
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
-    ``driver`` names the program around it (see ``rank.drivers``); ``holds`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``Run.grown``), ``clocks`` at their processor time (see ``Run.spent``); ``may_raise`` lets the ranks go on to the next
+    ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late, ``in_step`` messages (see
+    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), ``clocks`` at their processor time (see ``CallResult.spent``); ``may_raise`` lets the ranks go on to the next
     call after an exception.
     """
     options = {
         "driver": driver,
         "may_raise": may_raise,
-        "holds": dict(holds or {}),
+        "delays": dict(delays or {}),
         "in_step": in_step,
         "weighs": weighs,
         "clocks": clocks,
@@ -200,7 +200,7 @@ class World:
         facts: Callable[[], dict] | None = None,
     ) -> None:
         self.runner, self.gpus, self.absent, self.facts = runner, gpus, absent or {}, facts
-        self.run_class: type[Run] = Run
+        self.run_class: type[CallResult] = CallResult
 
     @property
     def torch(self) -> tuple[int, int]:
@@ -208,7 +208,7 @@ class World:
         major, minor = self.facts()["torch"].split(".")[:2]
         return int(major), int(minor)
 
-    def __call__(self, size: int, *requests: Request) -> list[Run]:
+    def __call__(self, size: int, *requests: Request) -> list[CallResult]:
         for request in requests:
             if reason := self.absent.get(request.function.partition(".")[0]):
                 raise CheckFailed(reason)

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grader.assignment import TOGETHER
-from grader.wire.agreement import examine
-from grader.diagnosis.root_cause import trouble
-from grader.diagnosis.rank_summaries import of_rank, these, timeline
-from grader.diagnosis.finding import Compared, Finding, LIKELY, Line, OfRank, VALUES
-from grader.wire.events import Mark, NAMES, Operation, operations
-from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.check import driver_results
-from grader.diagnosis.hints import Context, likely
-from grader.world.arrays import Foreign, Leaf, Strided
+from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
+from grader.diagnosis.finding import LIKELY, VALUES, Compared, Finding, Line, RankSummary
+from grader.diagnosis.hints import Context, likely_cause
+from grader.diagnosis.rank_summaries import rank_list, summarize, timeline
+from grader.diagnosis.root_cause import diagnose
+from grader.wire.agreement import examine
+from grader.wire.events import NAMES, Mark, Operation, operations
 from grader.wire.frames import NEVER_AWAITED, NOT_SENT_ON, OVERWRITTEN, PAUSE
+from grader.world.arrays import Foreign, Leaf, Strided
 from grader.world.report import Raised, Returned, WorldReport
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ IN_PLACE = {"train", "broadcast_parameters"}
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-MOST_NUMBERS = 40  # in the message of a ValueError: one that names all numbers names none
+MAX_NUMBERS = 40  # in the message of a ValueError: one that names all numbers names none
 
 # Where a library lies on our machine is no student's business.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
@@ -73,7 +73,7 @@ def as_argument(value: Any) -> Any:
 
 
 @dataclass
-class Run:
+class CallResult:
     """What became of one call on all ranks."""
 
     report: WorldReport
@@ -86,23 +86,23 @@ class Run:
     def returns(
         self,
         *expected: Any,
-        within: Tolerance = EXACT,
-        lookalikes: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
-        part: Callable[[Any], Any] | None = None,
-        named: str = "",
+        tolerance: Tolerance = EXACT,
+        known_mistakes: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+        select: Callable[[Any], Any] | None = None,
+        label: str = "",
         otherwise: str = "",
     ) -> None:
         """Every rank returned what is expected of it, and the ranks agreed about what they communicated.
 
-        One value for each rank; lists of numbers stand for float32 tensors. ``lookalikes`` gives for each rank the values that
+        One value for each rank; lists of numbers stand for float32 tensors. ``known_mistakes`` gives for each rank the values that
         known mistakes produce, by the sentence that explains them; a function of no argument makes them when they are needed.
-        ``part`` picks what is to be compared out of the value, and ``named`` says what that is. ``otherwise`` is what a
+        ``select`` picks what is to be compared out of the value, and ``label`` says what that is. ``otherwise`` is what a
         difference most likely means where nothing else is recognised.
         """
         expected = [as_argument(value) for value in expected]
         if len(expected) != self.report.size:
             raise GraderFault(f"{len(expected)} expected values for {self.report.size} ranks")
-        self._compare(self.values(), expected, within, lookalikes, part, named, otherwise)
+        self._compare(self.values(), expected, tolerance, known_mistakes, select, label, otherwise)
         self._agreed()
         self._awaited()
         self._took_part()
@@ -110,23 +110,23 @@ class Run:
 
     def values(self) -> list:
         """What each rank returned. Fails where a rank did not return."""
-        if found := trouble(self.report, self.index):
+        if found := diagnose(self.report, self.index):
             if self.report.grader_fault:
                 raise GraderFault(self.report.grader_fault)
             self._fail(found.headline, found.lines, implemented=found.implemented)
         return [rank.outcomes[self.index].value for rank in self.report.ranks]
 
-    def read(self, reader: Callable[[Any], T], named: str) -> list[T]:
-        """What ``reader`` makes of each rank's value; ``named`` says what that is. Fails where it cannot be made."""
-        return self._parts(self.values(), reader, named)
+    def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
+        """What ``reader`` makes of each rank's value; ``label`` says what that is. Fails where it cannot be made."""
+        return self._parts(self.values(), reader, label)
 
     def answers(self, count: int) -> list:
         """What rank 0 returned from so many calls, made one after the other."""
         return self.read(lambda value: driver_results.several(value, count), "the list of results")[0]
 
-    def leaves_arguments(self, *expected: Any, named: str, within: Tolerance = EXACT, lookalikes=None) -> None:
+    def leaves_arguments(self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None) -> None:
         """The first argument, as it is after the call on each rank: for functions that work in place."""
-        self._compare(self.first_arguments(), list(expected), within, lookalikes, None, named)
+        self._compare(self.first_arguments(), list(expected), tolerance, known_mistakes, None, label)
 
     def first_arguments(self) -> list:
         """The first argument on each rank, as it is after the call."""
@@ -139,7 +139,7 @@ class Run:
         self.values()
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
-                self._fail(f"rank {rank.rank} changed its input, which is to keep its values: work on a copy.")
+                self._fail(f"rank {rank.rank} modified its input. Inputs must stay unchanged; work on a copy.")
             if not rank.outcomes[self.index].intact:
                 self._fail(
                     f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
@@ -155,14 +155,14 @@ class Run:
             if isinstance(outcome, Raised) and outcome.stub:
                 self._fail(f"Not implemented yet: {outcome.text}", implemented=False)
             if isinstance(outcome, Raised) and outcome.unusable:
-                found = trouble(self.report, self.index)
+                found = diagnose(self.report, self.index)
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:
                     self._fail(
                         f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}: “{outcome.text[:300]}”"
                     )
-                if (names := len(set(NUMBER.findall(outcome.text)))) > MOST_NUMBERS:
+                if (names := len(set(NUMBER.findall(outcome.text)))) > MAX_NUMBERS:
                     self._fail(f"rank {rank.rank}'s ValueError names {names} numbers: name those alone that are wrong.")
                 continue
             if isinstance(outcome, Raised):
@@ -199,7 +199,7 @@ class Run:
 
     def waits_for_nobody(self, sentence: str) -> None:
         """Fail with this sentence where the ranks waited for those that are to come late, by what is no operation."""
-        self.demand(self.index not in self.report.let_go, sentence)
+        self.require(self.index not in self.report.let_go, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
         """Return the numbers of this rank's messages that the next rank did not send on in time: see ``Call.in_step``."""
@@ -234,7 +234,7 @@ class Run:
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
                 text = f"rank {rank} issued a send that the grader's clock did not see. Call dist.send or dist.isend directly."
-                self.demand(len(found) == sends + 1, text)
+                self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
@@ -257,7 +257,7 @@ class Run:
                     article = "an" if str(operation)[0] in "aeiou" else "a"
                     self._fail(f"rank {rank} used {article} {operation}. {because} Allowed here: {allowed}.")
 
-    def demand(self, condition: bool, sentence: str) -> None:
+    def require(self, condition: bool, sentence: str) -> None:
         """Fail with this sentence unless the condition holds."""
         if not condition:
             self._fail(sentence)
@@ -292,30 +292,37 @@ class Run:
             given = any(array.size for array in _arrays([*args, *kwargs.values()]))
             if given and not self.operations(rank):
                 self._fail(
-                    f"rank {rank} has the right result, and has communicated nothing. "
-                    "What it needs of other ranks it gets from them, through torch.distributed."
+                    f"rank {rank} returned the right result without communicating. "
+                    "Use torch.distributed to get what you need from other ranks."
                 )
 
     def _compare(
-        self, values: list, expected: list, within: Tolerance, lookalikes, part, named: str, otherwise: str = ""
+        self,
+        values: list,
+        expected: list,
+        tolerance: Tolerance,
+        known_mistakes,
+        select,
+        label: str,
+        otherwise: str = "",
     ) -> None:
-        if part:
-            values = self._parts(values, part, named)
-        found = {r: d for r, (v, e) in enumerate(zip(values, expected)) if (d := difference(v, e, within))}
+        if select:
+            values = self._parts(values, select, label)
+        found = {r: d for r, (v, e) in enumerate(zip(values, expected)) if (d := difference(v, e, tolerance))}
         if not found:
             return
         rank, first = next(iter(found.items()))
-        wrong = "every rank" if len(found) == self.report.size else these(list(found))
-        of = f"{named} is wrong" if named else "the result is wrong"
+        wrong = "every rank" if len(found) == self.report.size else rank_list(list(found))
+        of = f"{label} is wrong" if label else "the result is wrong"
         lines = [Line(first.values, VALUES)] if first.values else []
-        lookalikes = lookalikes() if callable(lookalikes) else lookalikes
+        known_mistakes = known_mistakes() if callable(known_mistakes) else known_mistakes
         hazards = self._hazards()
         reason = _in_words(*hazards[0]) if hazards else None
         if reason is None and first.got is not None:
-            reason = self._likely(rank, first, values, expected, lookalikes)
+            reason = self._likely_cause(rank, first, values, expected, known_mistakes)
         if reason := reason or otherwise:
             lines.append(Line(f"Likely: {reason}", LIKELY))
-        if values[rank] is None and not part:
+        if values[rank] is None and not select:
             lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
@@ -345,32 +352,32 @@ class Run:
             if operation.kind in ("send", "recv") or what == OVERWRITTEN:
                 self._fail(f"The values are right, but by luck: {_in_words(what, operation)}")
 
-    def _parts(self, values: list, part: Callable, named: str) -> list:
+    def _parts(self, values: list, select: Callable, label: str) -> list:
         picked = []
         for rank, value in enumerate(values):
             try:
-                picked.append(part(value))
+                picked.append(select(value))
             except (*OUR_MISTAKES, CheckFailed):
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
-                sentence = f"{named or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}"
+                sentence = f"{label or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}"
                 self._fail(f"{sentence}{reason}")
         return picked
 
-    def _likely(self, rank: int, found, values: list, expected: list, lookalikes) -> str | None:
+    def _likely_cause(self, rank: int, found, values: list, expected: list, known_mistakes) -> str | None:
         same_place = [_at_path(value, found.path) for value in expected]
         inputs = [_arrays([*args, *kwargs.values()]) for args, kwargs in self.report.calls[self.index].arguments]
         earlier = [_at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
-        named = lookalikes[rank] if lookalikes else {}
+        known = known_mistakes[rank] if known_mistakes else {}
         # First those that are like the whole value, not only like the first tensor of it that is wrong.
-        order = sorted(named, key=lambda name: difference(values[rank], named[name], SIMILAR) is not None)
-        named = {name: _at_path(named[name], found.path) for name in order}
+        order = sorted(known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None)
+        known = {name: _at_path(known[name], found.path) for name in order}
         earlier = [array for array in earlier if array is not None]
         elsewhere = {path: array for path, array in _by_path(expected[rank]) if path != found.path}
         got = [_at_path(value, found.path) for value in values]
-        context = Context(rank, self.report.size, same_place, inputs, earlier, named, elsewhere, got)
-        return likely(found.got, found.expected, context)
+        context = Context(rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got)
+        return likely_cause(found.got, found.expected, context)
 
     def _fail(
         self,
@@ -390,13 +397,13 @@ class Run:
         finding = Finding(headline, tuple(lines), call, evidence, spans)
         raise CheckFailed(finding.written(lambda text: LIBRARIES.sub("", text).replace(f"{self.report.stage}/", "")))
 
-    def _evidence(self, compared: Mapping[int, Compared]) -> tuple[OfRank, ...]:
+    def _evidence(self, compared: Mapping[int, Compared]) -> tuple[RankSummary, ...]:
         _, waiting = examine(self.report.trails)
         evidence = []
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
             returned = describe(outcome.value) if isinstance(outcome, Returned) else ""
-            evidence.append(of_rank(self.report, self.index, rank, waiting, returned, compared.get(rank.rank)))
+            evidence.append(summarize(self.report, self.index, rank, waiting, returned, compared.get(rank.rank)))
         return tuple(evidence)
 
 

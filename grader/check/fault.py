@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grader.diagnosis.finding import Finding, Line, printable
 from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
+from grader.check.call_result import OUR_MISTAKES, CallResult
 from grader.diagnosis.comparison import describe, difference
-from grader.check.call_result import OUR_MISTAKES, Run
+from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
 from grader.world.report import RankReport, Returned, Runner, WorldReport
 
@@ -115,13 +115,13 @@ class _Unknown:
     __hash__ = None
 
 
-class Control(Run):
+class Control(CallResult):
     """A run of which every value is as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size
 
-    def read(self, reader, named) -> NoReturn:
+    def read(self, reader, label) -> NoReturn:
         raise Reached
 
     def operations(self, rank: int) -> NoReturn:
@@ -136,7 +136,7 @@ class Control(Run):
 
     def uses_only(self, *kinds: str, because: str) -> None: ...
 
-    def demand(self, condition: bool, sentence: str) -> None:
+    def require(self, condition: bool, sentence: str) -> None:
         if not condition:  # here a check ends; what follows may hold only where it does not
             raise Reached
 
@@ -144,9 +144,9 @@ class Control(Run):
 
     def _took_part(self) -> None: ...
 
-    def _compare(self, values: list, expected: list, within, *_: Any) -> None:
+    def _compare(self, values: list, expected: list, tolerance, *_: Any) -> None:
         for value in expected:
-            if difference(value, value, within):
+            if difference(value, value, tolerance):
                 raise GraderFault("an expected value is not equal to itself")
 
 

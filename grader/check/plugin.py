@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.diagnosis.finding import Finding, Line
 from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
-from grader.session import GradingRun, HIDDEN, ROOT, RUN
-from grader.intake.staging import NotThere
-from grader.check.world_lending import RankStarter, Spent, judge_fairly
-from grader.check.record import ERROR, FAILED, PASSED, Record, SKIPPED, UNIMPLEMENTED
+from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.check.selection import Candidate, NothingChosen, chosen, part_named
-from grader.world import world as worlds
-from grader.wire.os_support import hide_from_tracers
+from grader.check.world_lending import RankStarter, Spent, judge_fairly
+from grader.diagnosis.finding import Finding, Line
+from grader.intake.staging import NotThere
+from grader.session import HIDDEN, ROOT, RUN, Session
 from grader.wire.frames import HUB
+from grader.wire.os_support import hide_from_tracers
+from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable, usual_network
 
 PUBLIC_ALONE = (
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
-        run = GradingRun(submission, config.option.device, config.option.seed)
+        run = Session(submission, config.option.device, config.option.seed)
     except NotThere as error:
         raise pytest.UsageError(f"nothing to grade: {error}") from None
     run.share()
@@ -136,7 +136,7 @@ def record_of(item: pytest.Item) -> Record | None:
 def _described(path: str) -> dict:
     described = json.loads(Path(path).read_text())
     try:
-        Server(described["server"]).door
+        Server(described["server"]).door  # noqa: B018 (raises where it is no address)
     except WorldsUnavailable:  # a fresh interpreter, which has inherited nothing: a server that ends with it
         described["replacement"] = Server.start()
         described["server"] = described["replacement"].address

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grader.check.fault import judge
 from grader.check.call_result import CheckFailed, NeedsGpus
-from grader.world import world as worlds
+from grader.check.fault import judge
 from grader.wire.os_support import LINUX
+from grader.world import world as worlds
+from grader.world.fork_server_client import Server, WorldsUnavailable
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
-from grader.world.fork_server_client import Server, WorldsUnavailable
 
 ROOM = 4  # ranks: few checks have more
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.diagnosis.finding import Cell, Compared, MOST_CELLS, short
+from grader.diagnosis.finding import MAX_CELLS, Cell, Compared, short
 from grader.world.arrays import Foreign
 
 
@@ -126,9 +126,9 @@ def _side_by_side(
     what = short(describe(expected)), short(describe(got))
     if wrong is None:
         return Compared(path, *what)
-    first = max(0, min(int(wrong.argmax()) - ahead, wrong.size - MOST_CELLS))
+    first = max(0, min(int(wrong.argmax()) - ahead, wrong.size - MAX_CELLS))
     cells = []
-    for i in range(first, min(first + MOST_CELLS, wrong.size)):
+    for i in range(first, min(first + MAX_CELLS, wrong.size)):
         at = tuple(map(int, np.unravel_index(i, wrong.shape)))
         cells.append(Cell(str(list(at)) if at else "", *apart(expected[at], got[at]), bool(wrong[at])))
     return Compared(path, *what, count, tuple(cells), first, wrong.size - first - len(cells))

@@ -12,11 +12,11 @@ from grader.diagnosis.spans import Span
 
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"  # what a line of a message tells
 
-MOST_CELLS = 8  # around the first difference
-MOST_DETAILS = 8  # lines about one rank
-MOST_STEPS = 12  # different operations of one rank
-MOST_SPANS = 240  # of all ranks
-MOST_PRINTED = 12  # lines of one rank, the last ones
+MAX_CELLS = 8  # around the first difference
+MAX_DETAILS = 8  # lines about one rank
+MAX_STEPS = 12  # different operations of one rank
+MAX_SPANS = 240  # of all ranks
+MAX_PRINTED = 12  # lines of one rank, the last ones
 LONGEST = 300  # characters of a piece of evidence
 
 
@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class OfRank:
+class RankSummary:
     """What became of one rank in the call: what it returned, raised, or where it stands; what it communicated and printed."""
 
     rank: int
@@ -92,7 +92,7 @@ class Finding:
     headline: str = ""
     lines: tuple[Line, ...] = ()
     call: str = ""
-    ranks: tuple[OfRank, ...] = ()
+    ranks: tuple[RankSummary, ...] = ()
     spans: tuple[Span, ...] = ()  # who did what when
 
     def __str__(self) -> str:
@@ -131,9 +131,9 @@ class Finding:
         def compared(of: dict | None) -> Compared | None:
             return Compared(**of | {"cells": tuple(Cell(**cell) for cell in of["cells"])}) if of else None
 
-        def of_rank(of: dict) -> OfRank:
+        def of_rank(of: dict) -> RankSummary:
             parts = {"compared": compared(of["compared"]), "steps": tuple(Step(**step) for step in of["steps"])}
-            return OfRank(**of | parts | {name: tuple(of[name]) for name in ("details", "printed")})
+            return RankSummary(**of | parts | {name: tuple(of[name]) for name in ("details", "printed")})
 
         lines = tuple(Line(**line) for line in found["lines"])
         spans = tuple(Span(**span | {"awaits": tuple(span["awaits"])}) for span in found["spans"])

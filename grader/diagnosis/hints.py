@@ -12,7 +12,7 @@ class Context:
     """What is known around a wrong array on one rank.
 
     ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and the tensors that went in;
-    ``lookalikes`` name arrays that a particular mistake would produce, for this rank; ``elsewhere`` is what this rank's result
+    ``known_mistakes`` name arrays that a particular mistake would produce, for this rank; ``elsewhere`` is what this rank's result
     should hold in its other places, by their paths; ``got`` is what each rank has in this place.
     """
 
@@ -21,23 +21,23 @@ class Context:
     expected: Sequence[np.ndarray | None]
     inputs: Sequence[Sequence[np.ndarray]] = ()
     earlier: Sequence[np.ndarray] = ()
-    lookalikes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    known_mistakes: Mapping[str, np.ndarray] = field(default_factory=dict)
     elsewhere: Mapping[str, np.ndarray] = field(default_factory=dict)
     got: Sequence[np.ndarray | None] = ()
 
 
-def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, within: float = 1e-4) -> bool:
+def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolerance: float = 1e-4) -> bool:
     """Whether a = factor · b up to rounding, and b says anything at all."""
     if a is None or b is None or a.shape != b.shape or a.size == 0:
         return False
     a, b = a.astype(np.float64), b.astype(np.float64) * factor
     scale = np.abs(b).max()
-    return bool(scale > 0 and np.abs(a - b).max() <= within * scale)
+    return bool(scale > 0 and np.abs(a - b).max() <= tolerance * scale)
 
 
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a hundred times closer."""
-    if not same(got, candidate, within=1e-7 if got.dtype == np.float64 else 1e-4):
+    if not same(got, candidate, tolerance=1e-7 if got.dtype == np.float64 else 1e-4):
         return False
     if expected.shape != got.shape:
         return True
@@ -45,14 +45,14 @@ def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) ->
     return bool(np.abs(exact - candidate).max() <= 0.01 * np.abs(exact - expected).max())
 
 
-def likely(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """A sentence about the likely bug; None where nothing fits."""
-    for name, lookalike in context.lookalikes.items():
+    for name, lookalike in context.known_mistakes.items():
         if fits(got, lookalike, expected):
             return name
-    if got.shape != expected.shape and same(got.ravel(), expected.ravel(), within=1e-7):
+    if got.shape != expected.shape and same(got.ravel(), expected.ravel(), tolerance=1e-7):
         return "the right numbers in another shape"
-    if same(got, expected, within=1e-5):
+    if same(got, expected, tolerance=1e-5):
         return "right up to the last digits: rounded more often than necessary (divided before the sum?), or in a smaller dtype"
     if same(got, expected):
         return None
@@ -81,12 +81,12 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     if n == 1:
         return None
     factors = {
-        n: f"exactly {n} times the expected value: averaged nowhere, or summed instead?",
-        1 / n: f"exactly 1/{n} of the expected value: divided by the world size where a sum was asked for, or twice?",
-        n * n: f"exactly {n}² times the expected value: reduced twice?",
-        1 / n**2: f"exactly 1/{n}² of the expected value: divided by the world size more than once?",
-        n
-        - 1: f"exactly {n - 1} times the expected value: divided by 1 where it should be {n - 1}, or one rank left out?",
+        n: f"exactly {n}× the expected value. Did you sum over the ranks without dividing?",
+        1
+        / n: f"exactly 1/{n} of the expected value. Did you divide by the world size although a sum was asked for, or divide twice?",
+        n * n: f"exactly {n}²× the expected value. Did you reduce twice?",
+        1 / n**2: f"exactly 1/{n}² of the expected value. Did you divide by the world size more than once?",
+        n - 1: f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave one rank out?",
         -1: "the expected value with the wrong sign",
     }
     for factor, sentence in factors.items():
@@ -132,9 +132,9 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
     """Whether all ranks have what went in on this rank alone."""
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
-    if not context.got or not others or any(same(other, array, within=1e-7) for other in others):
+    if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):
         return False
-    return all(same(got, array, within=1e-7) for got in context.got)
+    return all(same(got, array, tolerance=1e-7) for got in context.got)
 
 
 def _stale(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

@@ -3,21 +3,21 @@
 import signal
 from dataclasses import replace
 
-from grader.world import watchdog
-from grader.wire.agreement import Waiting
 from grader.diagnosis.finding import (
-    Compared,
     LONGEST,
-    MOST_DETAILS,
-    MOST_PRINTED,
-    MOST_SPANS,
-    MOST_STEPS,
-    OfRank,
+    MAX_DETAILS,
+    MAX_PRINTED,
+    MAX_SPANS,
+    MAX_STEPS,
+    Compared,
+    RankSummary,
     Step,
     short,
 )
 from grader.diagnosis.spans import Span, spans
+from grader.wire.agreement import Waiting
 from grader.wire.events import Operation, operations
+from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
 # What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it aborts.
@@ -32,15 +32,15 @@ SIGNALS = {
 }
 
 
-def these(ranks: list[int]) -> str:
+def rank_list(ranks: list[int]) -> str:
     """rank 2;  ranks 0 and 2;  ranks 0, 1 and 2."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def of_rank(
+def summarize(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting], returned: str, compared: Compared | None
-) -> OfRank:
+) -> RankSummary:
     """The evidence about one rank; ``returned`` says what came back, where something did."""
     outcome = rank.outcomes.get(call)
     details: list[str] = []
@@ -61,16 +61,16 @@ def of_rank(
     own = operations(rank.trail, call)
     steps = _steps(own)
     lines = [line for line in rank.output.decode(errors="replace").splitlines() if not line.startswith(GLOO)]
-    return OfRank(
+    return RankSummary(
         rank.rank,
         short(fate),
-        tuple(map(short, details[:MOST_DETAILS])),
+        tuple(map(short, details[:MAX_DETAILS])),
         compared,
-        steps[:MOST_STEPS],
-        len(steps[MOST_STEPS:]),
+        steps[:MAX_STEPS],
+        len(steps[MAX_STEPS:]),
         round(sum(operation.traffic for operation in own)),
-        tuple(line[:200] for line in lines[-MOST_PRINTED:]),
-        max(len(lines) - MOST_PRINTED, 0),
+        tuple(line[:200] for line in lines[-MAX_PRINTED:]),
+        max(len(lines) - MAX_PRINTED, 0),
     )
 
 
@@ -81,7 +81,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
     """
     if report.ending not in ("finished", "stuck") or not any(operations(trail, call) for trail in report.trails):
         return ()
-    found, most = spans(report, call), MOST_SPANS // report.size
+    found, most = spans(report, call), MAX_SPANS // report.size
     kept = [span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]]
     return tuple(replace(span, label=short(span.label), where=short(span.where), operation=None) for span in kept)
 
@@ -97,13 +97,13 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]) -> tuple[str, list[str]]:
     """Where a rank stands, and what it waits for."""
     if rank.held is not None:
-        hold = report.calls[rank.held].holds[rank.rank]
-        return f"was made to come late: not before “{hold.until}” on rank {hold.on}", []
+        delay = report.calls[rank.held].delays[rank.rank]
+        return f"was made to come late: not before “{delay.until}” on rank {delay.on}", []
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []
-    place = watchdog.own_place(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.stage)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
-    missed = [f"its {w.operation} waits for {these(w.absent)}" for w in open_ones[-2:]]
+    missed = [f"its {w.operation} waits for {rank_list(w.absent)}" for w in open_ones[-2:]]
     idle = open_ones or any(watchdog.in_communication(stack, report.stage, False) for stack in rank.stacks)
     waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
@@ -111,11 +111,11 @@ def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiti
 
 def busy(report: WorldReport, rank: RankReport) -> str:
     """Where a rank computes, of which there are stacks."""
-    place = watchdog.own_place(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.stage)
     return f"is busy at {at(place)}" if place else f"is busy outside your files, in {rank.stacks[-1][0].function}"
 
 
-def at(place: watchdog.Place) -> str:
+def at(place: watchdog.StackFrame) -> str:
     text = watchdog.source(place)
     return f"{place.file.rpartition('/')[2]}:{place.line}" + (f":  {text}" if text else "")
 

@@ -4,19 +4,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grader.world import watchdog
-from grader.wire.agreement import Waiting, examine
-from grader.diagnosis.rank_summaries import at, busy, ended, stands, these, trace
-from grader.diagnosis.finding import LIKELY, Line, RANKS
-from grader.wire.events import Mark, operations
+from grader.diagnosis.finding import LIKELY, RANKS, Line
+from grader.diagnosis.rank_summaries import at, busy, ended, rank_list, stands, trace
 from grader.wire import machine_limits, tiers
+from grader.wire.agreement import Waiting, examine
+from grader.wire.events import Mark, operations
+from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
 # What Python and torch say at a bound of ours → which bound it was.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        f"A rank may use {machine_limits.of_a_rank() >> 20} MiB beyond what it begins with.",
+        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB beyond what it begins with.",
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
@@ -37,7 +37,7 @@ BOUNDS = [
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Diagnosis:
     """What went wrong with a call: a headline, and the lines below it."""
 
     headline: str
@@ -61,48 +61,48 @@ ASK = """If it hangs, ask: do the ranks disagree about which operation this is? 
 STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
 
 
-def trouble(report: WorldReport, call: int) -> Trouble | None:
+def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     """What kept this call from returning on every rank; None where it did."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
-        return Trouble(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
+        return Diagnosis(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
     # Whoever is refused is hung up on, and ends: that is the judge's doing.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = examine(report.trails)
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    quarrel = disagreements[0] if disagreements else None
-    if quarrel and max(side.at for side in quarrel.sides) < first_root:
+    mismatch = disagreements[0] if disagreements else None
+    if mismatch and max(side.at for side in mismatch.sides) < first_root:
         victims = exits or list(raised) or report.ending != "failed"
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
         consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
         if report.ending == "stuck":
             consequence = [*_standing(report, waiting, call), Line(STILL)]
-        headline, *sides = str(quarrel).splitlines()
-        return Trouble(headline, [*map(Line, sides), *consequence])
+        headline, *sides = str(mismatch).splitlines()
+        return Diagnosis(headline, [*map(Line, sides), *consequence])
     if roots:
         return _exception(report, roots, raised)
     if exits:
         return _death(report, exits)
     if refused := [rank for rank in report.ranks if rank.refused]:
-        names = these([rank.rank for rank in refused])
-        return Trouble(f"What {names} sent back is not a result: {refused[0].refused}.")
+        names = rank_list([rank.rank for rank in refused])
+        return Diagnosis(f"What {names} sent back is not a result: {refused[0].refused}.")
     if report.ending == "stuck":
         return _deadlock(report, waiting, call)
     if report.ending == "late":
         return _late(report, waiting, call)
     if report.ending == "excessive":
-        return Trouble(f"The ranks {report.limit}, and were stopped.")
+        return Diagnosis(f"The ranks {report.limit}, and were stopped.")
     if report.ending == "lost":
-        return Trouble("The process that looks after the ranks was ended while they ran: by one of them?")
+        return Diagnosis("The process that looks after the ranks was ended while they ran: by one of them?")
     if raised:
         return _exception(report, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
     if stubs := [o for o in earlier if o.stub]:
-        return Trouble(f"Not implemented yet: {stubs[0].text}", implemented=False)
-    return Trouble("An earlier call of this check did not end well, so this one was not made.")
+        return Diagnosis(f"Not implemented yet: {stubs[0].text}", implemented=False)
+    return Diagnosis("An earlier call of this check did not end well, so this one was not made.")
 
 
 # ——— exceptions
@@ -115,7 +115,7 @@ def _raised_lines(raised: dict[int, Raised]) -> list[Line]:
         same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
     lines = []
     for (kind, text, _), ranks in same.items():
-        lines.append(f"    {these(ranks)} raised {kind}: {_cut(text)}")
+        lines.append(f"    {rank_list(ranks)} raised {kind}: {_cut(text)}")
         lines += [f"        {step}" for step in trace(raised[ranks[0]].lines)]
     return [Line(line, RANKS) for line in lines]
 
@@ -125,19 +125,19 @@ def _cut(text: str, most: int = 1200) -> str:
     return text if len(text) <= most else text[:most] + " […]"
 
 
-def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]) -> Trouble:
+def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]) -> Diagnosis:
     first = min(roots.values(), key=lambda o: o.at)
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
-        return Trouble(f"{first.text}: is it spelled as in the handout?")
+        return Diagnosis(f"{first.text}: is it spelled as in the handout?")
     if first.around and not first.lines:
-        text = f"{these(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
-        return Trouble(text, [Line("If your function does nothing unusual, tell your instructor.")])
+        text = f"{rank_list(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
+        return Diagnosis(text, [Line("If your function does nothing unusual, tell your instructor.")])
     if first.unusable:
         who = f"{first.lines[-1]['file']} cannot be imported: "
     else:
-        who = f"{these(sorted(alike))} raised "
+        who = f"{rank_list(sorted(alike))} raised "
     lines = [Line(f"    {step}") for step in trace(first.lines)]
     lines += [
         Line(sentence) for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)
@@ -154,8 +154,8 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
     if stood_by and not first.unusable:
         victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
         if victims:
-            lines.append(Line(f"({these(victims)} only waited for {these(sorted(alike))}: not the cause.)"))
-    return Trouble(f"{who}{first.type}: {_cut(first.text)}", lines)
+            lines.append(Line(f"({rank_list(victims)} only waited for {rank_list(sorted(alike))}: not the cause.)"))
+    return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
 def _last(report: WorldReport, rank: int) -> Returned | Raised | None:
@@ -170,12 +170,12 @@ def _exit_line(rank: RankReport) -> str:
     return f"    rank {rank.rank} {ended(rank)}"
 
 
-def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
+def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
     headline, *more = [_exit_line(rank).strip() for rank in exits]
     lines = []
     for rank in exits:
         announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
-        place = watchdog.own_place(rank.stacks, report.stage)
+        place = watchdog.own_frame(rank.stacks, report.stage)
         if announced:
             lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
         elif place:
@@ -184,9 +184,9 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Trouble:
             lines.append(Line(f"    rank {rank.rank}'s last communication was the {done[-1]}"))
     victims = sorted(set(range(report.size)) - {rank.rank for rank in exits})
     if victims:
-        lines.append(Line(f"({these(victims)} only waited: not the cause.)"))
+        lines.append(Line(f"({rank_list(victims)} only waited: not the cause.)"))
     others = [Line(f"    {line}", RANKS) for line in more]
-    return Trouble(headline[0].upper() + headline[1:] + ".", others + lines)
+    return Diagnosis(headline[0].upper() + headline[1:] + ".", others + lines)
 
 
 # ——— worlds that were ended
@@ -206,14 +206,14 @@ def _likely(*sentence: str) -> Line:
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
-def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
+def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     standing = _standing(report, waiting, call)
     if held_back := _held_back(report, waiting):
         why = _why(report, waiting, call) if waiting else []
-        return Trouble("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why])
+        return Diagnosis("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why])
     if not waiting and not _likely_cause(report, waiting, call):
-        return Trouble("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
-    return Trouble("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
+        return Diagnosis("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
+    return Diagnosis("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
@@ -248,7 +248,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         return polls
     if again := _waits_again(report, waiting):
         sentence = "waited for something that was waited for before: of a send or receive, wait() comes back once."
-        return [_likely(f"{these(again)} {sentence}")]
+        return [_likely(f"{rank_list(again)} {sentence}")]
     if any(rank.held is not None for rank in report.ranks):
         return [_likely("a rank waits for the others where it should go on with its own work first.")]
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
@@ -256,7 +256,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
         lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
-        return [_likely(f"{these(missed)} returned without {part}.")]
+        return [_likely(f"{rank_list(missed)} returned without {part}.")]
     if kinds == {"send"} and not returned:
         return [
             _likely(
@@ -266,7 +266,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         ]
     sent = [o for trail in report.trails for o in operations(trail, call) if o.kind == "send"]
     if kinds == {"recv"} and sent:
-        owed = ", ".join(f"{these(w.absent)} to rank {w.operation.rank}" for w in waiting)
+        owed = ", ".join(f"{rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting)
         return [_likely(f"a send is missing: from {owed}.")]
     if kinds == {"recv"}:
         return [_likely("every rank receives first and nobody has sent. Start the send, then receive.")]
@@ -279,7 +279,7 @@ def _polls(report: WorldReport) -> list[Line]:
     """Ranks that ask again and again whether a message has arrived."""
     ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
     return (
-        [_likely(f"{these(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone.")]
+        [_likely(f"{rank_list(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone.")]
         if ranks
         else []
     )
@@ -287,7 +287,7 @@ def _polls(report: WorldReport) -> list[Line]:
 
 def _line(rank: RankReport, report: WorldReport) -> str:
     """The student's line that a rank stands in."""
-    place = watchdog.own_place(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.stage)
     return watchdog.source(place) if place else ""
 
 
@@ -306,7 +306,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
         ):
             continue
         last = receives[-1]
-        place = watchdog.own_place(rank.stacks, report.stage)
+        place = watchdog.own_frame(rank.stacks, report.stage)
         if place is None or place.line != last.line:
             continue
         of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
@@ -330,23 +330,23 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
     return [rank.rank for rank in standing if any(watchdog.waits_for_nothing(s, report.stage) for s in rank.stacks)]
 
 
-def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Trouble:
+def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
-        return Trouble("Deadlock: no rank can go on.", [*_standing(report, waiting, call), *unsent, Line(STILL)])
+        return Diagnosis("Deadlock: no rank can go on.", [*_standing(report, waiting, call), *unsent, Line(STILL)])
     if not computing:  # nobody computes: they wait, in a way of their own
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
-        return Trouble(f"Stopped after {report.limit}, in which little moved.", lines)
+        return Diagnosis(f"Stopped after {report.limit}, in which little moved.", lines)
     lines = []
     waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
     for rank in computing:
         if rank.stacks:
             lines.append(Line(f"    rank {rank.rank} {busy(report, rank)}", RANKS))
     if waited:
-        lines.append(Line(f"({these(waited)} only waited: not the cause.)"))
-    return Trouble(
+        lines.append(Line(f"({rank_list(waited)} only waited: not the cause.)"))
+    return Diagnosis(
         f"Stopped after {report.limit} in one call: an endless loop?",
         [*lines, *_polls(report), Line(STILL)],
     )

@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from grader.wire.agreement import examine
-from grader.wire.events import COMPLETED, Mark, Operation, Progress, STARTED, WAIT_BEGAN, WAIT_ENDED, lane, operations
+from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, lane, operations
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
@@ -22,7 +22,7 @@ PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark ar
 BOUNDS = {"call", "run", "watch"}  # these are none
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
 DEEPEST = 16  # pieces inside each other
-MOST_RUNS = 16  # in a call
+MAX_RUNS = 16  # in a call
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
         {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
         for trail in report.trails
     ]
-    begun = [number for number in range(MOST_RUNS) if all(f"run {number} began" in passed for passed in marks)]
+    begun = [number for number in range(MAX_RUNS) if all(f"run {number} began" in passed for passed in marks)]
     ended = [number for number in begun if all(f"run {number} ended" in passed for passed in marks)]
     outcomes = [rank.outcomes.get(call) for rank in report.ranks]
     name = "call"

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from grader.assignment import FILES, PARTS
-from grader.packaging import pack
 from grader.gradescope.container_limits import Box, Usage
+from grader.packaging import pack
 from grader.packaging.visibility import ROOT
 from grader.wire import removal
 

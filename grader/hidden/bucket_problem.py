@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import Hold, Probe, Request, Strided, call, each, rounding
+from grader.check.api import Delay, Probe, Request, Strided, call, per_rank, rounding
 from grader.reference import single_device
 from grader.reference.buckets import MEMORY_ORDER, buckets_of, bytes_of, packing_mistakes, pass_mistakes
 from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
@@ -115,12 +115,12 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, as
     factors = rng.uniform(0.5, 2.0, (n, passes)).tolist() if asks else None
     if factors:
         probes = ([Probe(FIRST_LAYER.format(p), factor) for p, factor in enumerate(own)] for own in factors)
-        options["factors"] = each(*probes)
+        options["factors"] = per_rank(*probes)
     request = call(
         "data_parallel.GradientBuckets",
         driver="backward_passes",
-        weights=each(*([Strided(w, how) for w in weights] for how in asked_layouts)),
-        passes=each(*(list(zip(shards[rank], uses[rank])) for rank in range(n))),
+        weights=per_rank(*([Strided(w, how) for w in weights] for how in asked_layouts)),
+        passes=per_rank(*(list(zip(shards[rank], uses[rank])) for rank in range(n))),
         **asked,
         **options,
     )
@@ -129,8 +129,8 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, as
 
 def late(n):
     """All ranks but the first begin when that has read its gradients, or waits for them: whoever does not wait has nothing yet."""
-    hold = Hold(until="pass ended", on=0, at="backward began", patience=1)
-    return {rank: hold for rank in range(1, n)}
+    delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
+    return {rank: delay for rank in range(1, n)}
 
 
 def averages(run, made):
@@ -145,13 +145,13 @@ def averages(run, made):
             for got, of_pass in zip(passes, made.expected, strict=True)
         ]
 
-    def compare(passes, lookalikes, otherwise=""):
+    def compare(passes, known_mistakes, otherwise=""):
         run.returns(
             *[made.expected[:passes]] * len(made.ranks),
-            within=rounding(made.dtype),
-            part=lambda value: normalise(value)[:passes],
-            named="the list of gradients, [pass][parameter],",
-            lookalikes=lookalikes,
+            tolerance=rounding(made.dtype),
+            select=lambda value: normalise(value)[:passes],
+            label="the list of gradients, [pass][parameter],",
+            known_mistakes=known_mistakes,
             otherwise=otherwise,
         )
 
@@ -185,7 +185,9 @@ def sends_buckets(run, made, mistakes=None):
         guess = next((sentence for sentence, left in known.items() if left == found), "")
         text = f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes, where {_listed(due)} are due"
         if mistakes is None or guess in mistakes:
-            run.demand(found == due, f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first.")
+            run.require(
+                found == due, f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first."
+            )
 
 
 def _listed(numbers):

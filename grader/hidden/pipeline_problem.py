@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from grader.check.api import Hold, LAYOUTS, Strided, call, each, rounding
+from grader.check.api import LAYOUTS, Delay, Strided, call, per_rank, rounding
 from grader.reference import parallel as parts
-from grader.reference import pipeline
-from grader.reference import single_device
+from grader.reference import pipeline, single_device
 
 NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
 
@@ -13,7 +12,7 @@ NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
 def late(n, receiver):
     """A hold on the receiver of two ranks: whoever does not wait for a send returns before it went out, however busy the machine
     is."""
-    return {receiver: Hold(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
+    return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
 
 def problems(rng, n):
@@ -51,7 +50,7 @@ class PipelineProblem:
         return [[(self.cast(x), self.cast(z)) for x, z in layers] for layers in saved]
 
     @property
-    def within(self):
+    def tolerance(self):
         return rounding(self.dtype)
 
     def lay(self, array, stage, first):
@@ -61,11 +60,11 @@ class PipelineProblem:
     def inputs(self, first=None, num_micro_batches=None):
         """weights, x, batch_size and num_micro_batches, as each stage gets them. ``first`` is the first stage's layout."""
         m = self.m if num_micro_batches is None else num_micro_batches
-        x = each(self.lay(self.x, 0, first), *[None] * (self.n - 1))
+        x = per_rank(self.lay(self.x, 0, first), *[None] * (self.n - 1))
         return self.weights_of_stages(first), x, self.batch_size, m
 
     def weights_of_stages(self, first=None):
-        return each(*([self.lay(self.weights[l], s, first) for l in layers] for s, layers in enumerate(self.cut)))
+        return per_rank(*([self.lay(self.weights[l], s, first) for l in layers] for s, layers in enumerate(self.cut)))
 
     def arguments(self, stage):
         """The same, for one stage."""
@@ -80,18 +79,18 @@ class PipelineProblem:
         return call("pipeline_parallel.pipeline_forward", *self.inputs(first, num_micro_batches), **options)
 
     def backward(self, first=None, **options):
-        saved = each(
+        saved = per_rank(
             *(
                 [[tuple(self.lay(a, stage, first) for a in pair) for pair in part] for part in own]
                 for stage, own in enumerate(self.saved_by_stage)
             )
         )
-        y = each(*[None] * (self.n - 1), self.lay(self.cast(self.y), self.n - 1, first))
+        y = per_rank(*[None] * (self.n - 1), self.lay(self.cast(self.y), self.n - 1, first))
         return call("pipeline_parallel.pipeline_backward", self.weights_of_stages(first), saved, y, **options)
 
     def run(self, schedules, first=None, num_micro_batches=None, **options):
         """A call of ``run_schedule`` with these stages' schedules."""
-        made = each(*(list(schedule) for schedule in schedules))
+        made = per_rank(*(list(schedule) for schedule in schedules))
         inputs = self.inputs(first, num_micro_batches)
         return call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options)
 
@@ -110,21 +109,21 @@ class PipelineProblem:
         return [{name: self._cast_all(saved) for name, saved in own.items()} for own in known]
 
 
-def demand_messages(run, problem, counts, what):
+def require_messages(run, problem, counts, what):
     """``counts[rank]`` sends of one micro-batch each, none from other ranks, and no other communication."""
     run.uses_only("send", "recv", because="Stages speak to their neighbours by sending and receiving.")
     for rank in range(problem.n):
         sent = [o for o in run.operations(rank) if o.kind == "send"]
         due = counts.get(rank, 0)
         of = f"for {problem.m} micro-batches of {problem.message} bytes"
-        run.demand(
+        run.require(
             len(sent) == due, f"rank {rank} sent {len(sent)} messages {of}; {due} {what} have to go on from there."
         )
         sizes = [o.bytes for o in sent]
-        run.demand(set(sizes) <= {problem.message}, f"rank {rank} sent messages of {sizes} bytes {of}.")
+        run.require(set(sizes) <= {problem.message}, f"rank {rank} sent messages of {sizes} bytes {of}.")
 
 
-def demand_flow(run, ranks, m, did, where):
+def require_flow(run, ranks, m, did, where):
     """Before the i-th send no rank has done more than its i-th part of all the multiplying that it does.
 
     Whoever multiplies in a way that the meter does not know, entry by entry perhaps, is believed.
@@ -140,7 +139,7 @@ def demand_flow(run, ranks, m, did, where):
             sent += 1
             part = done / max(total, 1)
             text = f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had been computed:"
-            run.demand(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")
+            run.require(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")
 
 
 def large(rng, m=5):
@@ -148,7 +147,7 @@ def large(rng, m=5):
     return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
 
 
-def demand_work_between(run, rank, what, first=1.0):
+def require_work_between(run, rank, what, first=1.0):
     """The rank computed before each of its sends, by the system's account, whatever the meter was told.
 
     It should take as long for each, for the first one ``first`` times as long: two fifths of the average are asked for. ``run`` is
@@ -162,12 +161,12 @@ def demand_work_between(run, rank, what, first=1.0):
     least, average = min(work), sum(work) / len(work)
     text = f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor time, and"
     text += f" {average / 1e6:.1f} ms on average. Send each as soon as it is computed."
-    run.demand(least >= 0.4 * average, text)
+    run.require(least >= 0.4 * average, text)
 
 
-def demand_in_step(run, towards):
+def require_in_step(run, towards):
     """Every message was sent on by the next rank before the one after it was sent."""
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
             text = f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while rank {rank} waited with the"
-            run.demand(False, f"{text} next one: does it receive more than it needs before it goes on?")
+            run.require(False, f"{text} next one: does it receive more than it needs before it goes on?")

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Tolerance, call, each, on_gloo, rounding
+from grader.check.api import Tolerance, call, on_gloo, per_rank, rounding
 from grader.reference import bandwidth as truth
 from grader.reference import benchmark_rows as table_rows
 from grader.reference import stopwatches
@@ -37,8 +37,8 @@ def answers(run, function, cases, expected, mistakes):
         for sentence, values in mistakes
     }
     which = f", where [{wrong[0]}] is {function}{cases[wrong[0]]}," if wrong else ""
-    named = f"the list of answers{which}"
-    run.returns(numbers(expected), within=CLOSE, part=numbers, named=named, lookalikes=[known])
+    label = f"the list of answers{which}"
+    run.returns(numbers(expected), tolerance=CLOSE, select=numbers, label=label, known_mistakes=[known])
 
 
 def refuses(world, function, *cases):
@@ -57,7 +57,7 @@ def test_array_bytes(world, rng):
     (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
     for case, got in zip(cases, run.answers(len(cases))):
         due = truth.array_bytes(*case)
-        run.demand(table_rows.as_float(got) == due, f"array_bytes{case}: expected {due}, got {got!r:.80}")
+        run.require(table_rows.as_float(got) == due, f"array_bytes{case}: expected {due}, got {got!r:.80}")
 
 
 @number("2.1")
@@ -165,24 +165,28 @@ def watch(
     """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on that rank."""
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {"asynchronous": asynchronous, "barrier_takes": barrier_takes, "late": late, "busy": busy}
-    options |= {"calls": each(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
+    options |= {"calls": per_rank(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
     options |= {"measured_again": measured_again}
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
 
-def demand_samples(run, calls, warm_up, mistakes, last=None):
+def require_samples(run, calls, warm_up, mistakes, last=None):
     """Every rank has the samples of these calls, and their median. ``mistakes``, by the sentence that names them, leave others on
     each rank; ``last`` those that leave right samples and another time.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
-    stopwatches.demand_looks(run, warm_up, len(right))
+    stopwatches.require_looks(run, warm_up, len(right))
     mistakes = mistakes | {stopwatches.ACROSS: [stopwatches.across_clocks(calls, warm_up)] * n}
     known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
-    run.returns(*[right] * n, within=TIMES, part=lambda r: numbers(r[1]), named="the list of samples", lookalikes=known)
+    run.returns(
+        *[right] * n, tolerance=TIMES, select=lambda r: numbers(r[1]), label="the list of samples", known_mistakes=known
+    )
     last = {name: np.array(time) for name, time in (last or {}).items()}
     medians = [last | {name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
     median = np.array(np.median(right))
-    run.returns(*[median] * n, within=TIMES, part=lambda r: np.array(float(r[0])), named="the time", lookalikes=medians)
+    run.returns(
+        *[median] * n, tolerance=TIMES, select=lambda r: np.array(float(r[0])), label="the time", known_mistakes=medians
+    )
 
 
 @number("2.2")
@@ -195,7 +199,7 @@ def test_warm_up(world, rng):
     runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
     for run, own, (warm_up, iterations) in zip(runs, calls, cases):
         cold = {"the calls of warm-up were timed": [own[:iterations]] * 2} if warm_up else {}
-        demand_samples(run, [own] * 2, warm_up, cold)
+        require_samples(run, [own] * 2, warm_up, cold)
 
 
 @number("2.2")
@@ -219,8 +223,8 @@ def test_barrier(world, rng):
         ]
         * 2,
     }
-    demand_samples(run, [right] * 2, 0, mistakes)
-    demand_meetings(run)
+    require_samples(run, [right] * 2, 0, mistakes)
+    require_meetings(run)
 
 
 @number("2.2")
@@ -235,7 +239,7 @@ def test_synchronize(world, rng):
         "the device was still at earlier work: synchronise before the watch starts": [[right[0] + busy, *right[1:]]]
         * 2,
     }
-    demand_samples(run, [right] * 2, 0, mistakes)
+    require_samples(run, [right] * 2, 0, mistakes)
 
 
 @number("2.2")
@@ -256,13 +260,13 @@ def test_slowest_rank(world, rng):
                 map(np.median, timed)
             )
         }
-        demand_samples(run, timed, 0, wrong if n > 1 else {}, last)
-        demand_exchange(run)
+        require_samples(run, timed, 0, wrong if n > 1 else {}, last)
+        require_exchange(run)
         for rank in range(n):
             _demand_silence(run, rank)
 
 
-def demand_meetings(run):
+def require_meetings(run):
     """All ranks call the barrier before each call of the operation, and equally often: no warm-up was asked for."""
     for rank in range(run.report.size):
         _demand_meetings_of(run, rank, events(run, rank))
@@ -273,19 +277,19 @@ def _demand_meetings_of(run, rank, seen):
     for i, place in enumerate(timed):
         since = seen[timed[i - 1] : place] if i else seen[:place]
         met = "barrier" in since
-        run.demand(
+        run.require(
             met, f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would be waited for."
         )
     times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
     text = f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when all ranks have called it."
-    run.demand(times == of_first, text)
+    run.require(times == of_first, text)
 
 
-def demand_exchange(run):
+def require_exchange(run):
     """Every rank has communicated: else none can know how long the slowest one took."""
     for rank in range(run.report.size):
         exchanged = run.report.size == 1 or any(event.startswith("comm ") for event in events(run, rank))
-        run.demand(exchanged, f"rank {rank} communicated nothing: how long did the slowest rank take?")
+        run.require(exchanged, f"rank {rank} communicated nothing: how long did the slowest rank take?")
 
 
 def _times(rng, n):
@@ -308,7 +312,7 @@ def _demand_silence(run, rank):
         if event == "clock":
             during = [kind for kind in since or () if kind.startswith("comm")]
             timed = since is not None and "operation" in since
-            run.demand(not (timed and during), f"rank {rank} communicates while the watch runs: {during[:1]}.")
+            run.require(not (timed and during), f"rank {rank} communicates while the watch runs: {during[:1]}.")
             since = {}
         elif since is not None:
             since[event] = True
@@ -326,7 +330,7 @@ def test_median(world, rng):
             "the lower of the two in the middle": sorted(own)[(len(own) - 1) // 2],
             "the upper of the two in the middle": sorted(own)[len(own) // 2],
         }
-        demand_samples(run, [own] * 2, 0, {}, last=known)
+        require_samples(run, [own] * 2, 0, {}, last=known)
 
 
 @number("2.2")
@@ -337,7 +341,7 @@ def test_stopwatch_twice(world, rng):
     own = [float(rng.uniform(1, 2)) for _ in range(3)]
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
     later = {"of the second measurement: each has a list of its own": [[0.5] * 3] * 2}
-    demand_samples(run, [own] * 2, 0, later)
+    require_samples(run, [own] * 2, 0, later)
 
 
 @number("2.2")
@@ -349,7 +353,7 @@ def test_stopwatch_misuse(world, rng):
     for run, number_ in zip(runs, ("0", "-1", "-2")):
         run.raises_value_error(number_)
         made = events(run, 0).count("operation")
-        run.demand(made == 0, f"the ValueError comes after {made} calls of the operation.")
+        run.require(made == 0, f"the ValueError comes after {made} calls of the operation.")
 
 
 # ——— 2.3: the sweep
@@ -375,17 +379,17 @@ def test_sweep_rows(world, rng):
     )
     runs = world(1, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked))
     for run, (n, collectives, sizes, answers) in zip(runs, asked):
-        demand_rows(run, n, [(collective, size) for collective in collectives for size in sizes], answers)
+        require_rows(run, n, [(collective, size) for collective in collectives for size in sizes], answers)
 
 
-def demand_rows(run, n, asked, answers):
+def require_rows(run, n, asked, answers):
     """Runs and rows for (collective, size), in this order, on ``n`` ranks."""
     rows = table_rows.as_rows(run.values()[0])
-    run.demand(rows is not None, table_rows.NO_ROWS)
-    run.demand(len(rows) == len(asked), f"{len(rows)} rows; every collective at every size makes {len(asked)}.")
+    run.require(rows is not None, table_rows.NO_ROWS)
+    run.require(len(rows) == len(asked), f"{len(rows)} rows; every collective at every size makes {len(asked)}.")
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     for i, (right, got) in enumerate(zip([f"{collective} {size}" for collective, size in asked], ran)):
-        run.demand(
+        run.require(
             got == right,
             f"run number {i} was asked for ({got.replace(' ', ', ')}), not for ({right.replace(' ', ', ')}): "
             "all sizes of the first collective come first, then all of the second.",
@@ -393,7 +397,7 @@ def demand_rows(run, n, asked, answers):
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
         algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, n, seconds)
         different = table_rows.row_difference(row, (collective, size, seconds, algorithm, bus, wrong))
-        run.demand(different is None, f"{collective}, {size} bytes: {different}")
+        run.require(different is None, f"{collective}, {size} bytes: {different}")
 
 
 @number("2.3")
@@ -402,11 +406,11 @@ def test_sweep_is_lazy(world, rng):
     """Each row is there before the next run begins"""
     collectives, sizes, answers = table(rng)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
-    run.demand(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
+    run.require(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
     seen = ["row" if event == "row" else "run" for event in events(run, 0) if event.startswith(("row", "run"))]
-    run.demand(len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each.")
+    run.require(len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each.")
     first = seen.index("row") if "row" in seen else len(seen)
-    run.demand(
+    run.require(
         seen == ["run", "row"] * 12,
         f"{first} runs had ended when the first row was there. Yield each row as soon as its run has ended, and do not collect them.",
     )
@@ -423,7 +427,7 @@ def test_sweep_misuse(world, rng):
     for run in runs:
         run.raises_value_error(truth.NO_COLLECTIVE)
         ran = [event for event in events(run, 0) if event.startswith("run")]
-        run.demand(not ran, f"the ValueError comes after {len(ran)} runs.")
+        run.require(not ran, f"the ValueError comes after {len(ran)} runs.")
 
 
 # ——— 2.4: the model
@@ -449,10 +453,10 @@ def test_fit(world, rng):
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,
-            within=FIT,
-            part=lambda r: np.array([float(r[i][0]), float(r[i][1])]) / units,
-            named=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
-            lookalikes=[{sentence: np.array(values) / units for sentence, values in mistakes.items()}],
+            tolerance=FIT,
+            select=lambda r: np.array([float(r[i][0]), float(r[i][1])]) / units,
+            label=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
+            known_mistakes=[{sentence: np.array(values) / units for sentence, values in mistakes.items()}],
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import EXACT, Hold, Leaf, Probe, STANDSTILL, Strided, call, each, mixed, on_gloo, rounding
+from grader.check.api import EXACT, STANDSTILL, Delay, Leaf, Probe, Strided, call, mixed, on_gloo, per_rank, rounding
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
@@ -46,7 +46,7 @@ def laid_out(tensors, layout):
     """A tensor for each rank, in this layout."""
     if layout == MIXED:
         return mixed(*tensors)
-    return each(*(x if x is None or not layout else Strided(x) for x in tensors))
+    return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))
 
 
 def orders(given):
@@ -100,9 +100,9 @@ def test_values(world, rng, collective):
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
-            within = rounding(dtype) if options.get("op") == "average" else EXACT
+            tolerance = rounding(dtype) if options.get("op") == "average" else EXACT
             known = _mistakes(collective, xs, layout, **options)
-            run.returns(*getattr(truth, collective)(xs, **options), within=within, lookalikes=known)
+            run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance, known_mistakes=known)
             run.keeps_inputs()
         _keeps_both(last, results)
 
@@ -112,7 +112,7 @@ def _mistakes(collective, xs, layout, root=0, op=None):
     operation is a sum."""
     n = len(xs)
     if collective in ("gather", "all_gather"):
-        return [{ONE_MEMORY: np.concatenate([x] * n) for x in xs[-1:]}] * n
+        return [{ONE_MEMORY: np.concatenate([xs[-1]] * n)}] * n
     if layout and collective in SHAPED:
         options = ({"root": root} if collective in ROOTED else {}) | ({"op": op} if collective in REDUCING else {})
         known = _in_memory_order(xs, layout, lambda lying: getattr(truth, collective)(lying, **options))
@@ -145,7 +145,7 @@ def _two_calls(rng, collective, n):
     options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
     pair = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
     like = [np.zeros(2, np.float32)] if collective == "scatter" else []
-    turns = [each(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
+    turns = [per_rank(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
     request = call(f"collectives.{collective}", *turns, driver="in_turn", **options)
     return request, [getattr(truth, collective)(xs, **options) for xs in pair]
 
@@ -153,14 +153,16 @@ def _two_calls(rng, collective, n):
 def _two_calls_of(rng, n, function, right, *more):
     """The same, of a function of a tensor, and of ``more`` that is the same in both calls; ``right`` tells the results."""
     pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
-    turns = [each(*([x, *more] for x in xs)) for xs in pair]
+    turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
     return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
 
 
 def _keeps_both(run, results):
     """``results`` are those of the first call and of the second, each for all ranks."""
     first, second = results
-    run.returns(*map(list, zip(first, second)), named=KEPT, lookalikes=[{OVERWRITTEN: [own, own]} for own in second])
+    run.returns(
+        *map(list, zip(first, second)), label=KEPT, known_mistakes=[{OVERWRITTEN: [own, own]} for own in second]
+    )
 
 
 @number("1.1")
@@ -176,7 +178,7 @@ def test_one_call(world, rng, collective):
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         for rank in range(n):
             calls = len(run.operations(rank))
-            run.demand(calls == 1, f"rank {rank} communicated {calls} times where one {collective} is enough.")
+            run.require(calls == 1, f"rank {rank} communicated {calls} times where one {collective} is enough.")
 
 
 @number("1.1")
@@ -208,7 +210,7 @@ def misuses(collective, n):
     if collective in ("gather", "all_gather", "reduce_scatter", "all_to_all"):
         yield (scalar,), good, ()
     if collective == "scatter":
-        yield (each(scalar, *[None] * (n - 1)),), good | {"like": scalar}, ()
+        yield (per_rank(scalar, *[None] * (n - 1)),), good | {"like": scalar}, ()
 
 
 def misuses_of_scatter(n):
@@ -229,7 +231,7 @@ def misuses_of_scatter(n):
         (ones(2 * n, 6), ones(2, 2, 3), ()),
         (np.array(7.0, np.float32), ones(1), ()),
     ]
-    return [((tensor, like), {"root": each(*range(n))}, words) for tensor, like, words in pairs]
+    return [((tensor, like), {"root": per_rank(*range(n))}, words) for tensor, like, words in pairs]
 
 
 @number("1.1")
@@ -242,7 +244,7 @@ def test_result_stands_alone(world, rng, collective):
     root = {"root": 0} if collective in ROOTED else {}
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
-    leaves = each(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
+    leaves = per_rank(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
     more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
     requests = [call(f"collectives.{collective}", leaves, *more, driver="described", **options) for options in asked]
     for run, options in zip(world(n, *requests), asked):
@@ -250,7 +252,7 @@ def test_result_stands_alone(world, rng, collective):
         _requires_no_gradient(run, results)
         for rank, kept in enumerate(run.read(lambda found: int(found["kept"]), "the memory that it keeps")):
             own = 0 if results[rank] is None else results[rank].nbytes
-            run.demand(
+            run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice is a view of the whole."
                 " Copy it.",
@@ -258,11 +260,11 @@ def test_result_stands_alone(world, rng, collective):
 
 
 def _requires_no_gradient(run, results):
-    run.returns(*results, part=lambda found: found["value"], named="the result")
+    run.returns(*results, select=lambda found: found["value"], label="the result")
     for rank, requires in enumerate(
         run.read(lambda found: found["requires gradient"], "whether it requires a gradient")
     ):
-        run.demand(
+        run.require(
             requires is False,
             f"rank {rank}'s values are right, and what it returned requires a gradient, because its input does. Nobody may"
             " differentiate through a communication without saying so: use tensor.detach().",
@@ -272,7 +274,7 @@ def _requires_no_gradient(run, results):
 def _no_gradient_of(world, rng, function, right, *more):
     """The same, of a function of a tensor and of ``more``."""
     xs = [integers(rng, (5,)) for _ in range(2)]
-    leaves = each(*map(Leaf, xs))
+    leaves = per_rank(*map(Leaf, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
     _requires_no_gradient(run, right(xs))
 
@@ -283,13 +285,13 @@ def test_in_rank_order(world):
     """The action runs once on every rank, in rank order, and nobody returns before the last rank has ended"""
     for n in SIZES:
         # The first ranks take longest: without barriers the later ones overtake them.
-        actions = each(*(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n)))
+        actions = per_rank(*(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n)))
         # And in the second call the last rank comes first.
-        late = {rank: Hold(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
-        requests = [call("collectives.in_rank_order", actions, holds=holds) for holds in ({}, late)]
+        late = {rank: Delay(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
+        requests = [call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)]
         if n == 3:  # And an action may last until all others stand still: who sleeps for a while does not.
-            lasting = {rank: Hold(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)}
-            requests.append(call("collectives.in_rank_order", actions, holds=lasting))
+            lasting = {rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)}
+            requests.append(call("collectives.in_rank_order", actions, delays=lasting))
         for run in world(n, *requests):
             run.returns(*(rank * 10 for rank in range(n)))
             _takes_turns(run, n)
@@ -298,18 +300,18 @@ def test_in_rank_order(world):
 def _takes_turns(run, n):
     for rank in range(n):
         times = len(run.marks(rank, "action began"))
-        run.demand(times == 1, f"rank {rank} ran the action {times} times instead of once.")
+        run.require(times == 1, f"rank {rank} ran the action {times} times instead of once.")
     for rank in range(n if n > 1 else 0):
-        run.demand(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
+        run.require(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]
     hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(n)])
     for rank in range(1, n):
         sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
-        run.demand(ended[rank - 1] <= began[rank], sentence + hint)
+        run.require(ended[rank - 1] <= began[rank], sentence + hint)
     for rank in range(n):
         sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
-        run.demand(ended[-1] <= run.passed(rank, "call ended"), sentence)
+        run.require(ended[-1] <= run.passed(rank, "call ended"), sentence)
 
 
 @number("1.3")
@@ -343,7 +345,7 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
     requests = [call(function, own, driver=driver) for own in given]
     runs = world(n, *requests, *(kept[:1] if kept else ()))
     for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
-        run.returns(*the_sum(xs), lookalikes=_in_memory_order(xs, layout, the_sum) if layout else None)
+        run.returns(*the_sum(xs), known_mistakes=_in_memory_order(xs, layout, the_sum) if layout else None)
         run.keeps_inputs()
     if kept:
         _keeps_both(runs.pop(), kept[1])
@@ -356,16 +358,16 @@ def test_built_from_its_parts(world, rng):
     """It is one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
-        (run,) = world(n, call("collectives.all_reduce_from_parts", each(*xs)))
+        (run,) = world(n, call("collectives.all_reduce_from_parts", per_rank(*xs)))
         run.uses_only("reduce_scatter", "all_gather", because="This all-reduce is to be built from its two parts.")
         padded = -(-length // n) * n
         for rank in range(n):
             kinds = [o.kind for o in run.operations(rank)]
-            run.demand(
+            run.require(
                 kinds == ["reduce_scatter", "all_gather"], f"rank {rank} called {kinds} instead of each part once."
             )
             scattered = run.operations(rank)[0].elements
-            run.demand(
+            run.require(
                 scattered <= padded, f"rank {rank} reduce-scattered {scattered} elements, where {padded} hold them all."
             )
 
@@ -398,11 +400,11 @@ def test_average_is_exact(world, rng):
             known = [{mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)]
             if layout:
                 known = [one | more for one, more in zip(known, _in_memory_order(xs, layout, the_average))]
-            run.returns(*the_average(xs), lookalikes=known)
+            run.returns(*the_average(xs), known_mistakes=known)
             run.keeps_inputs()
             for rank in range(n):
                 used = [o.reduction for o in run.operations(rank)]
-                run.demand(
+                run.require(
                     "average" not in used, f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide."
                 )
         _keeps_both(last, results)
@@ -441,17 +443,19 @@ def test_compute_does_not_wait(world, rng):
         requests = []
         for early in (0, n - 1):
             # All others come late, and not before the early rank's compute has ended: who waits before or in it never gets there.
-            holds = {rank: Hold(until="compute ended", on=early) for rank in range(n) if rank != early}
-            requests.append(call("collectives.overlapped_all_reduce", each(*xs), Probe("compute", 7), holds=holds))
+            delays = {rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early}
+            requests.append(
+                call("collectives.overlapped_all_reduce", per_rank(*xs), Probe("compute", 7), delays=delays)
+            )
         for run in world(n, *requests):
             run.values()
             run.waits_for_nobody("the ranks waited for each other before compute began: nothing overlaps.")
             for rank in range(n):
                 began = run.marks(rank, "compute began")
-                run.demand(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
+                run.require(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
                 started = [o for o in run.operations(rank) if o.kind == "all_reduce"]
                 sentence = f"rank {rank} began to compute before it had started its all-reduce: nothing overlaps."
-                run.demand(bool(started) and started[0].at <= began[0].at, sentence)
+                run.require(bool(started) and started[0].at <= began[0].at, sentence)
 
 
 @number("1.5")
@@ -468,9 +472,9 @@ def test_it_waits_before_it_returns(world, rng):
     function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
     for n in SIZES:
         inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
-        late = {rank: Hold(until="call began", on=0, then=0.15) for rank in range(1, n)}
+        late = {rank: Delay(until="call began", on=0, then=0.15) for rank in range(1, n)}
         requests = [
-            call(function, laid_out(xs, layout), compute, holds={} if i else late)
+            call(function, laid_out(xs, layout), compute, delays={} if i else late)
             for i, (xs, (_, _, layout)) in enumerate(zip(inputs, tensors))
         ]
         kept, results = _two_calls_of(rng, n, "overlapped_all_reduce", _with_done, compute)
@@ -478,7 +482,7 @@ def test_it_waits_before_it_returns(world, rng):
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = _in_memory_order(xs, layout, the_sum) if layout else [{}] * n
             known = [{name: (total, "done") for name, total in of_rank.items()} for of_rank in known]
-            run.returns(*_with_done(xs), lookalikes=known)
+            run.returns(*_with_done(xs), known_mistakes=known)
             run.keeps_inputs()
         _keeps_both(last, results)
 
@@ -493,14 +497,16 @@ def test_compute_may_read(world, rng):
     """compute may read the tensor: it has its values also while the all-reduce is under way"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
     # Until the other rank has the sum: then it is in this rank's memory, too.
-    holds = {0: Hold(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
-    (run,) = world(2, call("collectives.overlapped_all_reduce", each(*xs), driver="read_while_computing", holds=holds))
+    delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
+    (run,) = world(
+        2, call("collectives.overlapped_all_reduce", per_rank(*xs), driver="read_while_computing", delays=delays)
+    )
     total = sum(xs)
     lent = "compute read the sum: the all-reduce works in the tensor that belongs to the caller. Give it a copy"
     in_use = (
         "compute read memory in use. If the all-reduce works in the tensor that belongs to the caller, give it a copy"
     )
-    run.returns(*((total, x) for x in xs), lookalikes=[{lent: (total, total)}] * 2, otherwise=in_use)
+    run.returns(*((total, x) for x in xs), known_mistakes=[{lent: (total, total)}] * 2, otherwise=in_use)
 
 
 @number("1.5")
@@ -536,7 +542,7 @@ def test_shift_right(world, rng):
             if n > 2:
                 wrong_way = "this is the right neighbour's tensor: the ring turns the wrong way"
                 known = [of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)]
-            run.returns(*shifted(xs), lookalikes=known)
+            run.returns(*shifted(xs), known_mistakes=known)
             run.keeps_inputs()
             if n > 1:
                 _sends_once(run, xs)
@@ -554,7 +560,7 @@ def _sends_once(run, xs):
         sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
         told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
         due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
-        run.demand(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
+        run.require(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
 
 
 @number("1.6")
@@ -563,11 +569,11 @@ def test_the_send_has_ended(world, rng):
     """Whoever gets the result may overwrite the tensor at once: the neighbour still gets what was sent, however late it comes"""
     for n in (2, 3):
         xs = [integers(rng, (5,)) for _ in range(n)]
-        late = {1: Hold(until="", on=0, patience=1)}
-        requests = call("collectives.shift_right", each(*xs), driver="overwritten_after", after=99, holds=late)
+        late = {1: Delay(until="", on=0, patience=1)}
+        requests = call("collectives.shift_right", per_rank(*xs), driver="overwritten_after", after=99, delays=late)
         (run,) = world(n, requests)
         early = "overwritten: the send was still under way when the function returned. wait() for it before that"
-        run.returns(*shifted(xs), lookalikes=[{early: np.full_like(x, 99)} for x in xs])
+        run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
 
 
 @number("1.6")
@@ -628,15 +634,15 @@ def _sends_chunks(run, rank, n, length):
     """To the neighbours alone, and no more than chunks of the tensor, at once and in all."""
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
-    run.demand(not strangers, f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.")
+    run.require(not strangers, f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.")
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
-    run.demand(bool(sends) or length < n, sentence)
+    run.require(bool(sends) or length < n, sentence)
     largest, chunk = max((o.elements for o in sends), default=0), -(-length // n)
     sentence = f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
-    run.demand(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
+    run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
     total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 4
     sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
-    run.demand(total <= most, sentence)
+    run.require(total <= most, sentence)
 
 
 @number("1.7")
@@ -648,6 +654,6 @@ def test_ring_steps(world, rng):
         run.uses_only("send", "recv", because="A ring is built from sends and receives.")
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))
-            run.demand(
+            run.require(
                 sends <= 2 * (n - 1), f"rank {rank} sent {sends} times; two phases of n−1 steps are {2 * (n - 1)}."
             )

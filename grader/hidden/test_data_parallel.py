@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Hold, LAYOUTS, Leaf, Request, Strided, Tolerance, call, each, mixed, on_gloo, rounding
+from grader.check.api import LAYOUTS, Delay, Leaf, Request, Strided, Tolerance, call, mixed, on_gloo, per_rank, rounding
 from grader.reference import single_device
 from grader.reference.training_mistakes import (
     OTHER_MEMORY,
@@ -40,7 +40,7 @@ def cast(values, dtype):
 
 def late(n, to=0):
     """All ranks but one begin when that one has returned, or waits for them: whoever does not wait has nothing yet."""
-    return {rank: Hold(until="", on=to, patience=1) for rank in range(n) if rank != to}
+    return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
 def layout(rank):
@@ -63,11 +63,11 @@ def test_shard_batch(world, rng):
         given = [mixed(*[first] * n), *others[:2], Strided(others[2], "slice")]
         for run, batch in zip(world(n, *(call("data_parallel.shard_batch", own) for own in given)), batches):
             interleaved = [{"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)]
-            run.returns(*np.split(batch, n), lookalikes=interleaved if n > 1 else None)
+            run.returns(*np.split(batch, n), known_mistakes=interleaved if n > 1 else None)
             run.keeps_inputs()
             for rank in range(n):
                 done = run.operations(rank)
-                run.demand(
+                run.require(
                     not done,
                     f"rank {rank} communicated, though every rank has the batch: {', '.join(map(str, done[:1]))}",
                 )
@@ -90,14 +90,14 @@ def test_broadcast_parameters(world, rng):
     ways = ("generator", "views", "plain", "plain")  # model.parameters() is a generator
     for n in SIZES:
         own = [_parameters(rng) for _ in range(n)]
-        given = each(*([own[rank][0], *_laid_out(own[rank][1:], layout(rank))] for rank in range(n)))
+        given = per_rank(*([own[rank][0], *_laid_out(own[rank][1:], layout(rank))] for rank in range(n)))
         requests = [
             call("data_parallel.broadcast_parameters", given, driver=ways[root], **({"root": root} if root else {}))
             for root in range(n)
         ]
-        single = each(*([values[1]] for values in own))
-        holds = {n - 1: Hold(until="", on=0, patience=1)} if n > 1 else {}
-        requests.append(call("data_parallel.broadcast_parameters", single, root=n - 1, holds=holds))
+        single = per_rank(*([values[1]] for values in own))
+        delays = {n - 1: Delay(until="", on=0, patience=1)} if n > 1 else {}
+        requests.append(call("data_parallel.broadcast_parameters", single, root=n - 1, delays=delays))
         *runs, last = world(n, *requests)
         for root, run in enumerate(runs):
             _overwrites(run, own, root, ways[root])
@@ -111,13 +111,13 @@ def test_broadcast_replaces_everything(world, rng):
     """What a rank holds before has no effect, be it infinite or no number at all, as in memory that was never filled"""
     for n in (2, 3):
         values, nothing = rng.standard_normal((2, 3)), (np.nan, np.inf)
-        given = each(*([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n)))
+        given = per_rank(*([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n)))
         (run,) = world(n, call("data_parallel.broadcast_parameters", given, root=1))
         of_root = run.first_arguments()[1]
         spoiled = isinstance(of_root, list) and all(isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root)
         text = "the root's own values are no numbers any more: they were computed with the other ranks', and not sent. nan · 0 is nan."
-        run.demand(not spoiled, text)
-        run.leaves_arguments(*[[values]] * n, named="the list of the caller's parameters after the call")
+        run.require(not spoiled, text)
+        run.leaves_arguments(*[[values]] * n, label="the list of the caller's parameters after the call")
 
 
 def _parameters(rng):
@@ -147,12 +147,12 @@ def _overwrites(run, own, root, way):
             known[rank][MEAN] = [np.asarray(sum(v) / n, v[0].dtype) for v in zip(*own)]
         if run.marks(rank, "gone through again"):
             known[rank][PASSED_BY] = mine
-    named = "the list of the caller's parameters after the call"
+    label = "the list of the caller's parameters after the call"
     if way == "views":
-        run.returns(*[own[root]] * n, part=lambda value: value["views"], named=named, lookalikes=known)
-        named, known = "the memory of the caller's parameters", [{OTHER_MEMORY: mine} for mine in own]
-    run.leaves_arguments(*[own[root]] * n, named=named, lookalikes=known)
-    run.returns(*[None] * n, part=(lambda value: value["value"]) if way == "views" else None)
+        run.returns(*[own[root]] * n, select=lambda value: value["views"], label=label, known_mistakes=known)
+        label, known = "the memory of the caller's parameters", [{OTHER_MEMORY: mine} for mine in own]
+    run.leaves_arguments(*[own[root]] * n, label=label, known_mistakes=known)
+    run.returns(*[None] * n, select=(lambda value: value["value"]) if way == "views" else None)
 
 
 @number("3.2")
@@ -175,10 +175,10 @@ def step_problems(rng, n):
         problem(rng, n, layers=2, rows=1),
     ]
     weights, _, shards = problems[0]
-    given = each(*([Strided(w, layout(rank)) for w in weights] for rank in range(n)))
-    requests = [call("data_parallel.data_parallel_step", given, mixed(*shards), holds=late(n))]
+    given = per_rank(*([Strided(w, layout(rank)) for w in weights] for rank in range(n)))
+    requests = [call("data_parallel.data_parallel_step", given, mixed(*shards), delays=late(n))]
     for weights, _, shards in problems[1:]:
-        requests.append(call("data_parallel.data_parallel_step", weights, each(*shards)))
+        requests.append(call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
     return problems, requests
 
 
@@ -189,29 +189,29 @@ def test_step_gradients(world, rng):
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
-        again = call("data_parallel.data_parallel_step", weights, each(*shards), driver="twice")
+        again = call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver="twice")
         other = problem(rng, n, layers=2, rows=1)
-        turns = [each(*([weights, shard] for shard in own)) for own in (shards, other[2])]
+        turns = [per_rank(*([weights, shard] for shard in own)) for own in (shards, other[2])]
         in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
         *runs, twice, kept = world(n, *requests, again, in_turn)
         for run, (weights, batch, shards) in zip(runs, problems):
             gradients = cast(single_device.loss_and_gradients(weights, batch)[1], batch.dtype)
             run.returns(
                 *[gradients] * n,
-                within=rounding(batch.dtype),
-                part=lambda r: r[1],
-                named="the list of gradients",
-                lookalikes=partial(_of_step, weights, shards, gradients),
+                tolerance=rounding(batch.dtype),
+                select=lambda r: r[1],
+                label="the list of gradients",
+                known_mistakes=partial(_of_step, weights, shards, gradients),
             )
             run.keeps_inputs()
         _does_not_accumulate(twice, gradients, n)
         later = cast(single_device.loss_and_gradients(weights, other[1])[1], np.float64)
         kept.returns(
             *[[gradients, later]] * n,
-            within=rounding(np.float64),
-            part=lambda r: [own[1] for own in r],
-            named="the gradients of two steps with other shards, kept together, [step][layer],",
-            lookalikes=[{OVERWRITTEN: [later, later]}] * n,
+            tolerance=rounding(np.float64),
+            select=lambda r: [own[1] for own in r],
+            label="the gradients of two steps with other shards, kept together, [step][layer],",
+            known_mistakes=[{OVERWRITTEN: [later, later]}] * n,
         )
 
 
@@ -225,10 +225,10 @@ def _does_not_accumulate(run, gradients, n):
     """Two steps with the same weight tensors, as in training."""
     run.returns(
         *[gradients] * n,
-        within=rounding(np.float64),
-        part=lambda r: r[1][1],
-        named="the list of gradients of a second step with the same weights",
-        lookalikes=[
+        tolerance=rounding(np.float64),
+        select=lambda r: r[1][1],
+        label="the list of gradients of a second step with the same weights",
+        known_mistakes=[
             {
                 "the second step's gradients were added to the first's": [2 * g for g in gradients],
                 "the second step's gradients were added to the first's, which the ranks had added up": [
@@ -256,10 +256,10 @@ def test_step_loss_is_local(world, rng):
             known = [loss_mistakes([own], *shards[0].shape) for own in local]
             run.returns(
                 *local,
-                within=rounding(batch.dtype),
-                part=lambda r: r[0],
-                named="the local loss",
-                lookalikes=[averaged | {sentence: own for sentence, (own,) in means.items()} for means in known],
+                tolerance=rounding(batch.dtype),
+                select=lambda r: r[0],
+                label="the local loss",
+                known_mistakes=[averaged | {sentence: own for sentence, (own,) in means.items()} for means in known],
             )
 
 
@@ -270,17 +270,17 @@ def test_step_traffic(world, rng):
     for n in (2, 3):
         # A shard is larger than all gradients together. These are too large for what else one rank can see of another.
         weights, _, shards = problem(rng, n, rows=160, width=36)
-        (run,) = world(n, call("data_parallel.data_parallel_step", weights, each(*shards)))
+        (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
             sent = sum(o.bytes or EMPTY_BYTES * (o.kind == "send") for o in done)
-            run.demand(sent > 0, f"rank {rank} communicated nothing.")
+            run.require(sent > 0, f"rank {rank} communicated nothing.")
             in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}  # as in a ring
             allowed = 2 * size + 64 if in_two_parts else size + 64
             sentence = f"rank {rank} put {sent} bytes into communication; the gradients together have {size}."
-            run.demand(sent <= allowed, sentence + " Weights, activations and inputs stay where they are.")
+            run.require(sent <= allowed, sentence + " Weights, activations and inputs stay where they are.")
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Training:
     shards: list
     lr: float
     after: tuple
-    within: Tolerance  # for what depends on the weights
+    tolerance: Tolerance  # for what depends on the weights
 
     def weight_mistakes(self):
         known, _ = training_mistakes(self.weights, self.shards, self.lr)
@@ -307,27 +307,27 @@ def trainings(rng, n):
     """One step with one row for each; five, with tensors that lie in memory differently on every rank, which come late; and two of
     large numbers."""
     # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of a step of lr.
-    within = Tolerance(1e-9, "five AdamW steps in float64")
-    long = _training(rng, n, (5, 3, 3, np.float64), within, lr=0.02, holds=late(n))
+    tolerance = Tolerance(1e-9, "five AdamW steps in float64")
+    long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
     if n == 2:  # gradients of a norm of thousands: nobody asked for a bound
         made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
     return made
 
 
-def _training(rng, n, sizes, within, scale=1, **options):
+def _training(rng, n, sizes, tolerance, scale=1, **options):
     steps, layers, rows, dtype = sizes
     weights, _, _ = problem(rng, n, layers=layers, dtype=dtype)
     batches = [scale * problem(rng, n, rows=rows, dtype=dtype)[1] for _ in range(steps)]
     shards = [[np.split(batch, n)[rank] for batch in batches] for rank in range(n)]
     lay = layout if steps > 1 else lambda rank: "contiguous"
     given = [
-        each(*([Strided(array, lay(rank)) for array in arrays] for rank, arrays in enumerate(of_ranks)))
+        per_rank(*([Strided(array, lay(rank)) for array in arrays] for rank, arrays in enumerate(of_ranks)))
         for of_ranks in ([weights] * n, shards)
     ]
     lr = options.get("lr", 1e-3)  # else that of the signature
     request = call("data_parallel.train", *given, **options)
-    return Training(request, weights, shards, lr, single_device.adamw(weights, batches, lr), within)
+    return Training(request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance)
 
 
 def run_trainings(world, rng, n):
@@ -339,7 +339,7 @@ def has_defaults(run):
     """First of all: what a changed default does to weights and states is hard to recognise."""
     for value in run.values():
         difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
-        run.demand(difference is None, difference)
+        run.require(difference is None, difference)
 
 
 @number("3.4")
@@ -352,9 +352,9 @@ def test_train_weights(world, rng):
             dtype = training.weights[0].dtype
             run.leaves_arguments(
                 *[cast(training.after[0], dtype)] * n,
-                named="the list of weights after training",
-                within=training.within,
-                lookalikes=training.weight_mistakes,
+                label="the list of weights after training",
+                tolerance=training.tolerance,
+                known_mistakes=training.weight_mistakes,
             )
 
 
@@ -369,16 +369,16 @@ def test_train_state(world, rng):
             for name in ("exp_avg", "exp_avg_sq"):
                 run.returns(
                     *[cast([state[name] for state in states], training.weights[0].dtype)] * n,
-                    within=training.within,
-                    part=lambda r: [r[1]["state"][str(i)][name] for i in range(count)],
-                    named=f"the optimizer's {name}",
+                    tolerance=training.tolerance,
+                    select=lambda r: [r[1]["state"][str(i)][name] for i in range(count)],
+                    label=f"the optimizer's {name}",
                 )
-            run.returns(*["AdamW"] * n, part=lambda r: r[1]["optimizer"], named="the optimizer's type")
+            run.returns(*["AdamW"] * n, select=lambda r: r[1]["optimizer"], label="the optimizer's type")
             due = float(len(training.shards[0]))
             run.returns(
                 *[np.full(count, due)] * n,
-                part=lambda r: np.array([float(np.asarray(r[1]["state"][str(i)]["step"])) for i in range(count)]),
-                named="the number of steps that the optimizer counted for each weight",
+                select=lambda r: np.array([float(np.asarray(r[1]["state"][str(i)]["step"])) for i in range(count)]),
+                label="the number of steps that the optimizer counted for each weight",
             )
 
 
@@ -391,8 +391,8 @@ def test_train_losses(world, rng):
         for run, training in run_trainings(world, rng, n):
             run.returns(
                 *[np.array(training.after[1], training.weights[0].dtype)] * n,
-                within=training.within,
-                part=lambda r: r[0],
-                named="the tensor of losses",
-                lookalikes=training.loss_mistakes,
+                tolerance=training.tolerance,
+                select=lambda r: r[0],
+                label="the tensor of losses",
+                known_mistakes=training.loss_mistakes,
             )

@@ -3,7 +3,7 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
 
-from grader.check.api import Hold, LAYOUTS, on_gloo
+from grader.check.api import LAYOUTS, Delay, on_gloo
 from grader.hidden.bucket_problem import FIRST_LAYER, averages, late, passes_of, sends_buckets, sent
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 
@@ -34,7 +34,7 @@ def on_their_way(run, made, plain):
         for p in made.passes if started_early(plain, rank) else ():
             early, buckets = started_early(run, rank, p), len(made.buckets)
             text = f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had ended: all but the last can begin."
-            run.demand(early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text)
+            run.require(early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text)
 
 
 @number("3.5")
@@ -47,7 +47,7 @@ def test_buckets_values(world, rng):
         used = [[0, 1, 2, 3]] * n
         backwards = [own if rank % 2 else own[::-1] for rank, own in enumerate(used)]
         made = [
-            passes_of(rng, n, used, passes=3, bucket_bytes=300, as_list=True, holds=late(n)),
+            passes_of(rng, n, used, passes=3, bucket_bytes=300, as_list=True, delays=late(n)),
             passes_of(rng, n, used, bucket_bytes=1),
             passes_of(rng, n, backwards, bucket_bytes=1 << 20),
             passes_of(rng, n, backwards, bucket_bytes=128),
@@ -71,7 +71,7 @@ def test_buckets_tied(world, rng):
     """A parameter that two layers share, and that is registered twice, is averaged once, in the bucket where it appears first"""
     for n in (1, 2, 3):
         # From the last: [128], [8, 128], [128]. Where the tied one counts last: [128], [128], [8, 128].
-        options = {"more": [(1,)], "registered": [0, 3, 1, 0, 2], "bucket_bytes": 136, "holds": late(n)}
+        options = {"more": [(1,)], "registered": [0, 3, 1, 0, 2], "bucket_bytes": 136, "delays": late(n)}
         made, untied = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options), passes_of(rng, n, [[0, 1, 2]] * n)
         run, plain = world(n, made.request, untied.request)
         averages(run, made)
@@ -87,7 +87,7 @@ def test_buckets_frozen(world, rng):
     """A frozen parameter is left alone, takes no room, and does not hold up its bucket"""
     for n in (2, 3):
         used = [[0, 1, 2, 3, 4]] * n
-        made, free = passes_of(rng, n, used, frozen=[3], holds=late(n)), passes_of(rng, n, used)
+        made, free = passes_of(rng, n, used, frozen=[3], delays=late(n)), passes_of(rng, n, used)
         many = passes_of(rng, n, used, frozen=[3], bucket_bytes=128)
         run, of_free, of_many = world(n, made.request, free.request, many.request)
         averages(run, made)
@@ -99,7 +99,7 @@ def test_buckets_frozen(world, rng):
                 f"rank {rank} started no all-reduce before its backward pass had ended, where it does if none of the"
                 " parameters is frozen: does the frozen one hold up its bucket?"
             )
-            run.demand(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
+            run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
 
 
@@ -118,7 +118,7 @@ def test_buckets_without_gradient(world, rng):
         all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
         options = {"passes": 2, "bucket_bytes": bytes_}
         made = [
-            passes_of(rng, n, layers, then=all_used, holds=late(n), **options),
+            passes_of(rng, n, layers, then=all_used, delays=late(n), **options),
             passes_of(rng, n, all_used, then=layers, **options),
         ]
         for own in made:  # each in a world of its own: a collective that is missing must not meet one of the next call
@@ -145,7 +145,7 @@ def test_buckets_collectives(world, rng):
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
         made = [
-            passes_of(rng, n, eight, bucket_bytes=100, as_list=True, holds=late(n)),
+            passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
             # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but it is not at hand any more.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
@@ -176,11 +176,11 @@ def test_buckets_overlap(world, rng):
     """In every pass all-reduces begin before the backward pass has ended, and the pass does not wait for the other ranks"""
     for n in (2, 3, 4):
         # The constructor may communicate: it is afterwards that the others come late.
-        holds = {rank: Hold(until="backward ended", on=0, at="backward began") for rank in range(1, n)}
-        made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, holds=holds)
+        delays = {rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)}
+        made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, delays=delays)
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
-        waits = passes_of(rng, n, [[0]] * n, holds=late(n))
-        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, holds=holds)  # a bucket for each layer
+        waits = passes_of(rng, n, [[0]] * n, delays=late(n))
+        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)  # a bucket for each layer
         # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can go.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
@@ -193,17 +193,17 @@ def test_buckets_overlap(world, rng):
         for p, which in zip(made.passes, ("the first", "the second")):
             for rank in made.ranks:
                 early = started_early(run, rank, p)
-                run.demand(
+                run.require(
                     early > 0,
                     f"rank {rank} started no all-reduce before {which} backward pass had ended: nothing overlaps.",
                 )
                 sentence = f"rank {rank} started {early} of 3 all-reduces during {which} backward pass: all but the last can begin."
-                run.demand(early >= 2, sentence)
+                run.require(early >= 2, sentence)
         _starts_with_the_last_layers(of_unused, n)
         for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
             early = started_before_the_first_layer(run, rank, p)
             sentence = f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to the first layer: 2 can begin."
-            run.demand(early >= 2, sentence)
+            run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
         for own, of_own in ((run, made), (of_crossed, crossed)):  # and none of them has been started for nothing
             sends_buckets(own, of_own)
@@ -213,7 +213,7 @@ def test_buckets_overlap(world, rng):
                 f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the gradients of 4 later buckets were"
                 " ready before the first bucket's: when that goes, all that are full go with it, so 4 can begin."
             )
-            of_crossed.demand(early >= 4, sentence)
+            of_crossed.require(early >= 4, sentence)
 
 
 def _starts_with_the_last_layers(run, n):
@@ -227,4 +227,4 @@ def _starts_with_the_last_layers(run, n):
             " where 2 can begin: gradients become ready from the last layer to the first, so fill the buckets from the last,"
             " and start each as soon as it is full."
         )
-        run.demand(early >= 2, sentence)
+        run.require(early >= 2, sentence)

@@ -3,20 +3,20 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import call, each, on_gloo, rounding
-from grader.reference import parallel as parts
-from grader.reference import pipeline
+from grader.check.api import call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
-    demand_flow,
-    demand_in_step,
-    demand_messages,
-    demand_work_between,
     large,
     late,
     problems,
+    require_flow,
+    require_in_step,
+    require_messages,
+    require_work_between,
 )
+from grader.reference import parallel as parts
+from grader.reference import pipeline
 
 SIZES = (1, 2, 3, 4)
 OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
@@ -34,7 +34,7 @@ def test_split_layers(world, rng):
     for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
         expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
-        run.demand(parts.as_lists(got) == expected, text)
+        run.require(parts.as_lists(got) == expected, text)
 
 
 @number("5.1")
@@ -51,9 +51,9 @@ def forward_runs(world, rng, n):
     """Runs and their problems; and at last two calls one after the other, judged at the end: what the first one returned must be
     its own."""
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
-    inputs = (each(*(p.arguments(stage) for stage in range(n))) for p in both)
+    inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
     in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
-    calls = (p.forward(first, holds=late(n, n - 1) if p is made[0][0] else None) for p, first in made)
+    calls = (p.forward(first, delays=late(n, n - 1) if p is made[0][0] else None) for p, first in made)
     *runs, last = world(n, *calls, in_turn)
     return [(run, p) for run, (p, _) in zip(runs, made)], last, both
 
@@ -68,19 +68,19 @@ def test_forward(world, rng):
             run.returns(
                 *[None] * (n - 1),
                 p.cast(p.y),
-                within=p.within,
-                part=lambda r: r[0],
-                named="the output",
-                lookalikes=p.output_mistakes,
+                tolerance=p.tolerance,
+                select=lambda r: r[0],
+                label="the output",
+                known_mistakes=p.output_mistakes,
             )
             run.keeps_inputs()
         in_turn.returns(
             *[[None, None]] * (n - 1),
             [p.y for p in both],
-            within=rounding(np.float64),
-            part=lambda r: [y for y, _ in r],
-            named="the list of two calls' outputs",
-            lookalikes=[{}] * (n - 1) + [{OVERWRITTEN: [both[1].y] * 2}],
+            tolerance=rounding(np.float64),
+            select=lambda r: [y for y, _ in r],
+            label="the list of two calls' outputs",
+            known_mistakes=[{}] * (n - 1) + [{OVERWRITTEN: [both[1].y] * 2}],
         )
 
 
@@ -94,17 +94,17 @@ def test_forward_saves(world, rng):
         for run, p in runs:
             run.returns(
                 *p.saved_by_stage,
-                within=p.within,
-                part=lambda r: r[1],
-                named="saved, [micro-batch][layer][x or z],",
-                lookalikes=p.saved_mistakes,
+                tolerance=p.tolerance,
+                select=lambda r: r[1],
+                label="saved, [micro-batch][layer][x or z],",
+                known_mistakes=p.saved_mistakes,
             )
         in_turn.returns(
             *([p.saved_by_stage[stage] for p in both] for stage in range(n)),
-            within=rounding(np.float64),
-            part=lambda r: [saved for _, saved in r],
-            named="saved, [call][micro-batch][layer][x or z],",
-            lookalikes=[{OVERWRITTEN: [own] * 2} for own in both[1].saved_by_stage],
+            tolerance=rounding(np.float64),
+            select=lambda r: [saved for _, saved in r],
+            label="saved, [call][micro-batch][layer][x or z],",
+            known_mistakes=[{OVERWRITTEN: [own] * 2} for own in both[1].saved_by_stage],
         )
 
 
@@ -114,22 +114,22 @@ def test_forward_flows(world, rng):
     """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.forward(driver="metered", in_step=1, holds=late(n, n - 1)))
-        run.returns(*[None] * (n - 1), p.y, within=p.within, part=lambda r: r["value"][0], named="the output")
-        demand_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
+        (run,) = world(n, p.forward(driver="metered", in_step=1, delays=late(n, n - 1)))
+        run.returns(*[None] * (n - 1), p.y, tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output")
+        require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
             most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
             rows = most * p.rows // p.product
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
-            run.demand(most <= p.product, text)
-        demand_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
-        demand_in_step(run, 1)
+            run.require(most <= p.product, text)
+        require_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
+        require_in_step(run, 1)
     # In step, a stage cannot have computed what it has not received. The first one has everything from the beginning.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
-    run.returns(None, p.cast(p.y), within=p.within, part=lambda r: r["value"][0], named="the output")
-    demand_messages(run, p, {0: p.m}, "activations")
-    demand_work_between(run, 0, "micro-batch on to the next stage")
+    run.returns(None, p.cast(p.y), tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output")
+    require_messages(run, p, {0: p.m}, "activations")
+    require_work_between(run, 0, "micro-batch on to the next stage")
 
 
 @number("5.2")
@@ -148,9 +148,9 @@ def test_backward(world, rng):
     """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
     for n in SIZES:
         made = problems(rng, n)
-        calls = (p.backward(first, holds=late(n, 0) if p is made[0][0] else None) for p, first in made)
+        calls = (p.backward(first, delays=late(n, 0) if p is made[0][0] else None) for p, first in made)
         for run, (p, _) in zip(world(n, *calls), made):
-            run.returns(*p.gradients_of_stages, within=p.within, named=GRADIENTS, lookalikes=p.mistakes)
+            run.returns(*p.gradients_of_stages, tolerance=p.tolerance, label=GRADIENTS, known_mistakes=p.mistakes)
             run.keeps_inputs()
 
 
@@ -160,18 +160,22 @@ def test_backward_flows(world, rng):
     """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
-        (run,) = world(n, p.backward(driver="metered", in_step=-1, holds=late(n, 0)))
+        (run,) = world(n, p.backward(driver="metered", in_step=-1, delays=late(n, 0)))
         run.returns(
-            *p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS, lookalikes=p.mistakes
+            *p.gradients_of_stages,
+            tolerance=p.tolerance,
+            select=lambda r: r["value"],
+            label=GRADIENTS,
+            known_mistakes=p.mistakes,
         )
-        demand_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
-        demand_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
-        demand_in_step(run, -1)
+        require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
+        require_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
+        require_in_step(run, -1)
     p = large(rng)
     _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
-    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"], named=GRADIENTS)
-    demand_messages(run, p, {1: p.m}, "gradients")
-    demand_work_between(run, 1, "gradient back to the stage before")
+    run.returns(*p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"], label=GRADIENTS)
+    require_messages(run, p, {1: p.m}, "gradients")
+    require_work_between(run, 1, "gradient back to the stage before")
 
 
 @number("5.3")
@@ -181,20 +185,24 @@ def test_backward_twice(world, rng):
     """A second backward pass with the same tensors gives the same gradients, not twice as much"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (
-        each(*((q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None) for stage in range(2)))
+        per_rank(*((q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None) for stage in range(2)))
         for q in (p, other)
     )
     run, in_turn = world(
         2,
-        p.backward(driver="twice", holds=late(2, 0)),
+        p.backward(driver="twice", delays=late(2, 0)),
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
     )
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]} | known
         for known, own in zip(p.mistakes(), p.gradients_of_stages)
     ]
-    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r[1], named=GRADIENTS, lookalikes=doubled)
+    run.returns(
+        *p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r[1], label=GRADIENTS, known_mistakes=doubled
+    )
     # Two passes with other tensors, judged at the end: what the first one returned must be its own.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
-    in_turn.returns(*map(list, both), within=p.within, named="the list of both passes' gradients", lookalikes=later)
+    in_turn.returns(
+        *map(list, both), tolerance=p.tolerance, label="the list of both passes' gradients", known_mistakes=later
+    )

@@ -3,14 +3,14 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Hold, call, each, on_gloo, rounding
+from grader.check.api import Delay, call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
-    demand_messages,
-    demand_work_between,
     large,
     problems,
+    require_messages,
+    require_work_between,
 )
 from grader.reference import pipeline, schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
@@ -37,25 +37,25 @@ def made_by(world, function):
         of_shape[p, m] = [schedules.as_actions(next(answers)) for _ in range(p)]
         for stage, actions in enumerate(of_shape[p, m]):
             here = f"{function}({stage}, {p}, {m})"
-            run.demand(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
+            run.require(actions is not None, f"{here} is not a list of pairs like ('forward', 0).")
             wrong = schedules.complete(actions, m)
-            run.demand(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
+            run.require(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
     (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
     text = f"{function}(0, 2, 3) gives {again} where its caller has emptied the list of an earlier call: make a new list each time."
-    changed.demand(again == of_shape[2, 3][0], text)
+    changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape
 
 
-def demand_executable(run, function, of_shape):
+def require_executable(run, function, of_shape):
     """All stages can be carried out together, with the micro-batches in one order."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
-        run.demand(not isinstance(time, str), f"{function}, {p} stages, {m} micro-batches: {time}.")
+        run.require(not isinstance(time, str), f"{function}, {p} stages, {m} micro-batches: {time}.")
         for kind in ("forward", "backward"):
             orders = [[i for k, i in actions if k == kind] for actions in stages]
             text = f"{function}, {p} stages, {m} micro-batches: the stages do not have the {kind} passes in the same order:"
-            run.demand(all(order == orders[0] for order in orders), f"{text} {orders}")
+            run.require(all(order == orders[0] for order in orders), f"{text} {orders}")
 
 
 @number("5.4")
@@ -67,8 +67,8 @@ def test_gpipe(world, rng):
         for stage, actions in enumerate(stages):
             kinds = [kind for kind, _ in actions]
             text = f"gpipe_schedule({stage}, {p}, {m}): a backward pass comes before the last forward pass: {actions}"
-            run.demand(kinds == ["forward"] * m + ["backward"] * m, text)
-    demand_executable(run, "gpipe_schedule", of_shape)
+            run.require(kinds == ["forward"] * m + ["backward"] * m, text)
+    require_executable(run, "gpipe_schedule", of_shape)
 
 
 @number("5.4")
@@ -76,7 +76,7 @@ def test_gpipe(world, rng):
 def test_1f1b(world, rng):
     """1F1B: every pass once, in an order that can be carried out by all stages together"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
-    demand_executable(run, "one_forward_one_backward_schedule", of_shape)
+    require_executable(run, "one_forward_one_backward_schedule", of_shape)
 
 
 @number("5.4")
@@ -88,7 +88,7 @@ def test_1f1b_alive(world, rng):
         for stage, actions in enumerate(stages):
             most, after = schedules.most_alive(actions)
             text = f"stage {stage} of {p}, {m} micro-batches: {most} alive after {after}, at most {p - stage} may be:"
-            run.demand(most <= p - stage, f"{text} {actions}")
+            run.require(most <= p - stage, f"{text} {actions}")
 
 
 @number("5.4")
@@ -99,9 +99,9 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
     for (p, m), stages in of_shape.items():
         for backward in (1, 2):
             time, best = schedules.makespan(stages, 1, backward), (m + p - 1) * (1 + backward)
-            run.demand(not isinstance(time, str), f"{p} stages, {m} micro-batches: {time}.")
+            run.require(not isinstance(time, str), f"{p} stages, {m} micro-batches: {time}.")
             text = f"{p} stages, {m} micro-batches, forward 1 and backward {backward} long: ends at {time:g}, GPipe at {best}."
-            run.demand(time <= best, f"{text} Is the warm-up too short?")
+            run.require(time <= best, f"{text} Is the warm-up too short?")
 
 
 @number("5.4")
@@ -125,16 +125,16 @@ def test_schedules_misuse(world, rng):
 # ——— 5.5: run a schedule
 
 
-def demand_step(run, problem):
+def require_step(run, problem):
     """Loss and gradients of the single device, nothing sent but one message for each micro-batch each way, in the order of the
     schedule, and the inputs as they were."""
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
         *problem.gradients_of_stages,
-        within=problem.within,
-        part=lambda r: r["value"][1],
-        named=GRADIENTS,
-        lookalikes=lambda: problem.mistakes_with(given),
+        tolerance=problem.tolerance,
+        select=lambda r: r["value"][1],
+        label=GRADIENTS,
+        known_mistakes=lambda: problem.mistakes_with(given),
     )
     m = problem.m
     known = {
@@ -147,24 +147,24 @@ def demand_step(run, problem):
     run.returns(
         *[None] * (problem.n - 1),
         problem.cast(problem.loss),
-        within=problem.within,
-        part=lambda r: r["value"][0],
-        named="the loss",
-        lookalikes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
+        tolerance=problem.tolerance,
+        select=lambda r: r["value"][0],
+        label="the loss",
+        known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
-    demand_messages(run, problem, counts, "activations and gradients")
+    require_messages(run, problem, counts, "activations and gradients")
     for rank, left in enumerate(run.read(lambda value: value["schedule"], "the schedule")):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
-        run.demand(schedules.as_actions(left) == schedule, text)
+        run.require(schedules.as_actions(left) == schedule, text)
         recorded = [span.action for span in run.spans(rank)]  # whoever records nothing loses another check
         text = f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}."
-        run.demand(not recorded or recorded == schedule, text)
+        run.require(not recorded or recorded == schedule, text)
         most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
         text = f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a micro-batch has"
-        run.demand(most <= problem.product, f"{text} {problem.rows}.")
+        run.require(most <= problem.product, f"{text} {problem.rows}.")
     run.keeps_inputs()
 
 
@@ -177,13 +177,13 @@ def test_run_schedule(world, rng):
         made.append((PipelineProblem(rng, n, n + 1), None, gpipe))
         runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made))
         for run, (p, *_) in zip(runs, made):
-            demand_step(run, p)
+            require_step(run, p)
     p = large(rng)
     _, run = world(2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p)))
-    demand_step(run, p)
-    demand_work_between(run, 0, "micro-batch on to the next stage")
+    require_step(run, p)
+    require_work_between(run, 0, "micro-batch on to the next stage")
     # Before its first backward pass, which takes twice as long as a forward pass, the last stage goes forward with all of them.
-    demand_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
+    require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
 
 
 @number("5.5")
@@ -193,22 +193,22 @@ def test_run_schedule_twice(world, rng):
     """A second step with the same tensors gives the same gradients, not twice as much; a later one leaves them alone"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
-    then = each(*([made[s], *other.arguments(s)] for s in range(2)))
+    then = per_rank(*([made[s], *other.arguments(s)] for s in range(2)))
     (run,) = world(2, p.run(made, times=2, then=then))
     second, expected = "the second step's gradients were added to the first's", p.gradients_of_stages
     doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
-    for i, named, known in (
+    for i, label, known in (
         (1, "of a second step with the same tensors", [a | b for a, b in zip(doubled, later)]),
         (2, "of a third step, with other tensors,", other.mistakes()),
         (0, "of the first step, after two others,", later),
     ):
         run.returns(
             *(other.gradients_of_stages if i == 2 else expected),
-            within=p.within,
-            part=lambda r: r["values"][i][1],
-            named=f"{GRADIENTS} {named}",
-            lookalikes=known,
+            tolerance=p.tolerance,
+            select=lambda r: r["values"][i][1],
+            label=f"{GRADIENTS} {label}",
+            known_mistakes=known,
         )
 
 
@@ -230,7 +230,7 @@ def test_run_other_legal_schedules(world, rng):
         ]
         p = PipelineProblem(rng, n, m)
         for run in world(n, *(p.run(stages) for stages in made)):
-            demand_step(run, p)
+            require_step(run, p)
 
 
 FEW, MANY = 4, 12  # micro-batches
@@ -243,10 +243,10 @@ def memory(world, rng, *makers):
     for run, (p, _) in zip(runs, made):
         run.returns(
             *p.gradients_of_stages,
-            within=p.within,
-            part=lambda r: r["value"][1],
-            named=GRADIENTS,
-            lookalikes=p.mistakes,
+            tolerance=p.tolerance,
+            select=lambda r: r["value"][1],
+            label=GRADIENTS,
+            known_mistakes=p.mistakes,
         )
     return [list(zip(runs, (p for p, _ in made)))[i : i + 2] for i in range(0, len(runs), 2)]
 
@@ -263,7 +263,7 @@ def growth(runs, rank, maker):
     return (second - first) / (MANY - FEW), text
 
 
-def demand_nothing_kept(run, rank, saved):
+def require_nothing_kept(run, rank, saved):
     """Before a forward pass no more is alive than before the last one that found as many micro-batches alive: by far less than one
     micro-batch saves; a few messages may be.
 
@@ -279,7 +279,7 @@ def demand_nothing_kept(run, rank, saved):
         j, before = last.get(alive, (i, now))
         text = f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j}, {now} in that of {i}, with as"
         text += f" many micro-batches alive. One saves {saved} bytes on this stage: does a variable still name what the one before"
-        run.demand(now - before <= 0.7 * saved, f"{text} has saved?")
+        run.require(now - before <= 0.7 * saved, f"{text} has saved?")
         last[alive] = i, now
         alive += 1
 
@@ -297,24 +297,24 @@ def test_run_schedule_frees(world, rng):
             text += (
                 f" One micro-batch saves {saved} bytes on this stage: something keeps them after their backward pass."
             )
-            run.demand(grown <= saved / 2, text)
+            run.require(grown <= saved / 2, text)
             if maker is one_forward_one_backward:
-                demand_nothing_kept(run, rank, saved)
-    demand_little_memory(world, rng)
+                require_nothing_kept(run, rank, saved)
+    require_little_memory(world, rng)
 
 
-def demand_little_memory(world, rng, n=3, m=8, layers=5):
+def require_little_memory(world, rng, n=3, m=8, layers=5):
     """The system's own account of the same, whatever the meter was told: with tensors that are large enough to show."""
     few, copies = 16, int(rng.integers(240, 270))  # rows, each of which a micro-batch could have so many times
     p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
     # Of rows that are there several times the loss is the same, and so are the gradients.
     x = rng.permutation(np.tile(p.x, (m * copies, 1)))
     p.m, p.rows, p.message = m, few * copies, x.nbytes // m
-    made = each(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
-    inputs = p.weights_of_stages(), each(x, *[None] * (n - 1)), len(x), m
+    made = per_rank(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
+    inputs = p.weights_of_stages(), per_rank(x, *[None] * (n - 1)), len(x), m
     (run,) = world(n, call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", weighs=True))
-    run.returns(*p.gradients_of_stages, within=p.within, part=lambda r: r["value"][1], named=GRADIENTS)
-    demand_messages(run, p, {0: m, 1: 2 * m, 2: m}, "activations and gradients")
+    run.returns(*p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"][1], label=GRADIENTS)
+    require_messages(run, p, {0: m, 1: 2 * m, 2: m}, "activations and gradients")
     message = p.message
     saved = 2 * layers * message
     for rank in range(n):
@@ -327,7 +327,7 @@ def demand_little_memory(world, rng, n=3, m=8, layers=5):
             f" {alive} alive at a time need {alive * saved / 2**20:.0f} MiB, all of them {m * saved / 2**20:.0f} MiB."
         )
         text += " Something keeps what a micro-batch has saved after its backward pass, perhaps in another form than a tensor."
-        run.demand(grown is None or grown <= most, text)
+        run.require(grown is None or grown <= most, text)
 
 
 @number("5.5")
@@ -342,7 +342,7 @@ def test_run_schedule_frees_what_was_sent(world, rng):
         grown, text = growth(runs, rank, one_forward_one_backward)
         text += f" A message has {p.message} bytes: is every isend waited for, soon after it has arrived?"
         text += " And is nothing kept that was received, and no output?"
-        run.demand(grown <= 0.7 * p.message, text)
+        run.require(grown <= 0.7 * p.message, text)
 
 
 @number("5.5")
@@ -354,28 +354,28 @@ def test_own_timeline(world, rng):
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
     # First the middle stage waits for an activation, then both stages before the last one for a gradient: whoever counts that as work
     # has spans that begin before the message is sent, however busy the machine is.
-    late = {0: Hold(until="call began", on=1, then=0.1), 2: Hold(until="call began", on=0, then=0.1)}
-    (run,) = world(n, p.run(made, holds=late))
+    late = {0: Delay(until="call began", on=1, then=0.1), 2: Delay(until="call began", on=0, then=0.1)}
+    (run,) = world(n, p.run(made, delays=late))
     spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
         recorded = [span.action for span in spans[stage]]
         text = f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}."
-        run.demand(recorded == made[stage], text)
+        run.require(recorded == made[stage], text)
         products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
         outside = [at for at in products if not any(span.start <= at <= span.end for span in spans[stage])]
         text = f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of all spans: they are work, too."
-        run.demand(not outside, text)
+        run.require(not outside, text)
         for kind in ("forward", "backward"):
             own = [span for span in spans[stage] if span.kind == kind]
             worked = {span.micro_batch: any(span.start <= at <= span.end for at in products) for span in own}
             idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
             text = f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
-            run.demand(not idle, text)
+            run.require(not idle, text)
     # A loss for each micro-batch, or its gradient: on entries of y, as many as a micro-batch has.
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
     text = f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were squared, scaled or added up outside of"
-    run.demand(
+    run.require(
         len(outside) < m, f"{text} all spans. The loss and its gradient are work, too: compute them in the span."
     )
     for stage in range(n - 1):
@@ -384,7 +384,7 @@ def test_own_timeline(world, rng):
             begun = [span for span in spans[taker] if span.kind == kind]
             for span, message in zip(begun, sent):
                 text = f"stage {taker}'s span of {span.action} begins before stage {giver} has sent what it needs:"
-                run.demand(message <= span.start, f"{text} waiting for a message is not work.")
+                run.require(message <= span.start, f"{text} waiting for a message is not work.")
 
 
 @number("5.5")
@@ -423,10 +423,10 @@ def test_bubble_in_theory(world, rng):
     of_ideal = [np.array((p - 1) / m) for p, m in cases]
     run.returns(
         [np.array((p - 1) / (m + p - 1)) for p, m in cases],
-        within=CLOSE,
-        part=lambda r: [np.array(float(value)) for value in r],
-        named="the list of fractions",
-        lookalikes=[{"idle time over the ideal time; asked for is the part of the whole time": of_ideal}],
+        tolerance=CLOSE,
+        select=lambda r: [np.array(float(value)) for value in r],
+        label="the list of fractions",
+        known_mistakes=[{"idle time over the ideal time; asked for is the part of the whole time": of_ideal}],
     )
     for case, (_, _, number_) in zip(misused, bad):
         case.raises_value_error(number_)
@@ -474,12 +474,12 @@ def test_bubble_measured(world, rng):
         brief = [[(kind, i, round(start, 2), round(end, 2)) for kind, i, start, end in own] for own in spans]
         run.returns(
             np.array(pipeline.bubble(spans)),
-            within=CLOSE,
-            part=lambda r: np.array(float(r["fractions"][index])),
-            named=f"the bubble of the spans {str(brief)[:300]}",
-            lookalikes=[pipeline.bubble_mistakes(spans)],
+            tolerance=CLOSE,
+            select=lambda r: np.array(float(r["fractions"][index])),
+            label=f"the bubble of the spans {str(brief)[:300]}",
+            known_mistakes=[pipeline.bubble_mistakes(spans)],
         )
     (kept,) = run.read(lambda r: bool(r["kept"]), "whether the spans are as they were")
-    run.demand(kept, "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.")
+    run.require(kept, "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.")
     for case in empty:
         case.raises_value_error()

@@ -3,9 +3,9 @@
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import LAYOUTS, Leaf, Strided, call, each, on_gloo, rounding
-from grader.reference import parallel as parts
 from grader.check import driver_results
+from grader.check.api import LAYOUTS, Leaf, Strided, call, on_gloo, per_rank, rounding
+from grader.reference import parallel as parts
 from grader.reference import single_device
 
 SIZES = (1, 2, 3, 4)
@@ -25,7 +25,7 @@ LARGE = {"rows": 64, "width": 24}
 
 
 def on_ranks(n, of_rank):
-    return each(*(of_rank(rank) for rank in range(n)))
+    return per_rank(*(of_rank(rank) for rank in range(n)))
 
 
 class Problem:
@@ -83,7 +83,7 @@ class Problem:
         return [self._cast(value)] * self.n
 
     @property
-    def within(self):
+    def tolerance(self):
         return rounding(self.dtype)
 
     @property
@@ -93,7 +93,7 @@ class Problem:
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a whole weight"}
 
 
-def demand_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
+def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
     """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each takes part.
 
     ``weights`` says what has so many bytes that is to stay where it is."""
@@ -104,14 +104,14 @@ def demand_traffic(run, most, sentence, when="", phase=lambda operation: True, w
         # A message without entries still tells something, by its tag and by being there.
         sent = sum(o.traffic or EMPTY_BYTES * (o.kind == "send") for o in done)
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (", …" if len(done) > 6 else "")
-        run.demand(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
+        run.require(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
                 f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a weight stays where it is,"
                 " and so does its gradient."
             )
         text = f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence} ({listed})"
-        run.demand(sent <= most + 0.5, text)
+        run.require(sent <= most + 0.5, text)
 
 
 @number("4.1")
@@ -135,11 +135,11 @@ def test_shards(world, rng):
             *(call("tensor_parallel.shard_rows", own) for _, own in rows),
         )
         for run, (w, _), axis in zip(runs, columns + rows, [1] * len(columns) + [0] * len(rows)):
-            run.returns(*np.split(w, n, axis), lookalikes=parts.every_nth(w, n, axis))
+            run.returns(*np.split(w, n, axis), known_mistakes=parts.every_nth(w, n, axis))
             run.keeps_inputs()
             for rank in range(n):
                 done = run.operations(rank)
-                run.demand(not done, f"rank {rank} communicated, though every rank has the weight: {done[:1]}")
+                run.require(not done, f"rank {rank} communicated, though every rank has the weight: {done[:1]}")
 
 
 @number("4.1")
@@ -153,13 +153,13 @@ def test_shards_own_their_memory(world, rng):
         given += [("columns", np.array, row), ("rows", np.array, row.T), ("columns", Strided, narrow)]
         requests = [call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored") for axis, wrap, w in given]
         for run, (_, _, whole) in zip(world(n, *requests), given):
-            run.returns(*[(whole.size // n,)] * n, part=lambda r: (r["value"].size,), named="the number of entries")
+            run.returns(*[(whole.size // n,)] * n, select=lambda r: (r["value"].size,), label="the number of entries")
             for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
                 most = whole.nbytes // n
                 text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the whole weight?"
-                run.demand(shard.bytes <= most, text)
-                run.demand(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
-                run.demand(shard.own, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy.")
+                run.require(shard.bytes <= most, text)
+                run.require(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
+                run.require(shard.own, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy.")
 
 
 @number("4.1")
@@ -197,13 +197,13 @@ def test_forward(world, rng):
         for run, (p, _) in zip(world(n, *(p.forward(layout) for p, layout in made)), made):
             run.returns(
                 *p.on_all(p.y),
-                within=p.within,
-                part=lambda r: r[0],
-                named="the output",
-                lookalikes=lambda: [parts.forward_mistakes(p.weights, p.x, n)] * n,
+                tolerance=p.tolerance,
+                select=lambda r: r[0],
+                label="the output",
+                known_mistakes=lambda: [parts.forward_mistakes(p.weights, p.x, n)] * n,
             )
             saved = [p.saved_by(rank) for rank in range(n)]
-            run.returns(*saved, within=p.within, part=lambda r: r[1], named="the list of (x, z)")
+            run.returns(*saved, tolerance=p.tolerance, select=lambda r: r[1], label="the list of (x, z)")
             run.keeps_inputs()
 
 
@@ -217,7 +217,7 @@ def test_forward_saves(world, rng):
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
-        (run,) = world(n, call(name, *(each(*b) for b in both), driver="remembered"))
+        (run,) = world(n, call(name, *(per_rank(*b) for b in both), driver="remembered"))
         expected = [[p.saved_by(rank) for p in (first, second)] for rank in range(n)]
         known = []
         for own in expected:
@@ -225,19 +225,19 @@ def test_forward_saves(world, rng):
             known.append({name: [of_call[name] for of_call in of_calls] for name in of_calls[0]})
         run.returns(
             *expected,
-            within=CLOSE,
-            part=lambda r: [saved for _, saved in r["results"]],
-            named="saved, [call][layer][x or z],",
-            lookalikes=known,
+            tolerance=CLOSE,
+            select=lambda r: [saved for _, saved in r["results"]],
+            label="saved, [call][layer][x or z],",
+            known_mistakes=known,
         )
         ys = [[p.y for p in (first, second)]] * n
-        run.returns(*ys, within=CLOSE, part=lambda r: [y for y, _ in r["results"]], named="the output, [call],")
+        run.returns(*ys, tolerance=CLOSE, select=lambda r: [y for y, _ in r["results"]], label="the output, [call],")
         for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
                 f"rank {rank}'s saved z keep {kept} bytes alive, of which {most} are needed: a view of the whole x @ W?"
             )
-            run.demand(kept <= most, text)
+            run.require(kept <= most, text)
 
 
 @number("4.2")
@@ -247,13 +247,13 @@ def test_forward_traffic(world, rng):
     for n in (2, 4):
         p = Problem(rng, n, layers=4, **LARGE)
         (run,) = world(n, p.forward())
-        run.returns(*p.on_all(p.y), within=p.within, part=lambda r: r[0], named="the output")
+        run.returns(*p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output")
         most = 4 * p.bytes * (n - 1) / n
         sentence = "That is one all-gather of its own columns a layer, for 4 layers."
-        demand_traffic(run, most, sentence, weights=p.sizes)
+        require_traffic(run, most, sentence, weights=p.sizes)
 
 
-def of_shapes(shards):
+def shapes_of_gradients(shards):
     return "shards of shapes " + ", ".join(str(shard.shape) for shard in shards[0])
 
 
@@ -266,9 +266,9 @@ def test_forward_misuse(world, rng):
         of_batches = [(p.shards, x, (str(x.shape[1]), "12")) for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))]
         cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
         name = "tensor_parallel.tensor_parallel_forward"
-        runs = world(n, *(call(name, each(*shards), x, may_raise=True) for shards, x, _ in cases))
+        runs = world(n, *(call(name, per_rank(*shards), x, may_raise=True) for shards, x, _ in cases))
         for run, (shards, x, numbers) in zip(runs, cases):
-            run.raises_value_error(*numbers, given=f"a batch of {x.shape[1]} columns and {of_shapes(shards)}")
+            run.raises_value_error(*numbers, given=f"a batch of {x.shape[1]} columns and {shapes_of_gradients(shards)}")
 
 
 def backward_runs(world, rng, n):
@@ -292,10 +292,10 @@ def test_backward_shards(world, rng):
         for run, p in backward_runs(world, rng, n):
             run.returns(
                 *p.of_ranks(p.gradients),
-                within=p.within,
-                part=lambda r: r[1],
-                named="the list of the shards' gradients",
-                lookalikes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[1],
+                tolerance=p.tolerance,
+                select=lambda r: r[1],
+                label="the list of the shards' gradients",
+                known_mistakes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[1],
             )
             run.keeps_inputs()
 
@@ -308,10 +308,10 @@ def test_backward_input(world, rng):
         for run, p in backward_runs(world, rng, n):
             run.returns(
                 *p.on_all(p.grad_x),
-                within=p.within,
-                part=lambda r: r[0],
-                named="the gradient of x",
-                lookalikes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[0],
+                tolerance=p.tolerance,
+                select=lambda r: r[0],
+                label="the gradient of x",
+                known_mistakes=lambda: parts.tensor_mistakes(p.weights, p.saved, p.grad_y, n)[0],
             )
             run.keeps_inputs()
 
@@ -322,19 +322,19 @@ def test_backward_input(world, rng):
 def test_backward_twice(world, rng):
     """A second backward pass gives the right gradients, with the same tensors or with others, and leaves the first's alone"""
     first, second = Problem(rng, 2), Problem(rng, 2)
-    both = (each(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2))) for p in (first, second))
+    both = (per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2))) for p in (first, second))
     (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", *both, driver="in_turn"))
     expected = [[[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)]
-    named = "the list of the gradients of x and of the shards, [call],"
-    run.returns(*expected, within=CLOSE, part=lambda r: [[grad_x, *own] for grad_x, own in r], named=named)
+    label = "the list of the gradients of x and of the shards, [call],"
+    run.returns(*expected, tolerance=CLOSE, select=lambda r: [[grad_x, *own] for grad_x, own in r], label=label)
     p = Problem(rng, 2)
     (run,) = world(2, p.backward(driver="twice"))
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]}
         for own in p.of_ranks(p.gradients)
     ]
-    run.returns(*p.of_ranks(p.gradients), within=CLOSE, part=lambda r: r[1][1], lookalikes=doubled)
-    run.returns(*p.on_all(p.grad_x), within=CLOSE, part=lambda r: r[1][0], named="the gradient of x")
+    run.returns(*p.of_ranks(p.gradients), tolerance=CLOSE, select=lambda r: r[1][1], known_mistakes=doubled)
+    run.returns(*p.on_all(p.grad_x), tolerance=CLOSE, select=lambda r: r[1][0], label="the gradient of x")
 
 
 @number("4.3")
@@ -344,12 +344,14 @@ def test_gradients_are_no_larger_than_shards(world, rng):
     for n in (3, 4):
         p = Problem(rng, n)
         (run,) = world(n, p.backward(driver="described"))
-        run.returns(*p.of_ranks(p.gradients), within=CLOSE, part=lambda r: r["value"][1], named="the list of gradients")
+        run.returns(
+            *p.of_ranks(p.gradients), tolerance=CLOSE, select=lambda r: r["value"][1], label="the list of gradients"
+        )
         for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")):
             own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
             whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
             text = f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of whole weights it would be {whole}."
-            run.demand(
+            run.require(
                 kept < (own + whole) / 2, f"{text} A slice is a view, and no rank holds a whole weight's gradient."
             )
 
@@ -358,9 +360,9 @@ def backward_traffic(world, rng, budget, sentence):
     for n in (2, 3, 4):
         p = Problem(rng, n, layers=5, **LARGE)
         (run,) = world(n, p.backward())
-        named = "the list of the shards' gradients"
-        run.returns(*p.of_ranks(p.gradients), within=p.within, part=lambda r: r[1], named=named)
-        demand_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence, weights=p.sizes)
+        label = "the list of the shards' gradients"
+        run.returns(*p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label)
+        require_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence, weights=p.sizes)
 
 
 @number("4.3")
@@ -384,15 +386,17 @@ def test_backward_misuse(world, rng):
     """A gradient that does not fit the shards is a ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        own = each(*(p.saved_by(rank) for rank in range(n)))
+        own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
         of_widths = [
             (p.shards, g, (str(g.shape[1]), "12")) for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
         ]
         cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
-        runs = world(n, *(call(name, each(*shards), own, grad_y, may_raise=True) for shards, grad_y, _ in cases))
+        runs = world(n, *(call(name, per_rank(*shards), own, grad_y, may_raise=True) for shards, grad_y, _ in cases))
         for run, (shards, grad_y, numbers) in zip(runs, cases):
-            run.raises_value_error(*numbers, given=f"a gradient of {grad_y.shape[1]} columns and {of_shapes(shards)}")
+            run.raises_value_error(
+                *numbers, given=f"a gradient of {grad_y.shape[1]} columns and {shapes_of_gradients(shards)}"
+            )
 
 
 def added_as_it_lies(terms):
@@ -416,8 +420,8 @@ def test_copy_to_ranks(world, rng):
         name = "tensor_parallel.CopyToRanks"
         runs = world(
             n,
-            call(name, Leaf(x), each(*upstream), driver="differentiate"),
-            call(name, of_ranks, each(*mixed), driver="differentiate"),
+            call(name, Leaf(x), per_rank(*upstream), driver="differentiate"),
+            call(name, of_ranks, per_rank(*mixed), driver="differentiate"),
             call(name, Leaf(wide), None, driver="differentiate"),
             call(name, Leaf(Strided(row, "slice")), Strided(row, "slice"), driver="differentiate"),
             call(name, Leaf(one), one, driver="differentiate"),
@@ -431,14 +435,18 @@ def test_copy_to_ranks(world, rng):
             if run is runs[1]:
                 lie = [{sentence: [wrong] for sentence, wrong in own.items()} for own in added_as_it_lies(upstream)]
                 known = [a | b for a, b in zip(known, lie)]
-            within = rounding(value.dtype)
+            tolerance = rounding(value.dtype)
             run.returns(
-                *[[gradient]] * n, within=within, part=lambda r: r["gradients"], named="x's gradient", lookalikes=known
+                *[[gradient]] * n,
+                tolerance=tolerance,
+                select=lambda r: r["gradients"],
+                label="x's gradient",
+                known_mistakes=known,
             )
-            run.returns(*[value] * n, part=lambda r: r["value"], named="f(x)")
+            run.returns(*[value] * n, select=lambda r: r["value"], label="f(x)")
         for run in runs[:2]:
             run.returns(
-                *upstream, part=lambda r: r["upstream"], named="the gradient of y, which is to keep its values,"
+                *upstream, select=lambda r: r["upstream"], label="the gradient of y, which must stay unchanged,"
             )
 
 
@@ -448,14 +456,14 @@ def test_sum_over_ranks(world, rng):
     """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
     for n in SIZES:
         terms, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
-        leaves = [each(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(terms))) for s in (False, True)]
+        leaves = [per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(terms))) for s in (False, True)]
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED
         others = [[rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes]
-        run, strided, flat, *of_shapes = world(
+        run, strided, flat, *shapes_of_gradients = world(
             n,
             *(call(name, own, upstream, driver="differentiate") for own in leaves),
-            call(name, each(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
+            call(name, per_rank(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
             *(
                 call(
                     name,
@@ -468,27 +476,27 @@ def test_sum_over_ranks(world, rng):
         )
         strided.returns(
             *[sum(terms)] * n,
-            within=CLOSE,
-            part=lambda r: r["value"],
-            named="g(x) of a non-contiguous x",
-            lookalikes=added_as_it_lies(terms),
+            tolerance=CLOSE,
+            select=lambda r: r["value"],
+            label="g(x) of a non-contiguous x",
+            known_mistakes=added_as_it_lies(terms),
         )
-        for other, own in zip(of_shapes, others):
-            within = rounding(np.float32)
-            other.returns(*[np.asarray(sum(own))] * n, within=within, part=lambda r: r["value"], named="g(x)")
-            other.returns(*[[own[0]]] * n, part=lambda r: r["gradients"], named="x's gradient")
+        for other, own in zip(shapes_of_gradients, others):
+            tolerance = rounding(np.float32)
+            other.returns(*[np.asarray(sum(own))] * n, tolerance=tolerance, select=lambda r: r["value"], label="g(x)")
+            other.returns(*[[own[0]]] * n, select=lambda r: r["gradients"], label="x's gradient")
             other.keeps_inputs()
-        run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
+        run.returns(*[sum(terms)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
         again = {"added up again on its way back: every rank already holds the whole gradient": [n * upstream]}
         run.returns(
             *[[upstream]] * n,
-            within=CLOSE,
-            part=lambda r: r["gradients"],
-            named="x's gradient",
-            lookalikes=[again if n > 1 else {}] * n,
+            tolerance=CLOSE,
+            select=lambda r: r["gradients"],
+            label="x's gradient",
+            known_mistakes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
-        flat.returns(*[[np.ones(4)]] * n, within=CLOSE, part=lambda r: r["gradients"], named="x's gradient")
+        flat.returns(*[[np.ones(4)]] * n, tolerance=CLOSE, select=lambda r: r["gradients"], label="x's gradient")
 
 
 @number("4.4")
@@ -497,11 +505,11 @@ def test_sum_keeps_nothing(world, rng):
     """g keeps no tensor for its way back: the terms are gone as soon as nobody else needs them"""
     for n in (1, 2):
         terms = [rng.standard_normal((3, 4)) for _ in range(n)]
-        (run,) = world(n, call("tensor_parallel.SumOverRanks", each(*map(Leaf, terms)), driver="let_go"))
-        run.returns(*[sum(terms)] * n, within=CLOSE, part=lambda r: r["value"], named="g(x)")
+        (run,) = world(n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, terms)), driver="let_go"))
+        run.returns(*[sum(terms)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
         for rank, kept in enumerate(run.read(lambda r: bool(r["kept"]), "whether the term is still there")):
             text = f"rank {rank}'s term is still in memory after the forward pass: does ctx keep it? Its gradient needs no values."
-            run.demand(not kept, text)
+            run.require(not kept, text)
 
 
 class Pair:
@@ -554,14 +562,14 @@ def test_megatron_pair(world, rng):
 
 
 def judge_pair(run, pair, x, upstream, trained):
-    n, dtype, within = pair.n, x.dtype, rounding(x.dtype)
+    n, dtype, tolerance = pair.n, x.dtype, rounding(x.dtype)
     y, saved = single_device.forward([pair.a, pair.b], x)
     run.returns(
         *[y.astype(dtype)] * n,
-        within=within,
-        part=lambda r: r["value"],
-        named="the output",
-        lookalikes=lambda: parts.pair_outputs(pair.a, pair.b, x, n),
+        tolerance=tolerance,
+        select=lambda r: r["value"],
+        label="the output",
+        known_mistakes=lambda: parts.pair_outputs(pair.a, pair.b, x, n),
     )
     grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
@@ -569,10 +577,10 @@ def judge_pair(run, pair, x, upstream, trained):
     note = f" ({' and '.join(frozen)} without: no gradient is required there)" if frozen else ""
     run.returns(
         *([g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)] for own in expected),
-        within=within,
-        part=lambda r: r["gradients"],
-        named=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
-        lookalikes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
+        tolerance=tolerance,
+        select=lambda r: r["gradients"],
+        label=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
+        known_mistakes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
     )
     run.keeps_inputs()
 
@@ -589,15 +597,15 @@ def test_megatron_pairs_in_a_row(world, rng):
         (run,) = world(n, call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"))
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
         y, saved = single_device.forward(weights, x)
-        run.returns(*[y] * n, within=CLOSE, part=lambda r: r["value"], named="the output")
+        run.returns(*[y] * n, tolerance=CLOSE, select=lambda r: r["value"], label="the output")
         grad_x, whole = single_device.backward(weights, saved, upstream)
         of_ranks = [p.gradients(whole[2 * i : 2 * i + 2]) for i, p in enumerate(pairs)]
         expected = [[grad_x, *(g for of_pair in of_ranks for g in of_pair[rank])] for rank in range(n)]
         run.returns(
             *expected,
-            within=CLOSE,
-            part=lambda r: r["gradients"],
-            named="the list of the gradients of x, column, row, column, …",
+            tolerance=CLOSE,
+            select=lambda r: r["gradients"],
+            label="the list of the gradients of x, column, row, column, …",
         )
 
 
@@ -611,13 +619,15 @@ def test_megatron_pair_beside_a_residual(world, rng):
         name, options = "tensor_parallel.megatron_pair", {"driver": "stack_of_pairs", "residual": True}
         (run,) = world(n, call(name, own, Leaf(x), upstream, **options))
         y, saved = single_device.forward([pair.a, pair.b], x)
-        run.returns(*[y + x] * n, within=CLOSE, part=lambda r: r["value"], named="x plus the pair's output")
+        run.returns(*[y + x] * n, tolerance=CLOSE, select=lambda r: r["value"], label="x plus the pair's output")
         grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
         expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
         reached = "the other use's gradient was added up over the ranks, too: f stands between x and the pair alone"
-        lookalikes = [{reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)]
-        named = "the list of the gradients of x, column, row"
-        run.returns(*expected, within=CLOSE, part=lambda r: r["gradients"], named=named, lookalikes=lookalikes)
+        known_mistakes = [{reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)]
+        label = "the list of the gradients of x, column, row"
+        run.returns(
+            *expected, tolerance=CLOSE, select=lambda r: r["gradients"], label=label, known_mistakes=known_mistakes
+        )
 
 
 @number("4.4")
@@ -636,8 +646,8 @@ def test_megatron_pair_traffic(world, rng):
         turns = [run.passed(rank, "backward began") for rank in range(n)]
         one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # as in 1.7, a ring may pad the tensor
         sentence = "The hidden activations and the weights stay where they are; one sum of the size of x is all."
-        demand_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
-        demand_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
+        require_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
+        require_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
 
 
 @number("4.4")

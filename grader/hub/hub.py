@@ -9,19 +9,19 @@ import socket
 from collections.abc import Callable
 from time import monotonic_ns
 
-from grader.wire.events import read_event
-from grader.wire import frames
 from grader.hub.connection import End
-from grader.hub.store_values import Keys
-from grader.hub.matching import Matching, Posted, bring, bytes_due, check
-from grader.wire.served import Served
 from grader.hub.in_step import Steps
+from grader.hub.matching import Matching, Posted, bring, bytes_due, check
+from grader.hub.store_values import Keys
+from grader.wire import frames
+from grader.wire.events import read_event
+from grader.wire.served import Served
 
-MOST_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
-MOST_OPEN = 2000  # operations of a rank that are not answered yet: to match them takes the square of that
-MOST_LETTERS = 200  # of the name of a use
-MOST_THREADS = 64  # of a rank, that wait
-MOST_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
+MAX_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
+MAX_OPEN = 2000  # operations of a rank that are not answered yet: to match them takes the square of that
+MAX_LETTERS = 200  # of the name of a use
+MAX_THREADS = 64  # of a rank, that wait
+MAX_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
 
 class Hub:
@@ -116,9 +116,9 @@ class Hub:
     def _look_at_memory(self) -> None:
         """Tell the judge where what ranks send is not taken, or what they receive is not read."""
         unread = sum(end.queued for end in self.ranks) + sum(len(blob) for own in self.postponed for _, blob in own)
-        if sum(self.held) + unread > MOST_HELD and not self.is_full:
+        if sum(self.held) + unread > MAX_HELD and not self.is_full:
             self.is_full = True
-            self.tell({"limit": f"had more than {MOST_HELD >> 20} MiB under way that nobody takes"})
+            self.tell({"limit": f"had more than {MAX_HELD >> 20} MiB under way that nobody takes"})
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
@@ -144,7 +144,7 @@ class Hub:
     def _choose_events(self) -> None:
         """Wait for room where something is queued; and for a rank's frames only while the judge keeps up with them."""
         for judge, own in zip(self.judges, self.ranks):
-            for end, reads in ((judge, True), (own, judge.queued < MOST_QUEUED)):
+            for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
                 if end.events and events not in (0, end.events) and end.is_open:  # asked for each end, in each round
                     self.selector.modify(end.socket, events, self.selector.get_key(end.socket).data)
@@ -220,8 +220,8 @@ class Hub:
         """Remember that a rank has asked for an answer. Raises FrameError for a number that is none, or is taken."""
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
-        if len(self.unanswered[rank]) >= MOST_OPEN:
-            raise frames.FrameError(f"more than {MOST_OPEN} operations that wait for others")
+        if len(self.unanswered[rank]) >= MAX_OPEN:
+            raise frames.FrameError(f"more than {MAX_OPEN} operations that wait for others")
         self.unanswered[rank].add(number)
 
     def _weigh(self, rank: int) -> None:
@@ -248,7 +248,7 @@ class Hub:
         """Tell the judge of a use of what the rank was given, and answer it."""
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
-        if given is None or len(name) > MOST_LETTERS:
+        if given is None or len(name) > MAX_LETTERS:
             raise frames.FrameError("a use of what the rank was not given")
         self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
@@ -262,7 +262,7 @@ class Hub:
     def _on_wait(self, rank: int, meta: dict) -> None:
         """Note that all threads of a rank wait: unless one of them has got its answer meanwhile."""
         waits = meta.get("for")
-        if not isinstance(waits, list) or len(waits) > MOST_THREADS:
+        if not isinstance(waits, list) or len(waits) > MAX_THREADS:
             raise frames.FrameError("a wait of no known form")
         known = [frames.is_whole(key) or key in frames.FOR_JUDGE for key in waits]
         if not all(known):

@@ -8,11 +8,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from grader.hub.in_step import Steps
+from grader.hub.strict import TAG, StrictOrder
+from grader.wire import combine, frames
 from grader.wire.agreement import difference
 from grader.wire.events import Operation
-from grader.wire import combine, frames
-from grader.hub.in_step import Steps
-from grader.hub.strict import StrictOrder, TAG
 
 Lane = tuple  # what operations have in common that may meet
 

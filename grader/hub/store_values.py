@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from grader.wire import frames
 
-MOST_KEYS = 64  # in one question: ranks wait for one of each
-MOST_QUESTIONS = 60  # of a rank in one call: a group takes two
-MOST_LETTERS = 500  # of a key
+MAX_KEYS = 64  # in one question: ranks wait for one of each
+MAX_QUESTIONS = 60  # of a rank in one call: a group takes two
+MAX_LETTERS = 500  # of a key
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Keys:
         """Yield (rank, number of the question, answer) for all that can be answered now. Raises FrameError."""
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
-        proper = frames.is_whole(number) and isinstance(keys, list) and len(keys) <= MOST_KEYS
-        if not proper or not all(frames.is_text(key, MOST_LETTERS) for key in keys):
+        proper = frames.is_whole(number) and isinstance(keys, list) and len(keys) <= MAX_KEYS
+        if not proper or not all(frames.is_text(key, MAX_LETTERS) for key in keys):
             raise frames.FrameError("a question to the store of no known form")
         if do in ("set", "add", "get") and len(keys) != 1:
             raise frames.FrameError("a question to the store about other than one key")
@@ -55,8 +55,8 @@ class Keys:
             raise frames.FrameError(
                 "a value for torch's store: ranks communicate through torch.distributed's operations"
             )
-        if self.asked[rank, call] > MOST_QUESTIONS:
-            raise frames.FrameError(f"more than {MOST_QUESTIONS // 2} process groups made in one call: make each once")
+        if self.asked[rank, call] > MAX_QUESTIONS:
+            raise frames.FrameError(f"more than {MAX_QUESTIONS // 2} process groups made in one call: make each once")
 
     def _do(self, do: object, keys: list[str], meta: dict) -> dict:
         if do == "set":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grader.hub.matching import Posted
 
 TAG = 0  # of all messages
-MOST_TOLD = 16  # operations that wait, for a message
+MAX_TOLD = 16  # operations that wait, for a message
 
 
 class StrictOrder:
@@ -43,7 +43,7 @@ class StrictOrder:
     def behind(self) -> list[list[int]]:
         """Return [rank, when it issued an operation that has begun and not ended, and the first that waits for that end]."""
         pairs = [(queue[0][0].operation, queue[1][0].operation) for queue in self.queues.values() if len(queue) > 1]
-        return [[begun.rank, begun.at, waits.at] for begun, waits in pairs[:MOST_TOLD]]
+        return [[begun.rank, begun.at, waits.at] for begun, waits in pairs[:MAX_TOLD]]
 
 
 def _key(posted: "Posted") -> tuple:

@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from grader.assignment import FILES, PARTS
-from grader.intake.staging import ROOT, read
 from grader.atomic_write import written_whole
+from grader.intake.staging import ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
 SECONDS = 60  # for an import

@@ -9,11 +9,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+from grader.atomic_write import written_whole
 from grader.packaging import stubs
 from grader.packaging.leaks import leaks
 from grader.packaging.visibility import NOT_FOR_GRADING, NOT_FOR_STUDENTS, ONLY_FOR_GRADING, ROOT, files, for_students
 from grader.version import COMMIT, commit
-from grader.atomic_write import written_whole
 
 FOLDER = "lockstep"  # that a student unzips
 EXECUTABLE = ("setup.sh", "run_autograder")

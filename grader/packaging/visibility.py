@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("handout", "tests", "grader")
 # A student gets the very engine that grades, the public checks and the stubs.
 NOT_FOR_STUDENTS = (
+    "grader/README.md",
     "grader/hidden",
     "grader/gradescope",
     "grader/packaging",
@@ -18,7 +19,7 @@ NOT_FOR_STUDENTS = (
     "grader/reference/pipeline.py",
 )
 # What grades uploads has the hidden checks, too, and no answers: expected values come from grader/reference.
-NOT_FOR_GRADING = ("grader/gradescope", "grader/packaging", "grader/selftest", "grader/figures")
+NOT_FOR_GRADING = ("grader/README.md", "grader/gradescope", "grader/packaging", "grader/selftest", "grader/figures")
 ONLY_FOR_GRADING = tuple(
     f"grader/gradescope/{name}.py" for name in ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
 )

@@ -229,7 +229,7 @@ def _common() -> list[tuple[int, int]]:
 def _memory() -> int:
     """The bytes of data that a rank may have, what it inherits included."""
     status = Path("/proc/self/status").read_text()
-    return (int(status.partition("VmData:")[2].split()[0]) << 10) + machine_limits.of_a_rank()
+    return (int(status.partition("VmData:")[2].split()[0]) << 10) + machine_limits.rank_memory_limit()
 
 
 def get_ready() -> None:

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from grader.rank.meter import Meter
-from grader.wire.frames import NOT_SENT_ON
 from grader.rank.receives import Receives
 from grader.rank.timeline_programs import SCENES
+from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
 

@@ -24,22 +24,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from grader.rank.program_recorder import Follower
-from grader.rank.recorder import Recorder
-from grader.rank.wait_recorder import Waits
 from grader.rank import drivers, seccomp, surroundings, tensors
-from grader.wire import frames, os_support
-from grader.rank.rank_home import Place
-from grader.rank.process_group import announce_batches, install
-from grader.wire.served import Served
-from grader.rank.store import HubStore
 from grader.rank.link import GO, NOTHING, Wire
+from grader.rank.process_group import announce_batches, install
+from grader.rank.program_recorder import Follower
+from grader.rank.rank_home import RankHome
+from grader.rank.recorder import Recorder
+from grader.rank.store import HubStore
+from grader.rank.wait_recorder import Waits
 from grader.rank.work import Network
+from grader.wire import frames, os_support
+from grader.wire.served import Served
 
 PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
 
 
-def live(wire_fd: int, output_fd: int, stacks_fd: int, home: Place) -> None:
+def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
     os_support.close_ends(
         without=(wire_fd, output_fd, stacks_fd)
@@ -129,7 +129,7 @@ class Marks:
 class Rank:
     """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
 
-    def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: Place) -> None:
+    def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
         self.wire, self.home, self.stage = wire, home, Path(home.stage)
         faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
         faulthandler.enable(file=stacks_fd)  # for one that crashes

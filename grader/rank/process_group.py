@@ -21,9 +21,9 @@ import torch.distributed.distributed_c10d as c10d
 
 from grader.rank.meter import METERS
 from grader.rank.recorder import REDUCTIONS, member
-from grader.wire.events import counts
-from grader.wire import combine, frames
 from grader.rank.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
+from grader.wire import combine, frames
+from grader.wire.events import counts
 
 
 class HubGroup(dist.ProcessGroup):

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grader.rank.meter import PRODUCTS, operations_of
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
-MOST_STEPS = 200  # before they are told
+MAX_STEPS = 200  # before they are told
 NAMES: dict[Any, str] = {}  # of operators that have been met: to ask torch again would take longer than all the rest
 
 
@@ -56,7 +56,7 @@ class Follower(TorchDispatchMode):
             return
         self._add_computed()
         self.steps.append([kind, number, text[:MAX_NAME]])
-        if len(self.steps) >= MOST_STEPS:
+        if len(self.steps) >= MAX_STEPS:
             self.tell(self.news())
 
     def _add_computed(self) -> None:

@@ -11,7 +11,7 @@ from grader.wire import frames, tiers
 
 
 @dataclass(frozen=True)
-class Place:
+class RankHome:
     folder: str  # the rank's own, and its working directory
     rendezvous: str  # a file that all ranks of the world may write to; none where the hub connects them
     stage: str
@@ -36,7 +36,7 @@ def users(size: int, supervisor: int) -> set[int]:
     return {confinement.user_of(supervisor, rank) for rank in range(size)}
 
 
-def prepare(world: dict, size: int, tier: str) -> list[Place]:
+def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
     """Make the folders of so many ranks, in a world's new folder. Called by its supervisor, from whose number users follow."""
     own = tiers.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -58,7 +58,7 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
     return str(Path(world["folder"]) / "rendezvous")
 
 
-def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Place:
+def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
     """The place of one rank, in the folder that this descriptor holds.
 
     Around it lies one that its user may pass, and no other: what a folder holds, how large that is and when it was changed can be
@@ -72,7 +72,7 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Pl
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
     folder = Path(world["folder"])
-    return Place(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
+    return RankHome(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
 
 
 def refusal(stage: str, engine: Path) -> str:

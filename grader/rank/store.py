@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from grader.wire import frames
 from grader.rank.work import Network
+from grader.wire import frames
 
 
 class HubStore(dist.Store):

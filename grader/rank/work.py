@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from grader.wire import combine, frames
 from grader.rank.link import NOTHING, Wire
+from grader.wire import combine, frames
 
 Tensors = Sequence[torch.Tensor]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grader.reference.schedules import Action, OWN_WINDOWS
+from grader.reference.schedules import OWN_WINDOWS, Action
 
 FROM_ZERO = "counted from time 0; the first span starts at {:g}"
 IN_ORDER = "right only if spans come in order: look for the earliest start and the latest end of all spans"

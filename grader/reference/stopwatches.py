@@ -14,26 +14,26 @@ def events(run: Any, rank: int) -> list[str]:
     return [f"comm {event.kind}" if hasattr(event, "kind") else getattr(event, "name", "") for event in trail]
 
 
-def demand_looks(run: Any, warm_up: int, iterations: int) -> None:
+def require_looks(run: Any, warm_up: int, iterations: int) -> None:
     """The operation was called as often as asked, the clock was used before and after, and there is one sample for each iteration."""
     for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
         made = seen.count("operation")
         few = " Is there a warm-up?" if warm_up and made == iterations else ""
         due = f"warm_up + iterations is {warm_up + iterations}.{few}"
-        run.demand(made == warm_up + iterations, f"rank {rank} called the operation {made} times: {due}")
-        run.demand("clock" in seen, "the argument clock was never called, and no other clock knows of these seconds.")
+        run.require(made == warm_up + iterations, f"rank {rank} called the operation {made} times: {due}")
+        run.require("clock" in seen, "the argument clock was never called, and no other clock knows of these seconds.")
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]
         read = f"rank {rank} read the argument clock"
-        run.demand(after, f"{read} before its timed calls and not after them: is the end read from another clock?")
-        run.demand(before, f"{read} after its timed calls and not before them: is the start read from another clock?")
+        run.require(after, f"{read} before its timed calls and not after them: is the end read from another clock?")
+        run.require(before, f"{read} after its timed calls and not before them: is the start read from another clock?")
         samples = returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None
         if isinstance(samples, (list, tuple)):
             all_of_them = warm_up and len(samples) == warm_up + iterations
             cold = " Are calls of the warm-up timed?" if all_of_them else ""
             text = f"rank {rank} returned {len(samples)} samples for {iterations} iterations: one sample for each iteration."
-            run.demand(len(samples) == iterations, text + cold)
+            run.require(len(samples) == iterations, text + cold)
 
 
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, TIMED, WAITING
-from grader.reports.palette import BLOCKS, TEXT
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.drawing import BARRIER, LATE, LEGEND, PASSES, Picture, horizon, meaning, standing, ticks, work
+from grader.reports.palette import BLOCKS, TEXT
 
 SIGNS = {
     COMPUTING: "#",
@@ -31,7 +31,7 @@ STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
 }
 LEFT = 9  # columns for the name of a rank
 FEW = 4  # ranks, of which each has a lane of its own, even if it is like the others'
-MOST_LANES = 16  # in a drawing
+MAX_LANES = 16  # in a drawing
 
 
 def text(pictures: Sequence[Picture], width: int) -> list[Text]:
@@ -81,9 +81,9 @@ def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool
 
 def _chosen(lanes: list) -> list:
     """Those that a text has room for, first and last among them."""
-    if len(lanes) <= MOST_LANES:
+    if len(lanes) <= MAX_LANES:
         return lanes
-    return [lanes[round(row * (len(lanes) - 1) / (MOST_LANES - 1))] for row in range(MOST_LANES)]
+    return [lanes[round(row * (len(lanes) - 1) / (MAX_LANES - 1))] for row in range(MAX_LANES)]
 
 
 def _lane(own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool) -> list[Text]:

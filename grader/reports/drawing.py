@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, TIMED, WAITING
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.palette import FONT, STYLE, paint
 
 WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
-LANE, THIN, MOST_THIN, GAP = (
+LANE, THIN, MAX_THIN, GAP = (
     24,
     6,
     4,
     10,
 )  # heights: of a rank's program, of a communication under way beside it (at most four)
-MOST_SPANS = 4000  # in a drawing that is not compact
+MAX_SPANS = 4000  # in a drawing that is not compact
 MANY = 16  # lanes: more are low. Of more ranks, those that did the same share a lane
 LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward"
@@ -90,7 +90,7 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
     if picture.title:
         parts.append(_text(4, top + 13, picture.title, "bold", 14))
         top += 24
-    shown = list(picture.spans if picture.compact else picture.spans[:MOST_SPANS])
+    shown = list(picture.spans if picture.compact else picture.spans[:MAX_SPANS])
     left_out = len(picture.spans) - len(shown)
     lanes = _lanes(shown, picture.ranks)
     lane, gap, size = (LANE, GAP, 12) if len(lanes) <= MANY else (LOW_LANE, LOW_GAP, 9)
@@ -107,7 +107,7 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
         )
         top += lane
         below = rows([span for span in own if span.kind == TIMED], 1)
-        below += rows([span for span in own if span.background and span.kind != TIMED], MOST_THIN)
+        below += rows([span for span in own if span.background and span.kind != TIMED], MAX_THIN)
         for row in below:
             parts += [_bar(s, top + 1, THIN - 1, scale, until) for s in row]
             top += THIN

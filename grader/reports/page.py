@@ -10,15 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from string import Template
 
-from grader.diagnosis.rank_summaries import these
-from grader.diagnosis.finding import Compared, Finding, LIKELY, OfRank, RANKS, SAID, VALUES, printable
-from grader.reports.palette import TEXT
+from grader.atomic_write import written_whole
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.diagnosis.finding import LIKELY, RANKS, SAID, VALUES, Compared, Finding, RankSummary, printable
+from grader.diagnosis.rank_summaries import rank_list
 from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, Record, SKIPPED, UNIMPLEMENTED
+from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
-from grader.atomic_write import written_whole
 
 LOST = (FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
 OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # of these the evidence is shown at once
@@ -153,7 +153,7 @@ def _ran(record: Record) -> Html | None:
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))
-    ranks = "1 rank" if sizes == [1] else f"{these(sizes).partition(' ')[2]} ranks"
+    ranks = "1 rank" if sizes == [1] else f"{rank_list(sizes).partition(' ')[2]} ranks"
     times = "once" if len(record.worlds) == 1 else f"{len(record.worlds)} times"
     return tag("p", f"Ran {times}, on {ranks}, {record.seconds:.1f} s.", class_="soft")
 
@@ -187,7 +187,7 @@ def _message(finding: Finding) -> list[Html]:
     return parts + [part for table in tables.values() for part in table]
 
 
-def _values(ranks: Sequence[OfRank]) -> list[Html]:
+def _values(ranks: Sequence[RankSummary]) -> list[Html]:
     """Expected and got, on each rank where they differ."""
     pairs = [_pair(one.rank, one.compared) for one in ranks if one.compared]
     return [tag("h4", "Expected and got"), tag("div", *pairs, class_="pairs")] if pairs else []
@@ -209,10 +209,10 @@ def _pair(rank: int, compared: Compared) -> Html:
     return _table(caption, "sides", ("At", "Expected", "Got", "Differs"), rows)
 
 
-def _ranks(ranks: Sequence[OfRank]) -> list[Html]:
+def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
     judged = any(one.compared for one in ranks)
 
-    def row(one: OfRank) -> Html:
+    def row(one: RankSummary) -> Html:
         details = (tag("code", line, class_="where") for line in one.details)
         verdict = (", which is wrong" if one.compared else ", which is as expected") if judged else ""
         return _row(one.rank, tag("td", one.fate, verdict, *details))
@@ -229,7 +229,7 @@ def _timeline(finding: Finding) -> Html:
     return tag("details", tag("summary", "Who did what when"), drawing, note, class_="inner timeline", open=still)
 
 
-def _traffic(ranks: Sequence[OfRank]) -> Html:
+def _traffic(ranks: Sequence[RankSummary]) -> Html:
     if not any(one.steps for one in ranks):
         return tag("p", "No rank communicated anything in this call.", class_="soft")
     rows = []
@@ -247,7 +247,7 @@ def _traffic(ranks: Sequence[OfRank]) -> Html:
     return tag("details", tag("summary", "What each rank communicated"), table, least, class_="inner")
 
 
-def _printed(ranks: Sequence[OfRank]) -> list[Html]:
+def _printed(ranks: Sequence[RankSummary]) -> list[Html]:
     blocks = []
     for one in ranks:
         if one.printed:

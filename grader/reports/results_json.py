@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from grader.assignment import PARTS
-from grader.diagnosis.finding import printable
-from grader.check.record import PASSED, Record
-from grader.reports.summary import summary
 from grader.atomic_write import written_whole
+from grader.check.record import PASSED, Record
+from grader.diagnosis.finding import printable
+from grader.reports.summary import summary
 
 MAX_OUTPUT = 20_000  # the platform cuts at 100,000, in the middle
 

@@ -5,7 +5,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, Record, SKIPPED, UNIMPLEMENTED
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
 

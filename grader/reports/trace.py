@@ -7,8 +7,8 @@ A process is a drawing; its threads are the ranks' programs, and below each what
 from collections.abc import Sequence
 
 from grader.diagnosis.spans import Span, meetings
-from grader.wire.events import Operation
 from grader.reports.drawing import Picture, rows
+from grader.wire.events import Operation
 
 
 def trace(pictures: Sequence[Picture]) -> dict:

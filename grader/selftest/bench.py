@@ -198,7 +198,6 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
     sizes, fresh = (
         [size for test in document["tests"] for size in test["extra_data"][name]] for name in ("worlds", "fresh_worlds")
     )
-    workers = document["extra_data"]["workers"]
     print(f"  start {start:.1f} s; worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s")
     print(f"  {len(sizes)} worlds, {len(sizes) - len(fresh)} of them with ranks of an earlier one")
     alone = sum(empty[size] for size in fresh)

@@ -17,8 +17,16 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-from grader.selftest.oracles import cut_by_columns, cut_by_columns_gathered_late, cut_in_pairs, difference
-from grader.selftest.oracles import my_stage, torch_gradients, torch_mlp, torch_pipeline
+from grader.selftest.oracles import (
+    cut_by_columns,
+    cut_by_columns_gathered_late,
+    cut_in_pairs,
+    difference,
+    my_stage,
+    torch_gradients,
+    torch_mlp,
+    torch_pipeline,
+)
 from handout import mlp
 from handout.launcher import launch
 from handout.timeline import Timeline

@@ -22,7 +22,7 @@ from random import Random
 from grader.selftest import fuzz_frames, fuzz_hub, fuzz_intake, fuzz_world
 
 SLOW = 2.0  # seconds of processor time for one input
-MOST_MEMORY = 64 << 20  # bytes on top of what the process begins with
+MAX_MEMORY = 64 << 20  # bytes on top of what the process begins with
 SHOWN = 2000  # of a failing input
 
 
@@ -65,7 +65,7 @@ def run(name: str, make: Callable, judge: Callable, seed: str, numbers: range) -
     print(f"  slowest {tally.slowest * 1e3:.0f} ms; peak memory {peak() / 1e6:.0f} MB, {before / 1e6:.0f} MB before")
     for outcome, count in tally.outcomes.most_common():
         print(f"  {count:9,}  {outcome}")
-    if peak() - before > MOST_MEMORY:
+    if peak() - before > MAX_MEMORY:
         raise Bitten(f"{name}: {(peak() - before) / 1e6:.0f} MB more than at the beginning, seed {seed}")
 
 

@@ -86,13 +86,13 @@ ODD = [
     *([2**62], [2**31, 2**31], [0, 2**62], [0, 24], [24, 0], [1 << 20, 1 << 24], {"dtype": "F32"}),
 ]
 NESTED = ['{"list": [' * 20 + "]}" * 20, "[" * 2000, '{"a":' * 500 + "1" + "}" * 500, "9" * 4000, '{"a": 1, "a": 2}']
-STACKS = """Thread 0x00007f5bc2e08740 [name] (most recent call first):
+STACKS = b"""Thread 0x00007f5bc2e08740 [name] (most recent call first):
   File "/nonexistent/stage/handout/collectives.py", line 9 in f
   File "/lib/torch/distributed/c10d.py", line 320 in wait
 
 Current thread 0x00007f5bc2e08740 (most recent call first):
   File "/nonexistent/stage/../secret.py", line 10 in broken
-""".encode()
+"""
 
 
 def make(random: Random) -> bytes:

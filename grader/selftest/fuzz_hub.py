@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
-from grader.wire.events import read_event
+from grader.hub.hub import Hub
 from grader.selftest.fuzz_frames import HONEST as OF_THE_JUDGES
 from grader.selftest.fuzz_frames import NONCE, OPERATION, changed_text, headed, mutated
 from grader.wire import frames
-from grader.hub.hub import Hub
+from grader.wire.events import read_event
 
 BYTES = np.arange(6, dtype=np.float32).tobytes()
 NO_PIECES = [[], []]

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.wire.events import Mark
 from grader.check.api import World
 from grader.check.plugin import make_rng, make_world, network_of
-from grader.selftest.proof.checks import Checks, Staged
+from grader.selftest.mutation.checks import Checks, Staged
+from grader.wire.events import Mark
 from grader.world.arrays import Foreign
 from grader.world.blobs import DTYPES
 from grader.world.report import RankReport, Returned, WorldReport

@@ -8,21 +8,20 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load
 
-from grader.world import watchdog
-from grader.wire.agreement import examine
-from grader.diagnosis.root_cause import trouble
+from grader.check.call_result import CallResult, CheckFailed
+from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import spans
-from grader.wire.events import operations
 from grader.reports.drawing import described
-from grader.check.call_result import CheckFailed, Run
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
 from grader.wire import frames
-from grader.world import arrays, blobs
-from grader.world.report import Call, Hold, Returned
+from grader.wire.agreement import examine
+from grader.wire.events import operations
+from grader.world import arrays, blobs, watchdog
+from grader.world.report import Call, Delay, Returned
 from grader.world.world import Limits, World
 
 CALLS = [
-    Call("collectives.f", [([], {}), ([], {})], holds={HELD_RANK: Hold("call began", on=0)}),
+    Call("collectives.f", [([], {}), ([], {})], delays={HELD_RANK: Delay("call began", on=0)}),
     Call("collectives.g", [([], {}), ([], {})], may_raise=True),
 ]
 
@@ -77,9 +76,9 @@ def judge(data: bytes) -> str:
     for ending in ("failed", "stuck", "late"):
         world.report.ending = ending
         for call in range(len(CALLS)):
-            assert len(str(trouble(world.report, call))) < 60_000
+            assert len(str(diagnose(world.report, call))) < 60_000
             try:
-                Run(world.report, call).values()
+                CallResult(world.report, call).values()
             except CheckFailed as failure:
                 assert len(json.dumps(asdict(failure.finding))) < 150_000
     _compare_with_safetensors(stream)
@@ -128,7 +127,7 @@ def _compare_with_safetensors(stream: bytes) -> None:
 
 def _judge_stacks(text: str) -> str:
     stacks = watchdog.parse_stacks(text)
-    place = watchdog.own_place(stacks, STAGE)
+    place = watchdog.own_frame(stacks, STAGE)
     for stack in stacks:
         watchdog.in_communication(stack, STAGE, True), watchdog.waits_for_nothing(stack, STAGE)
     assert place is None or ".." not in Path(place.file).parts

@@ -21,7 +21,7 @@ from pathlib import Path
 from grader.assignment import PARTS
 from grader.selftest.bench import medians, seconds_to_verdict, stage_deadlock
 from grader.selftest.grading import ROOT, command
-from grader.selftest.proof.trials import LOST
+from grader.selftest.mutation.trials import LOST
 from grader.world.fork_server_client import Server
 
 LOOK_EVERY = 5  # seconds

@@ -4,7 +4,7 @@ import math
 
 from grader.timeline.cluster import Cluster, Link
 from grader.timeline.replay import RankProgram, Replay
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, Operation, PASSES, Step
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Step
 
 ALPHA, BETA = 0.5, 64.0  # of links on which times are round
 FREE = Link(0.0, math.inf)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grader.check.api import CheckFailed, call, each
+from grader.check.api import CheckFailed, call, per_rank
 
 A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
 
@@ -15,7 +15,7 @@ def verdict(submit, body: str) -> str:
             {body}
             return y
         """)
-    (run,) = world(2, call("collectives.swap", each(A, B)))
+    (run,) = world(2, call("collectives.swap", per_rank(A, B)))
     try:
         run.returns(B, A)
     except CheckFailed as failure:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.wire.agreement import Disagreement, examine
 from grader.diagnosis.spans import meetings
+from grader.wire.agreement import Disagreement, examine
 from grader.wire.events import Mark, Operation, operations, read_event, weight
 from grader.wire.frames import FrameError
 

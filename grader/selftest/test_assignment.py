@@ -8,7 +8,7 @@ import pytest
 from grader.assignment import FILES, GIVEN, PARTS
 from grader.check.plugin import network_of, record_of
 from grader.selftest.grading import ROOT
-from grader.selftest.proof.checks import Checks
+from grader.selftest.mutation.checks import Checks
 from grader.world.fork_server_client import Server
 
 TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()

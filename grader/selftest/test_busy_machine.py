@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grader.world import watchdog
 from grader.check.api import call
+from grader.world import watchdog
 
 # Beside a thread that waits for something else the hub does not know that a rank waits, and the judge has to look.
 BESIDE = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"

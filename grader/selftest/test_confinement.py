@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy
 import pytest
 
-from grader.check.api import CheckFailed, World, call, each
+from grader.check.api import CheckFailed, World, call, per_rank
 from grader.intake.staging import stage
+from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
-from grader.rank import confinement, seccomp
 from grader.supervisor import ending
 from grader.wire import machine_limits, tiers
-from grader.world import world as worlds
-from grader.wire.tiers import TIERS
 from grader.wire.os_support import close_from
+from grader.wire.tiers import TIERS
+from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
@@ -220,6 +220,7 @@ def test_an_ordinary_user_that_hides_can_be_confined(grounds):
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from grader.rank import confinement
+from grader.wire import os_support, tiers
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
@@ -248,8 +249,8 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("torch.ones(1 << 28)", f"A rank may use {machine_limits.of_a_rank() >> 20} MiB"),
-        ("bytearray(1 << 30)", f"A rank may use {machine_limits.of_a_rank() >> 20} MiB"),
+        ("torch.ones(1 << 28)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
+        ("bytearray(1 << 30)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
         ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {tiers.FILES_OPEN} open files"),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
@@ -418,10 +419,10 @@ def test_a_right_value_that_came_by_no_communication_is_no_answer(submit, functi
         def guesses(tensor):  # alone on its rank
             return torch.full_like(tensor, 3.0)
         """)
-    (run,) = world(2, call(f"collectives.{function}", each([1.0, 2.0], [5.0, 4.0])))
+    (run,) = world(2, call(f"collectives.{function}", per_rank([1.0, 2.0], [5.0, 4.0])))
     if function == "guesses":
         return run.returns([3.0, 3.0], [3.0, 3.0])
-    with pytest.raises(CheckFailed, match="rank 0 has the right result, and has communicated nothing"):
+    with pytest.raises(CheckFailed, match="rank 0 returned the right result without communicating"):
         run.returns([3.0, 3.0], [3.0, 3.0])
 
 
@@ -496,6 +497,6 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    made = platform.machine() not in seccomp.MACHINES  # elsewhere none can be made: see test_excess
+    made = platform.machine() not in seccomp.MACHINES  # elsewhere none can be made: see test_world_limits
     assert told(world, "broken") == str(made)
     assert segments() == before

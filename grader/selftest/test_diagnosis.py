@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from grader.diagnosis.root_cause import trouble
-from grader.world.watchdog import Place
-from grader.diagnosis.hints import Context, likely
+from grader.diagnosis.hints import Context, likely_cause
+from grader.diagnosis.root_cause import diagnose
 from grader.selftest.test_agreement import operation
 from grader.world.report import Call, RankReport, Returned, WorldReport
+from grader.world.watchdog import StackFrame
 
 SOURCE = """import torch.distributed as dist
 def broken(x):
@@ -27,8 +27,8 @@ def report(tmp_path):
     def make(ending, *ranks):
         made = []
         for number, (trail, line) in enumerate(ranks):
-            place = Place(str(tmp_path / "collectives.py"), line, "broken")
-            inside = [Place("/lib/torch/distributed/distributed_c10d.py", 2, "recv")] if line == 4 else []
+            place = StackFrame(str(tmp_path / "collectives.py"), line, "broken")
+            inside = [StackFrame("/lib/torch/distributed/distributed_c10d.py", 2, "recv")] if line == 4 else []
             stacks = [] if line is None else [[*inside, place]]
             outcomes = {0: Returned(None, [], {})} if line is None else {}
             made.append(RankReport(number, trail, outcomes, stacks=stacks))
@@ -51,7 +51,7 @@ def receive(line=4, **changes):
 def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
     made = report(ending, ([send()], sender), ([receive()], 4))
     made.ranks[1].busy = ending == "late"  # gloo may poll
-    text = str(trouble(made, 0))
+    text = str(diagnose(made, 0))
     assert text.startswith("Deadlock: no rank can go on.")
     assert "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but it never went out" in text
     assert "endless loop" not in text and "isend" in text
@@ -60,22 +60,22 @@ def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
 def test_of_several_sends_it_is_the_one_that_the_receive_waits_for(report):
     sends = [send(count=4), send(count=5), send(count=6, tag=1)]
     made = report("stuck", (sends, None), ([receive(count=6, tag=1), receive(count=4), receive(count=5)], 4))
-    assert "the send to rank 1 of 5 × float32" in str(trouble(made, 0))
+    assert "the send to rank 1 of 5 × float32" in str(diagnose(made, 0))
 
 
 def test_a_send_that_was_never_started_is_missing(report):
-    text = str(trouble(report("stuck", ([], None), ([receive()], 4)), 0))
+    text = str(diagnose(report("stuck", ([], None), ([receive()], 4)), 0))
     assert "rank 0 returned without sending to rank 1" in text and "never went out" not in text
 
 
 def test_whoever_asks_for_ever_is_told(report):
     made = report("late", ([send()], 6), ([receive()], None))
     made.ranks[0].busy = True
-    assert "rank 0 asked is_completed() for ever" in str(trouble(made, 0))
+    assert "rank 0 asked is_completed() for ever" in str(diagnose(made, 0))
 
 
 def test_waited_for_before(report):
-    text = str(trouble(report("stuck", ([send()], 5), ([receive()], None)), 0))
+    text = str(diagnose(report("stuck", ([send()], 5), ([receive()], None)), 0))
     assert "rank 0 waited for something that was waited for before" in text
 
 
@@ -84,6 +84,6 @@ def test_memory_that_was_never_filled_is_recognised(dtype, value):
     right = np.ones((2, 3), dtype)
     got = right.copy()
     got[1, 1] = value
-    assert "never filled" in likely(got, right, Context(0, 2, [right] * 2))
+    assert "never filled" in likely_cause(got, right, Context(0, 2, [right] * 2))
     got[1, 1] = 1e-20
-    assert "never filled" not in (likely(got, right, Context(0, 2, [right] * 2)) or "")
+    assert "never filled" not in (likely_cause(got, right, Context(0, 2, [right] * 2)) or "")

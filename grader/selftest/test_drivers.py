@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from grader.world import watchdog
-from grader.world.watchdog import Place, waits_for_nothing
 from grader.check.api import CheckFailed, Leaf, call
 from grader.rank import drivers
+from grader.world import watchdog
+from grader.world.watchdog import StackFrame, waits_for_nothing
 from handout.timeline import Span, Timeline, chart
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -198,7 +198,7 @@ def test_pairs_without_gradients_leave_none():
 def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(submit, driver, args):
     (run,) = submit("def broken(*args): pass")(1, call("collectives.broken", *args, driver=driver))
     with pytest.raises(CheckFailed, match="expected a tensor of shape .*, got None"):
-        run.returns(X, part=lambda r: r["value"])
+        run.returns(X, select=lambda r: r["value"])
 
 
 # ——— metered, and with a timeline
@@ -344,9 +344,9 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
     own, library = stage / "collectives.py", tmp_path / "threading.py"
     for file in (own, library):
         file.write_text("work.wait()\ntime.sleep(3)\ndef wait(self): lock.acquire()\n")
-    stack = [Place(str(own), number, "wait"), Place(str(own), 1, "broken")]
+    stack = [StackFrame(str(own), number, "wait"), StackFrame(str(own), 1, "broken")]
     assert waits_for_nothing(stack, stage) is expected
-    assert not waits_for_nothing([Place(str(library), number, "wait"), *stack], stage)
+    assert not waits_for_nothing([StackFrame(str(library), number, "wait"), *stack], stage)
 
 
 # ——— results and inputs
@@ -357,11 +357,11 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
     [
         ("pass", None),
         ("x.set_(x.clone())", None),  # as it was, elsewhere
-        ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 changed its input"),
-        ("x.resize_((1 << 24) + 1)", "rank 0 changed its input"),  # more than can be sent; never touched
-        ("x.set_(torch.zeros(4))", "rank 0 changed its input"),
-        ("x.data = x.bfloat16()", "rank 0 changed its input"),
-        ("y.set_(torch.zeros(1).expand(4))", "rank 0 changed its input"),
+        ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 modified its input"),
+        ("x.resize_((1 << 24) + 1)", "rank 0 modified its input"),  # more than can be sent; never touched
+        ("x.set_(torch.zeros(4))", "rank 0 modified its input"),
+        ("x.data = x.bfloat16()", "rank 0 modified its input"),
+        ("y.set_(torch.zeros(1).expand(4))", "rank 0 modified its input"),
     ],
 )
 def test_an_input_that_cannot_be_sent_any_more_was_changed(submit, line, words):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.check.api import CheckFailed, Hold, Leaf, Probe, call, each
+from grader.check.api import CheckFailed, Delay, Leaf, Probe, call, per_rank
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -301,7 +301,7 @@ def test_changed_inputs_are_told(submit):
     world = submit("def broken(x): return x.add_(1)")
     (run,) = world(1, call("collectives.broken", X))
     run.returns(X + 1)
-    with pytest.raises(CheckFailed, match="rank 0 changed its input"):
+    with pytest.raises(CheckFailed, match="rank 0 modified its input"):
         run.keeps_inputs()
 
 
@@ -335,7 +335,7 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
             dist.broadcast(x, src=0)
             return x
         """)
-    (run,) = world(2, call("collectives.broken", each(X, 10 * X + 1)))
+    (run,) = world(2, call("collectives.broken", per_rank(X, 10 * X + 1)))
     with pytest.raises(CheckFailed, match="every rank has rank 0's input, as it was: was that one asked for"):
         run.returns(10 * X + 1, 10 * X + 1)
 
@@ -530,8 +530,8 @@ def test_a_deadlock_beside_a_busy_thread(submit):
 
 def test_a_late_rank_does_not_wait_for_what_will_not_happen(submit):
     world = submit("def broken(x, compute): return x")
-    late = {1: Hold(until="compute began", on=0)}
-    (run,) = world(2, call("collectives.broken", X, Probe("compute"), holds=late))
+    late = {1: Delay(until="compute began", on=0)}
+    (run,) = world(2, call("collectives.broken", X, Probe("compute"), delays=late))
     run.returns(X, X)
     assert not run.marks(0, "compute began")
 
@@ -588,7 +588,7 @@ def test_the_world_after_a_bad_one_is_sound(submit):
         """)
     said = verdict(world, 2)  # where ranks are confined, they may not
     assert "rank 0 raised PermissionError" in said or "looks after the ranks was ended" in said
-    (run,) = world(2, call("collectives.sound", each(X, X)))
+    (run,) = world(2, call("collectives.sound", per_rank(X, X)))
     run.returns(2 * X, 2 * X)
 
 
@@ -626,16 +626,16 @@ def test_a_mistake_that_explains_the_whole_value_comes_before_one_that_explains_
     (run,) = submit("def broken(x): return [2 * x, 3 * x]")(1, call("collectives.broken", X))
     known = {"the first part alone": [2 * X, X], "both parts": [2 * X, 3 * X]}
     with pytest.raises(CheckFailed, match="Likely: both parts"):
-        run.returns([X, X], lookalikes=[known])
+        run.returns([X, X], known_mistakes=[known])
     with pytest.raises(CheckFailed, match="Likely: the first part alone"):
-        run.returns([X, X], lookalikes=[{"the first part alone": [2 * X, X]}])
+        run.returns([X, X], known_mistakes=[{"the first part alone": [2 * X, X]}])
 
 
 def test_mistakes_are_made_only_where_a_value_is_wrong(submit):
     (run,) = submit("def sound(x): return 2 * x")(1, call("collectives.sound", X))
-    run.returns(2 * X, lookalikes=lambda: pytest.fail("nothing is wrong"))
+    run.returns(2 * X, known_mistakes=lambda: pytest.fail("nothing is wrong"))
     with pytest.raises(CheckFailed, match="Likely: doubled"):
-        run.returns(X, lookalikes=lambda: [{"doubled": 2 * X}])
+        run.returns(X, known_mistakes=lambda: [{"doubled": 2 * X}])
 
 
 def test_operations_of_different_calls_are_not_held_against_each_other(submit):
@@ -725,7 +725,7 @@ def test_parameters_that_require_gradients_arrive_as_such(submit):
 def test_a_list_that_is_refilled_is_not_its_tensors(submit):
     world = submit("def broken(xs): xs[:] = [xs[0] + 1]")
     (run,) = world(1, call("collectives.broken", [X]))
-    run.leaves_arguments([X], named="the list")
+    run.leaves_arguments([X], label="the list")
 
 
 # ——— honest programs that take their time
@@ -780,8 +780,8 @@ def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(subm
             action()
             return x
         """)
-    late = {1: Hold(until="action ended", on=0)}
-    (run,) = world(2, call("collectives.broken", X, Probe("action"), holds=late))
+    late = {1: Delay(until="action ended", on=0)}
+    (run,) = world(2, call("collectives.broken", X, Probe("action"), delays=late))
     run.returns(X, X)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.wire import frames
-from grader.wire.frames import Frame, FrameError, HEADER, MAGIC, Reader, VERSION, pack
+from grader.wire.frames import HEADER, MAGIC, VERSION, Frame, FrameError, Reader, pack
 
 NONCE = bytes(range(1, 9))
 

@@ -5,10 +5,9 @@ import zipfile
 
 import pytest
 
-from grader.wire import events
 from grader.intake import staging
 from grader.selftest import fuzz, fuzz_frames, fuzz_intake, fuzz_world
-from grader.wire import frames
+from grader.wire import events, frames
 from grader.world import blobs
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.check.api import CheckFailed, call, each
+from grader.check.api import CheckFailed, call, per_rank
 from grader.selftest.swap import A, B, verdict
 
 pytestmark = pytest.mark.usefixtures("on_hub")
@@ -108,7 +108,7 @@ def test_a_send_that_is_waited_for_in_the_next_call_sends_no_numbers(submit):
             dist.recv(y, 0)
             return y
         """)
-    first, second = world(2, *[call("collectives.swap", each(A, B))] * 2)
+    first, second = world(2, *[call("collectives.swap", per_rank(A, B))] * 2)
     for run in (first, second):
         with pytest.raises(CheckFailed, match="rank 0 starts the send.* and never waits for it"):
             run.returns(A, A)

@@ -1,6 +1,6 @@
 """Every hostile submission in ``hostile/`` ends as its case.json says, and leaves no trace.
 
-`make test` tries a quarter of each row, in the best tier of this machine; `make prove`, which sets LOCKSTEP_PROVE, tries
+`make test` tries a quarter of each row, in the best tier of this machine; `make soak`, which sets LOCKSTEP_SOAK, tries
 all, in each tier that works here.
 """
 
@@ -22,19 +22,18 @@ import pytest
 from grader.selftest.grading import ROOT, Graded, grade, start_contained
 from grader.selftest.hostile_case import CASES, Case, Workshop, judged
 from grader.selftest.hostile_traces import PATIENCE, Traces
-from grader.wire import tiers
-from grader.wire import removal
+from grader.wire import removal, tiers
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the attacks are written for Linux")
 
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
-PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
+SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
 BEST = "best"
-MOST_SECONDS = 90
-TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if PROVE else [BEST]
+MAX_SECONDS = 90
+TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if SOAK else [BEST]
 ROWS = groupby(sorted(CASES, key=lambda case: case.row), lambda case: case.row)
-TRIED = CASES if PROVE else [case for _, row in ROWS for case in list(row)[::4]]
+TRIED = CASES if SOAK else [case for _, row in ROWS for case in list(row)[::4]]
 COLLECT = """
 import json
 from grader.grade import Catalogue, _pytest
@@ -142,6 +141,6 @@ def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:
     """A submission that stops the judge must not stop this test."""
     try:
-        return grade(submission, results, *options, server=address, seconds=MOST_SECONDS)
+        return grade(submission, results, *options, server=address, seconds=MAX_SECONDS)
     except subprocess.TimeoutExpired:
-        pytest.fail(f"the judge did not come to an end within {MOST_SECONDS} seconds")
+        pytest.fail(f"the judge did not come to an end within {MAX_SECONDS} seconds")

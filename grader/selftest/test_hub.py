@@ -9,14 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.wire import events
+from grader.hub import hub, matching, store_values
+from grader.hub.in_step import Steps
+from grader.rank.link import Wire
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
-from grader.hub import hub, matching, store_values
-from grader.wire import combine, frames
-from grader.hub.in_step import Steps
-from grader.rank.link import Wire
+from grader.wire import combine, events, frames
 
 
 @pytest.fixture
@@ -364,7 +363,7 @@ def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):
 
 
 def test_what_nobody_takes_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MOST_HELD", 100)
+    monkeypatch.setattr(hub, "MAX_HELD", 100)
     both = ends()
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
@@ -372,7 +371,7 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
 
 
 def test_what_nobody_reads_is_bounded(ends, monkeypatch):
-    monkeypatch.setattr(hub, "MOST_HELD", 1 << 21)
+    monkeypatch.setattr(hub, "MAX_HELD", 1 << 21)
     both, blob = ends(), bytes(1 << 20)
     alone = {"group": [0], "sent": [1 << 18], "received": [1 << 18], "bytes": 1 << 20, "shape": None}
     both.heard.pop(both.ranks[0])
@@ -422,7 +421,7 @@ def test_the_store_takes_no_values(ends, asked, is_refused, has_begun):
 
 
 def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
-    monkeypatch.setattr(store_values, "MOST_QUESTIONS", 3)
+    monkeypatch.setattr(store_values, "MAX_QUESTIONS", 3)
     both = ends()
     both.hub.steps.towards = [0, 0]
     both.post(0, *(question(number, "check", "x") for number in range(3)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grader.check.api import call, each
+from grader.check.api import call, per_rank
 
 PROGRAMS = """
 from torch.distributed import ReduceOp, nn as dist_nn
@@ -240,7 +240,7 @@ def same(gloo, hub, within=0.0):
 
 def numbers(n, *shape):
     rng = np.random.default_rng(7)
-    return each(*(rng.integers(1, 9, shape).astype(np.float32) for _ in range(n)))
+    return per_rank(*(rng.integers(1, 9, shape).astype(np.float32) for _ in range(n)))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])

@@ -2,10 +2,10 @@
 
 import pytest
 
+from grader.hub.in_step import Steps
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import BYTES, Ends, operation
 from grader.wire import frames
-from grader.hub.in_step import Steps
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them alone is found by ``make proof``."""
+"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them alone is found by ``make mutation-test``."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import pytest
 from grader.check.record import PASSED
 from grader.selftest.inputs import TABLES
 from grader.selftest.inputs.instrument import boundaries, telling, tried
-from grader.selftest.proof.checks import Checks
-from grader.selftest.proof.trials import solution
+from grader.selftest.mutation.checks import Checks
+from grader.selftest.mutation.trials import solution
 from grader.wire.frames import HEAVY
-from grader.world.report import WorldReport
 from grader.world.fork_server_client import Server
+from grader.world.report import WorldReport
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from grader.check.fault import _is_ours
 from grader.check.plugin import make_rng
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
-from grader.selftest.proof.checks import Checks
+from grader.selftest.mutation.checks import Checks
 from grader.world.fork_server_client import Server
 
-PROVE = bool(os.environ.get("LOCKSTEP_PROVE"))
-EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if PROVE else 3))  # of each check
+SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
+EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if SOAK else 3))  # of each check
 FUZZ = settings(  # `make test` tries the same ones every time
     max_examples=EXAMPLES,
-    derandomize=not PROVE,
+    derandomize=not SOAK,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

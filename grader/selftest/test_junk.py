@@ -8,7 +8,7 @@ import pytest
 from grader.assignment import PARTS
 from grader.check.record import FAILED
 from grader.selftest.grading import ROOT
-from grader.selftest.proof.checks import Checks
+from grader.selftest.mutation.checks import Checks
 from grader.world.fork_server_client import Server
 
 JUNK = {
@@ -34,8 +34,8 @@ JUNK = {
     "whole numbers": "torch.zeros(2, 2, dtype=torch.int64)",
     "lists inside each other": "[[[[[[[[[[1]]]]]]]]]]",
 }
-# The others are tried by `make prove`.
-TRIED = list(JUNK) if os.environ.get("LOCKSTEP_PROVE") else ["nothing", "a tensor", "itself", "a number beyond floats"]
+# The others are tried by `make soak`.
+TRIED = list(JUNK) if os.environ.get("LOCKSTEP_SOAK") else ["nothing", "a tensor", "itself", "a number beyond floats"]
 
 
 def junk(part: str, value: str) -> str:

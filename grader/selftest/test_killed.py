@@ -15,9 +15,9 @@ import pytest
 from grader.selftest.grading import ROOT, command
 from grader.selftest.test_command import SCHEMA
 
-PROVE = "LOCKSTEP_PROVE" in os.environ
-KILLS = 100 if PROVE else 6
-TOGETHER = [2, 8] if PROVE else [2]
+SOAK = "LOCKSTEP_SOAK" in os.environ
+KILLS = 100 if SOAK else 6
+TOGETHER = [2, 8] if SOAK else [2]
 FEW = ["--problem", "1.2", "--problem", "1.6"]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

@@ -5,26 +5,26 @@ import sys
 import numpy as np
 import pytest
 
+from grader.check.api import Delay, call
 from grader.world import watchdog
 from grader.world.watchdog import Sleepers, Thread
-from grader.check.api import Hold, call
 
 X = np.ones(4, np.float32)
-LATE = {1: Hold(until="", on=0, patience=60)}  # longer than any call may last
+LATE = {1: Delay(until="", on=0, patience=60)}  # longer than any call may last
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 
 @LINUX
 def test_a_held_rank_is_let_go_when_the_other_one_waits_for_it(submit):
     world = submit("def broken(x):\n    dist.all_reduce(x)\n    return x\n")
-    (run,) = world(2, call("collectives.broken", X, holds=LATE))
+    (run,) = world(2, call("collectives.broken", X, delays=LATE))
     run.returns(2 * X, 2 * X)
 
 
 @LINUX
 def test_whoever_does_not_wait_is_too_early_every_time(submit, on_gloo):
     world = submit("def broken(x):\n    dist.all_reduce(x, async_op=True)\n    return x.clone()\n")
-    for run in world(2, *[call("collectives.broken", X, holds=LATE)] * 8):
+    for run in world(2, *[call("collectives.broken", X, delays=LATE)] * 8):
         assert run.values()[0].tolist() == X.tolist()
 
 
@@ -36,7 +36,7 @@ def test_a_rank_that_polls_is_waited_for_as_long_as_patience_lasts(submit):
                 time.sleep(0.001)
             return x
         """)
-    (run,) = world(2, call("collectives.broken", X, holds={1: Hold(until="", on=0, patience=0.3)}))
+    (run,) = world(2, call("collectives.broken", X, delays={1: Delay(until="", on=0, patience=0.3)}))
     run.returns(2 * X, 2 * X)
 
 

@@ -85,8 +85,8 @@ def test_without_values_there_are_the_usual_ones(asked):
 
 
 def test_the_guides_loop_takes_any_name(tmp_path):
-    """What the README tells instructors to type, over files with such names."""
-    text = (ROOT / "README.md").read_text()
+    """What the guide tells instructors to type, over files with such names."""
+    text = (ROOT / "grader/gradescope/GUIDE.md").read_text()
     (loop,) = [line for line in text.splitlines() if line.strip().startswith("for s in submissions/*")]
     (tmp_path / "submissions").mkdir()
     names = sorted(name for name in NASTY if "/" not in name)

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.rank import meter as meters
-from grader.rank.meter import Meter
 from grader.check.api import call
+from grader.rank import meter as meters
 from grader.rank import tensors
+from grader.rank.meter import Meter
 from grader.wire import frames
 from handout import mlp
 

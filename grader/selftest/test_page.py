@@ -10,14 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.diagnosis.finding import LIKELY, LONGEST, MOST_PRINTED, MOST_SPANS, MOST_STEPS, RANKS, VALUES
-from grader.diagnosis.finding import Cell, Compared, Finding, Line, OfRank, Step
-from grader.diagnosis.spans import Span, WAITING
-from grader.check.api import CheckFailed, call, each
+from grader.check.api import CheckFailed, call, per_rank
+from grader.check.plugin import verdict
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.diagnosis.finding import (
+    LIKELY,
+    LONGEST,
+    MAX_PRINTED,
+    MAX_SPANS,
+    MAX_STEPS,
+    RANKS,
+    VALUES,
+    Cell,
+    Compared,
+    Finding,
+    Line,
+    RankSummary,
+    Step,
+)
+from grader.diagnosis.spans import WAITING, Span
 from grader.reports import page, results_json
 from grader.reports.markup import tag, text
-from grader.check.plugin import verdict
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, Record, SKIPPED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT, grade
 
 HOSTILE = "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00 שלום $title"
@@ -83,9 +96,9 @@ def full(words: str) -> Finding:
     wrong = Compared("", "a tensor", "a tensor", "1 of 9 entries differ", cells, 3, 1)
     steps = (Step(f"send to rank 1 of 4 × float32 at {words}", 1200, 19200),)
     ranks = (
-        OfRank(0, f"raised Bad: {words}", (f"a.py:1: {words}",), compared, steps, 7, 19200, (words, "done"), 4),
-        OfRank(1, "returned a tensor", (), wrong, (), 0, 0),
-        OfRank(2, "returned a tensor"),
+        RankSummary(0, f"raised Bad: {words}", (f"a.py:1: {words}",), compared, steps, 7, 19200, (words, "done"), 4),
+        RankSummary(1, "returned a tensor", (), wrong, (), 0, 0),
+        RankSummary(2, "returned a tensor"),
     )
     spans = (Span(0, WAITING, words, 0.0, None, where=words), Span(1, "computing", "", 0.0, 0.1))
     lines = (Line(f"said {words}"), Line(f"Likely: {words}", LIKELY))
@@ -300,7 +313,7 @@ def test_a_record_comes_through_json_as_it_was(every_status):
 
 def evidence(world, size: int, expected: object, value: list | None = None) -> Finding:
     """What is found of a call of the submission's ``broken``."""
-    (run,) = world(size, call("collectives.broken", each(*[value or [1.0, 2.0]] * size)))
+    (run,) = world(size, call("collectives.broken", per_rank(*[value or [1.0, 2.0]] * size)))
     with pytest.raises(CheckFailed) as failure:
         run.returns(*[expected] * size)
     found = verdict(failure.value)[1]
@@ -343,10 +356,10 @@ def test_a_submission_cannot_make_the_evidence_large(submit, end):
     )
     found = evidence(world, 2, [3.0, 4.0])
     for one in found.ranks:
-        assert len(one.steps) == MOST_STEPS and one.more_steps == 4000 - MOST_STEPS
-        assert len(one.printed) <= MOST_PRINTED and one.printed_before > 0
+        assert len(one.steps) == MAX_STEPS and one.more_steps == 4000 - MAX_STEPS
+        assert len(one.printed) <= MAX_PRINTED and one.printed_before > 0
         assert max(map(len, [one.fate, *one.details, *one.printed])) < LONGEST + 10
-    assert len(found.spans) == (MOST_SPANS if end == "return x" else 0)
+    assert len(found.spans) == (MAX_SPANS if end == "return x" else 0)
     assert len(json.dumps(record(FAILED, found).as_dict())) < 100_000
     assert len(page.page([record(FAILED, found)], "x", [])) < 150_000
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, call
-from grader.hidden.pipeline_problem import demand_work_between
+from grader.hidden.pipeline_problem import require_work_between
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import Ends, use
 from grader.wire import frames, os_support
@@ -64,7 +64,7 @@ def test_work_is_seen_wherever_it_is_done(submit, busy):
 @pytest.mark.usefixtures("on_hub")
 @pytest.mark.parametrize("parts", [[SECONDS] * 4, [4 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"])
 def test_whoever_works_before_each_send_passes(submit, parts):
-    demand_work_between(worked(submit, parts), 0, "micro-batch")
+    require_work_between(worked(submit, parts), 0, "micro-batch")
 
 
 @pytest.mark.usefixtures("on_hub")
@@ -73,7 +73,7 @@ def test_whoever_sends_without_work_is_told(submit, parts):
     with pytest.raises(
         CheckFailed, match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time"
     ):
-        demand_work_between(worked(submit, parts), 0, "micro-batch")
+        require_work_between(worked(submit, parts), 0, "micro-batch")
 
 
 @pytest.mark.usefixtures("on_hub")

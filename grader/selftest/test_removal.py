@@ -118,6 +118,6 @@ def test_a_tower_that_somebody_builds_is_left_and_says_so(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", dig)
-        patch.setattr(removal, "MOST_SECONDS", 0.2)
+        patch.setattr(removal, "MAX_SECONDS", 0.2)
         assert not remove(top)
     assert remove(top) and not top.exists()

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING
+from grader.selftest.programs import ALPHA, BETA, FREE, cluster, data_parallel, replayed, writers
 from grader.timeline.cluster import Link, whole_of
 from grader.timeline.replay import program_of
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
 from grader.timeline.virtual_time import account, spans_of
-from grader.selftest.programs import ALPHA, BETA, FREE, cluster, data_parallel, replayed, writers
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
 
 # ——— computing and messages
 
@@ -181,7 +181,7 @@ def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_nev
         for turn, each in enumerate(seconds):
             rank.compute(each[rank.rank])
             waits.append((turn + later[turn], rank.start("all_reduce", sizes[turn])))
-            for due, work in [wait for wait in waits if wait[0] <= turn]:
+            for _, work in [wait for wait in waits if wait[0] <= turn]:
                 rank.wait(work)
             waits = [wait for wait in waits if wait[0] > turn]
         for _, work in waits:

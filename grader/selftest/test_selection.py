@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.assignment import PARTS
-from grader.check.selection import Candidate, NothingChosen, TITLES, chosen, functions, part_named
+from grader.check.selection import TITLES, Candidate, NothingChosen, chosen, functions, part_named
 from grader.selftest.grading import ROOT
 
 COLLECT = """
@@ -135,7 +135,7 @@ def test_every_function_is_found_in_the_stubs():
     assert written == set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("text", ["README.md", "handout/ASSIGNMENT.md", "grader/gradescope/for_students.md"])
+@pytest.mark.parametrize("text", ["README.md", "handout/ASSIGNMENT.md", "grader/packaging/for_students.md"])
 def test_what_the_texts_say_means_checks(checks, text):
     commands = re.findall(r"make test .*", (ROOT / text).read_text())
     given = [dict(re.findall(r"(PART|K)=([\w.]+)", command)) for command in commands]

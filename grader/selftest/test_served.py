@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from grader.check.api import GraderFault, Probe, call, each
+from grader.check.api import GraderFault, Probe, call, per_rank
+from grader.hub.in_step import Steps
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, operation, use
 from grader.wire import frames
 from grader.wire.served import Bench, Served
-from grader.hub.in_step import Steps
 
 NOT_GIVEN = "a use of what the rank was not given"
 
@@ -77,11 +77,11 @@ def test_the_name_of_a_use_is_short(two):
 
 
 def test_a_check_keeps_out_of_the_arguments_what_is_served():
-    action = each(Probe("action", returns="a"), Probe("action", returns="b", seconds=1.0))
+    action = per_rank(Probe("action", returns="a"), Probe("action", returns="b", seconds=1.0))
     spread = call("collectives.f", action, [Probe("other", returns=1)]).spread(2)
     assert spread.served == [{"probes": {"action": "a", "other": 1}}, {"probes": {"action": "b", "other": 1}}]
     timed = call(
-        "benchmarking.stopwatch", driver="timed", warm_up=1, iterations=2, calls=each((1.0,), (2.0,)), late=3.0
+        "benchmarking.stopwatch", driver="timed", warm_up=1, iterations=2, calls=per_rank((1.0,), (2.0,)), late=3.0
     )
     assert [own["bench"] for own in timed.spread(2).served] == [
         {"calls": (1.0,), "late": 3.0},
@@ -163,7 +163,7 @@ def test_functions_get_answers_on_both_networks(submit, network, monkeypatch):
         call("collectives.ask", 1, Probe("compute", each_other))
         for each_other in ("done", None, [1, 2.5], float("inf"))
     ]
-    bench = {"calls": each((2.0,), (3.0,)), "asynchronous": True, "barrier_takes": 10.0, "busy": 5.0}
+    bench = {"calls": per_rank((2.0,), (3.0,)), "asynchronous": True, "barrier_takes": 10.0, "busy": 5.0}
     *runs, timed = world(2, *requests, call("collectives.watch", driver="timed", warm_up=0, iterations=1, **bench))
     for run, expected in zip(runs, ("done", None, [1, 2.5], float("inf"))):
         assert [value[:2] for value in run.values()] == [[expected] * 2] * 2

@@ -10,10 +10,10 @@ import zipfile
 import pytest
 
 from grader.assignment import FILES, PARTS
+from grader.check.plugin import PUBLIC_ALONE
+from grader.intake import hand_in
 from grader.packaging import leaks, pack, stubs, visibility
 from grader.packaging.visibility import for_students
-from grader.intake import hand_in
-from grader.check.plugin import PUBLIC_ALONE
 from grader.selftest.grading import ROOT
 
 
@@ -139,7 +139,7 @@ def test_markers_that_do_not_pair_up_are_an_error(text):
 def test_a_students_make_offers_nothing_that_a_student_lacks():
     text = for_students((ROOT / "Makefile").read_text())
     for target in (
-        "proof:",
+        "mutation-test:",
         "prove:",
         "handout:",
         "autograder:",
@@ -187,7 +187,8 @@ def test_old_stubs_are_not_packed(monkeypatch):
 
 
 def test_a_leak_is_not_packed(monkeypatch):
-    monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", visibility.NOT_FOR_STUDENTS[1:])  # the hidden checks
+    without = tuple(name for name in visibility.NOT_FOR_STUDENTS if name != "grader/hidden")
+    monkeypatch.setattr(pack, "NOT_FOR_STUDENTS", without)
     with pytest.raises(pack.CannotPack, match="would hold what is hidden"):
         pack.handout()
 

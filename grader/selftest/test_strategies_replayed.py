@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grader.selftest.programs import BETA, FREE, Writer, cluster, data_parallel, replayed, writers
 from grader.timeline.cluster import Link
 from grader.timeline.virtual_time import account
-from grader.selftest.programs import BETA, FREE, Writer, cluster, data_parallel, replayed, writers
 from solutions.pipeline_parallel import gpipe_schedule, one_forward_one_backward_schedule
 
 # ——— the strategies, from programs as students write them

@@ -8,10 +8,10 @@ import pytest
 from grader.assignment import PARTS
 from grader.selftest.grading import ROOT, grade
 from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
-from grader.selftest.proof.trials import LOST
+from grader.selftest.mutation.trials import LOST
 
 RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS)
-TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]  # `make proof` tries them all
+TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]  # `make mutation-test` tries them all
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)

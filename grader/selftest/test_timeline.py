@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.diagnosis.root_cause import trouble
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, ON_CORE, Span, TIMED, WAITING, on_core, spans
-from grader.wire.events import Mark, Operation, Progress, read_event
 from grader.check.api import call
+from grader.diagnosis.root_cause import diagnose
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, ON_CORE, TIMED, WAITING, Span, on_core, spans
 from grader.intake.staging import stage
-from grader.timeline.scenes import INSTEAD, SCENES
-from grader.reports.palette import BLOCKS
+from grader.rank import timeline_programs
+from grader.rank.drivers import DRIVERS
 from grader.reports import chart, drawing
 from grader.reports.drawing import Picture
+from grader.reports.palette import BLOCKS
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
-from grader.timeline.play import Scenery, Stagehand, _communications, _disturbed, _shares
 from grader.timeline.__main__ import BUSY, RUNS, draw
-from grader.rank import timeline_programs
+from grader.timeline.play import Scenery, Stagehand, _communications, _disturbed, _shares
+from grader.timeline.scenes import INSTEAD, SCENES
 from grader.wire import frames
+from grader.wire.events import Mark, Operation, Progress, read_event
 from grader.world import world as worlds
-from grader.rank.drivers import DRIVERS
 from grader.world.report import Call, RankReport, Returned, WorldReport
 
 MS = 1_000_000
@@ -338,7 +338,7 @@ def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagn
     folder = staged(grounds, SENDS_FIRST)
     followed, plain = run(server, folder, True), run(server, folder, False)
     assert followed.ending == plain.ending == "stuck"
-    assert str(trouble(followed, 0)) == str(trouble(plain, 0))
+    assert str(diagnose(followed, 0)) == str(diagnose(plain, 0))
     for report in (followed, plain):
         open_ones = [span for span in spans(report, 0) if span.end is None]
         assert [(s.rank, s.kind, s.where, s.awaits) for s in open_ones] == [
@@ -432,7 +432,7 @@ def test_fifty_thousand_events_are_drawn_in_seconds_and_not_all():
     found = spans(report, 0)
     assert len(found) > 40_000
     drawn = drawing.svg(found)
-    assert drawn.count("<rect") < 3 * drawing.MOST_SPANS and "more spans are not drawn" in drawn
+    assert drawn.count("<rect") < 3 * drawing.MAX_SPANS and "more spans are not drawn" in drawn
 
 
 def test_odd_times_are_drawn_all_the_same():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.wire.events import Operation
 from grader.check.api import call
+from grader.wire.events import Operation
 
 
 def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Operation:

@@ -1,7 +1,6 @@
 """What mistakes leave of a step's gradients and of the losses, made here as ranks make them."""
 
 import numpy as np
-
 import pytest
 
 from grader.reference.training_mistakes import (

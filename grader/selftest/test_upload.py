@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader.check.plugin import record_of
 from grader.gradescope import upload
-from grader.packaging import pack
 from grader.gradescope.late import deduction
 from grader.gradescope.metadata import Earlier, Upload, as_time
 from grader.gradescope.rate_limit import decide
 from grader.gradescope.settings import VISIBILITIES, Settings
 from grader.gradescope.upload import fit
+from grader.packaging import pack
 from grader.reports import results_json
-from grader.check.plugin import record_of
 from grader.selftest.grading import ROOT
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())
@@ -298,8 +298,8 @@ def test_after_the_cut_off_nothing_is_left():
 
 
 def test_without_dates_nothing_is_late():
-    for upload in (Upload(created=NOW), Upload(due=NOW)):
-        assert deduction(Settings(late_percent=10, cut_off_days=1), upload) == (0, "")
+    for dates in (Upload(created=NOW), Upload(due=NOW)):
+        assert deduction(Settings(late_percent=10, cut_off_days=1), dates) == (0, "")
 
 
 @given(st.integers(-100_000, 2_000_000), st.integers(1, 100_000), st.integers(0, 1440), st.sampled_from([0, 0.5, 2]))

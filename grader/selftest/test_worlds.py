@@ -16,13 +16,13 @@ import pytest
 
 from grader.check.api import call
 from grader.intake.staging import stage
-from grader.selftest.grading import ROOT, eventually
 from grader.rank import rank_home
+from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import world_supervisor
 from grader.wire import os_support
 from grader.wire.os_support import family
-from grader.world.processes import Processes
 from grader.world.fork_server_client import Server, WorldsUnavailable
+from grader.world.processes import Processes
 from grader.world.world import Limits, World
 
 X = np.ones(4, np.float32)
@@ -59,7 +59,7 @@ def test_worlds_of_every_size(server, solutions, size):
 
 def test_a_server_that_does_not_start_is_said(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_START", "levitate")
-    monkeypatch.setattr("grader.world.fork_server_client.ENGINE", "/nowhere")
+    monkeypatch.setattr("grader.world.fork_server_client.ENGINE", Path("/nowhere"))
     server = Server.start()
     try:
         with pytest.raises(WorldsUnavailable, match="the fork server does not run: .*No module named 'grader'"):
@@ -273,7 +273,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
 @pytest.mark.parametrize(
     "owner, name, says, told",
     [
-        (world_supervisor, "Bounds", "fault", "the supervisor of this world failed: RecursionError: too deep"),
+        (world_supervisor, "WorldLimits", "fault", "the supervisor of this world failed: RecursionError: too deep"),
         (
             world_supervisor.rank_home,
             "prepare",
@@ -286,8 +286,8 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             "fault",
             "the supervisor of this world failed: RecursionError: too deep",
         ),
-        (world_supervisor.Bounds, "excess", "limit", "left what cannot be measured (RecursionError)"),
-        (world_supervisor.cleanup, "sweep_memory", "rank", 0),
+        (world_supervisor.WorldLimits, "exceeded", "limit", "left what cannot be measured (RecursionError)"),
+        (world_supervisor.cleanup, "remove_shared_memory", "rank", 0),
         (world_supervisor.removal, "remove", "rank", 0),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
 
     def stick():
         world_supervisor.STUCK_SECONDS = 1
-        world_supervisor.Bounds.excess = lambda *_: time.sleep(60)
+        world_supervisor.WorldLimits.exceeded = lambda *_: time.sleep(60)
 
     said, code = kept(stick, "never", tmp_path, folder)
     assert code == -signal.SIGALRM and "gone" not in said[-1]

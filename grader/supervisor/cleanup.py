@@ -11,19 +11,19 @@ FOR_ALL = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 IPC_RMID = 0
 
 
-def sweep(users: set[int], pids: set[int], files: bool) -> None:
+def clean_up(users: set[int], pids: set[int], files: bool) -> None:
     """All of that. ``pids`` are processes that these users had, ``files`` whether they could write outside of their folders.
 
     Nothing that is found stops it.
     """
     with contextlib.suppress(Exception):
-        sweep_memory(users, pids)
+        remove_shared_memory(users, pids)
     if users and files:
         with contextlib.suppress(Exception):
-            sweep_files(users)
+            remove_files(users)
 
 
-def sweep_files(users: set[int]) -> None:
+def remove_files(users: set[int]) -> None:
     """Files and folders that belong to these users, directly in the folders for all."""
     for folder in FOR_ALL:
         try:
@@ -43,7 +43,7 @@ def _owner(entry: os.DirEntry) -> int:
         return -1
 
 
-def sweep_memory(users: set[int], pids: set[int]) -> None:
+def remove_shared_memory(users: set[int], pids: set[int]) -> None:
     """System V segments, semaphores and queues that belong to these users, or segments that these processes made."""
     libc = ctypes.CDLL(None)
     removals = {

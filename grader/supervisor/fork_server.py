@@ -60,7 +60,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 
         facts["tier"], facts["failed"] = probe.best(Path(engine))
         where, reason = control_group.find()
-        control_group.sweep(where)
+        control_group.clean_up(where)
         facts["unheld"] = reason or probe.unheld(facts["tier"], where)
     start = world_supervisor.fork_rank if facts["way"] == "fork" else world_supervisor.spawn_rank
     supervisors = Supervisors(facts["tier"], requests, start, where)
@@ -225,7 +225,7 @@ class Supervisors:
             return
         try:
             self.forget()
-            cleanup.sweep(ruin.users, met, files=self.has_debris)
+            cleanup.clean_up(ruin.users, met, files=self.has_debris)
             removal.remove(ruin.folder)
         finally:
             os._exit(0)
@@ -286,7 +286,7 @@ def _prepare(modules: Iterable[str]) -> None:
     gc.disable()
     for name in modules:
         importlib.import_module(name)
-    warm_up.rehearse()  # after the imports: torch clears caches of theirs when a process group is made, so better here
+    warm_up.warm_up_torch()  # after the imports: torch clears caches of theirs when a process group is made, so better here
     confinement.get_ready()
     os_support.use_huge_pages()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from grader.rank import confinement, rank_home
-from grader.wire import control_group, os_support, removal, tiers
 from grader.rank.confinement import SECRETS
+from grader.wire import control_group, os_support, removal, tiers
 from grader.wire.tiers import TIERS
 
 

@@ -12,12 +12,12 @@ import tempfile
 import torch
 import torch.distributed as dist
 
+from grader.rank import tensors
 from grader.rank.meter import Meter
 from grader.rank.recorder import Recorder
-from grader.rank import tensors
 
 
-def rehearse() -> None:
+def warm_up_torch() -> None:
     """Communicate, compute, encode and decode under a recorder, as a rank does."""
     group = {"rank": 0, "world_size": 1}
     with tempfile.TemporaryDirectory() as folder:

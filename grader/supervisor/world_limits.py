@@ -56,7 +56,7 @@ class Files:
         return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
 
 
-class Bounds:
+class WorldLimits:
     """Of one world, whose supervisor this process is. Made before the first rank is."""
 
     def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
@@ -80,13 +80,13 @@ class Bounds:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
             self.group.hold(self.bytes and self.bytes + more, tiers.TASKS * size + MORE_TASKS)
 
-    def memory_excess(self) -> str:
+    def memory_exceeded(self) -> str:
         return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
 
-    def excess(self, ranks: dict[int, int]) -> str:
+    def exceeded(self, ranks: dict[int, int]) -> str:
         """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
         if self.group and self.group.is_out_of_memory():
-            return self.memory_excess()
+            return self.memory_exceeded()
         family = os_support.family(os.getpid())
         if len(family) > tiers.PROCESSES * self.size:
             return f"started more than {tiers.PROCESSES} processes a rank"
@@ -105,7 +105,7 @@ class Bounds:
         in_memory = files.bytes() - on_disk + files.queued()
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)  # by the hub, in this process
         if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
-            return self.memory_excess()
+            return self.memory_exceeded()
         if on_disk > tiers.FOLDER_BYTES:
             return f"wrote more than {tiers.FOLDER_BYTES >> 20} MiB to files"
         return ""

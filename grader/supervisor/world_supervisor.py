@@ -18,20 +18,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from grader.rank import rank_home
-from grader.supervisor import cleanup, ending
-from grader.wire import frames, os_support, removal, tiers
-from grader.supervisor.world_limits import Bounds, MORE_TASKS, add_open, memory, written
-from grader.wire.control_group import Group
 from grader.hub.hub import Hub
-from grader.rank.rank_home import Place
 from grader.hub.in_step import Steps
+from grader.rank import rank_home
+from grader.rank.rank_home import RankHome
+from grader.supervisor import cleanup, ending
+from grader.supervisor.world_limits import MORE_TASKS, WorldLimits, add_open, memory, written
+from grader.wire import frames, os_support, removal, tiers
+from grader.wire.control_group import Group
 
 LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; more take longer to look at
 REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
 STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a supervisor
 
-Start = Callable[[list[int], Place], int]
+Start = Callable[[list[int], RankHome], int]
 
 
 class Unfinished(RuntimeError):
@@ -64,12 +64,12 @@ def keep(
         looks = {"memory": lambda rank: ranks.memory(rank), "spent": lambda rank: ranks.spent(rank)}
         hub, descriptors = _hub(judge, descriptors, world, looks)
     try:
-        bounds = Bounds(world, len(descriptors), group)
+        limits = WorldLimits(world, len(descriptors), group)
         ranks = RankProcesses(start, descriptors, rank_home.prepare(world, len(descriptors), tier))
         ranks.grow(world["size"])
         _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
-            _look_after(judge, wake, ranks, bounds, hub)
+            _look_after(judge, wake, ranks, limits, hub)
     except Exception as error:  # it may be the judge that is gone: then nobody reads this
         with contextlib.suppress(OSError):
             _tell(judge, {"fault": f"the supervisor of this world failed: {type(error).__name__}: {error}"[:300]})
@@ -80,7 +80,7 @@ def keep(
                 group.hold(None, group.tasks + MORE_TASKS)
         finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
         signal.alarm(0)
-        cleanup.sweep(users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock)
+        cleanup.clean_up(users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock)
         if not finished:
             raise Unfinished
         with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def _hub(
 class RankProcesses:
     """The ranks of a world, started as they are needed."""
 
-    def __init__(self, start: Start, descriptors: list[list[int]], homes: list[Place]) -> None:
+    def __init__(self, start: Start, descriptors: list[list[int]], homes: list[RankHome]) -> None:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
         self.started: list[int] = []  # the pid of each
         self.alive: dict[int, int] = {}  # pid → rank
@@ -159,9 +159,9 @@ class NextCheck:
     until: float  # by then the ranks have come to rest, or the judge is told that they cannot go on
 
 
-def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: Bounds, hub: Hub | None) -> None:
+def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, limits: WorldLimits, hub: Hub | None) -> None:
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
-    looked, group = time.monotonic(), bounds.group
+    looked, group = time.monotonic(), limits.group
     wanted: NextCheck | None = None
     while True:
         signal.alarm(STUCK_SECONDS)
@@ -170,8 +170,8 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
             hub.serve()
         if time.monotonic() - looked > max(LOOK_EVERY, LOOK_EVERY / 10 * len(ranks.alive)):
             looked = time.monotonic()
-            if excess := _excess(bounds, ranks.alive):
-                _tell(judge, {"limit": excess})
+            if exceeded := _exceeded(limits, ranks.alive):
+                _tell(judge, {"limit": exceeded})
         if wake in readable:
             if signal.SIGTERM in ending.signals(wake):  # the server is gone
                 return
@@ -181,7 +181,7 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
                     if pid in ranks.alive:
                         rank, code = ranks.alive.pop(pid), os.waitstatus_to_exitcode(status)
                         if code == -signal.SIGKILL and group and group.is_out_of_memory():
-                            words = f"{bounds.memory_excess()} (the system ended rank {rank})"
+                            words = f"{limits.memory_exceeded()} (the system ended rank {rank})"
                             _tell(judge, {"limit": words})
                         _tell(judge, {"rank": rank, "status": code})
         if judge in readable:
@@ -192,7 +192,7 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, bounds: B
             else:
                 wanted = NextCheck(**asked, until=time.monotonic() + REST_SECONDS)
         if wanted and hub.is_at_rest():
-            _go_on(judge, ranks, bounds, hub, wanted)
+            _go_on(judge, ranks, limits, hub, wanted)
             wanted = None
         elif wanted and time.monotonic() > wanted.until:
             _tell(judge, {"ready": False})
@@ -205,20 +205,20 @@ def _asked(judge: socket.socket) -> dict | None:
     return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
 
 
-def _go_on(judge: socket.socket, ranks: RankProcesses, bounds: Bounds, hub: Hub, wanted: NextCheck) -> None:
+def _go_on(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck) -> None:
     """Have the ranks make other calls, if nothing is left of the last ones."""
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
         hub.begin(wanted.size, Steps(wanted.in_step))
-        bounds.allow(max(len(ranks.started), wanted.size), wanted.memory)
+        limits.allow(max(len(ranks.started), wanted.size), wanted.memory)
         ranks.grow(wanted.size)
     _tell(judge, {"pids": ranks.started, "ready": is_ready})
 
 
-def _excess(bounds: Bounds, ranks: dict[int, int]) -> str:
+def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
     """What the ranks have too much of. What cannot be measured is too much; what vanishes meanwhile is not there."""
     try:
-        return bounds.excess(ranks)
+        return limits.exceeded(ranks)
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except Exception as error:
@@ -229,7 +229,7 @@ def _tell(judge: socket.socket, message: dict) -> None:
     judge.sendall(json.dumps(message).encode() + b"\n")
 
 
-def fork_rank(descriptors: list[int], home: Place) -> int:
+def fork_rank(descriptors: list[int], home: RankHome) -> int:
     """A rank forked from this process, which has imported torch and is single-threaded."""
     pid = os.fork()
     if pid:
@@ -243,10 +243,10 @@ def fork_rank(descriptors: list[int], home: Place) -> int:
         os._exit(70)
 
 
-def spawn_rank(descriptors: list[int], home: Place) -> int:
+def spawn_rank(descriptors: list[int], home: RankHome) -> int:
     """A rank in a fresh interpreter: slow, and right on every platform."""
     program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main, rank_home; "
-    program += f"main.live(*{descriptors!r}, rank_home.Place(**{asdict(home)!r}))"
+    program += f"main.live(*{descriptors!r}, rank_home.RankHome(**{asdict(home)!r}))"
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     return subprocess.Popen([sys.executable, "-I", "-c", program], close_fds=False).pid

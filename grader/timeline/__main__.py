@@ -19,23 +19,23 @@ from rich.console import Console
 from rich.text import Text
 
 from grader.assignment import PARTS
-from grader.timeline.cluster import MOST_RANKS as LARGEST
-from grader.timeline.cluster import BadCluster, Cluster, read
-from grader.intake.staging import NotThere
-from grader.timeline.cluster_play import Model, have_files, steps_of
-from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
-from grader.reports import chart, drawing
-from grader.session import GradingRun
-from grader.reports.trace import trace
-from grader.check.selection import NothingChosen, part_named
-from grader.timeline.play import Scenery, Stagehand
 from grader.atomic_write import written_whole
+from grader.check.selection import NothingChosen, part_named
+from grader.intake.staging import NotThere
+from grader.reports import chart, drawing
+from grader.reports.trace import trace
+from grader.session import Session
+from grader.timeline.cluster import MAX_RANKS as LARGEST
+from grader.timeline.cluster import BadCluster, Cluster, read
+from grader.timeline.cluster_play import Model, have_files, steps_of
+from grader.timeline.play import Scenery, Stagehand
+from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.wire import machine_limits
 from grader.world.fork_server_client import WorldsUnavailable
 
 OUTPUTS = "timeline.svg", "timeline.json"
-MOST_RANKS = 16
-MOST_MICRO_BATCHES = 512
+MAX_RANKS = 16
+MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/timeline_programs.py, which the judge does not import
 BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
 
@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m grader.timeline", description=__doc__.split("\n")[0])
     parser.add_argument("part", nargs="?", default="pipeline_parallel", help=", ".join(PARTS))
     parser.add_argument("--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)")
-    parser.add_argument("--ranks", metavar="N", help=f"2 to {MOST_RANKS} (as many as there are cores, 2 to 4)")
+    parser.add_argument("--ranks", metavar="N", help=f"2 to {MAX_RANKS} (as many as there are cores, 2 to 4)")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: be timed there, on 2 to 64 ranks")
     parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)")
     parser.add_argument(
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _ranks(asked: str | None, most: int = MOST_RANKS) -> int:
+def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
     if asked is None:
         return min(max(machine_limits.cores(), 2), 4)
     if not (asked.isascii() and asked.isdecimal()) or not 2 <= int(asked[:9]) <= most:
@@ -79,8 +79,8 @@ def _micro_batches(arguments: argparse.Namespace) -> int | None:
         return None
     if arguments.cluster is None or arguments.part != "pipeline_parallel":
         raise CannotDraw("micro-batches can be chosen for pipeline_parallel on a cluster")
-    if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MOST_MICRO_BATCHES:
-        raise CannotDraw(f"a pipeline has 1 to {MOST_MICRO_BATCHES} micro-batches, not {asked}")
+    if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MAX_MICRO_BATCHES:
+        raise CannotDraw(f"a pipeline has 1 to {MAX_MICRO_BATCHES} micro-batches, not {asked}")
     return int(asked)
 
 
@@ -120,7 +120,7 @@ def draw(arguments: argparse.Namespace) -> int:
             raise CannotDraw(f"{into / name} cannot be written: it is a folder")
     if cluster:
         have_files()
-    run = GradingRun(arguments.submission, "cpu", None)
+    run = Session(arguments.submission, "cpu", None)
     try:
         if reason := run.staged.absent.get(arguments.part):
             raise CannotDraw(reason)

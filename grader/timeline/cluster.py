@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-MOST_RANKS = 64
+MAX_RANKS = 64
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -164,7 +164,7 @@ LINK: dict[str, Callable] = {"latency_seconds": _number(0, 10), "bytes_per_secon
 KEYS: dict[str, dict[str, Callable]] = {
     "cluster": {
         "name": _name,
-        "ranks": _whole(2, MOST_RANKS),
+        "ranks": _whole(2, MAX_RANKS),
         "devices_per_node": _whole(1, 1024),
         "flop_per_second": _number(0, 1e21, above=True),
         "scale": _number(0, 1e6, above=True),

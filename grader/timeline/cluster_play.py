@@ -5,18 +5,18 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from grader.wire.agreement import examine
+from grader.reports.drawing import MAX_SPANS
+from grader.session import Session
 from grader.timeline.cluster import Cluster
-from grader.timeline.replay import Replay, program_of, size_on
-from grader.wire.events import Program
-from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
-from grader.session import GradingRun
-from grader.timeline.scenes import Scene
-from grader.reports.drawing import MOST_SPANS
 from grader.timeline.play import NO_PASS, Scenery, counted, is_pass, picture_of, troubled_scenery
+from grader.timeline.replay import Replay, program_of, size_on
+from grader.timeline.scenes import Scene
+from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
 from grader.wire import frames, machine_limits
-from grader.world.report import Call, Raised, Returned, WorldReport
+from grader.wire.agreement import examine
+from grader.wire.events import Program
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import Limits, World
 
 FEW = 4  # ranks: of more, what is under way of single messages is not drawn
@@ -27,7 +27,7 @@ LIMITS = Limits(cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, event
 class Model:
     """Plays scenes on one rank for each device of a cluster."""
 
-    def __init__(self, run: GradingRun, cluster: Cluster) -> None:
+    def __init__(self, run: Session, cluster: Cluster) -> None:
         self.run, self.cluster = run, cluster
 
     def world(self, size: int, calls: list[Call]) -> WorldReport:
@@ -54,7 +54,7 @@ class Model:
             for number in replay.ranks[rank].issued
         ]
         communications = counted(started, range(n), partial(size_on, self.cluster))
-        picture = replace(picture_of(scene, drawn, communications), compact=len(drawn) > MOST_SPANS)
+        picture = replace(picture_of(scene, drawn, communications), compact=len(drawn) > MAX_SPANS)
         if troubled := troubled_scenery(scene, picture, report):
             return troubled
         if replay.stands_still:

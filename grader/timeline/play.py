@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from grader.diagnosis.root_cause import trouble
-from grader.diagnosis.rank_summaries import these
+from grader.diagnosis.rank_summaries import rank_list
+from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
-from grader.wire.events import Mark, Operation
-from grader.timeline.scenes import Scene
 from grader.reports.drawing import LATE, Picture, work
-from grader.session import GradingRun
+from grader.session import Session
+from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
-from grader.world.report import Call, Raised, Returned, WorldReport
+from grader.wire.events import Mark, Operation
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import Limits, World
 
 NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
@@ -34,7 +34,7 @@ class Scenery:
 class Stagehand:
     """Plays scenes in worlds of the grader's own engine, which also follow waits."""
 
-    def __init__(self, run: GradingRun, ranks: int) -> None:
+    def __init__(self, run: Session, ranks: int) -> None:
         self.run, self.ranks = run, ranks
 
     def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
@@ -96,7 +96,7 @@ def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -
 
 def troubled_scenery(scene: Scene, picture: Picture, report: WorldReport) -> Scenery | None:
     """Return a scene that did not come to its end, with the diagnosis; None where it did."""
-    found = trouble(report, 0)
+    found = diagnose(report, 0)
     if found and not found.implemented:
         return Scenery(scene, None, missing=found.headline)
     if found:
@@ -160,7 +160,7 @@ def _bytes(size: float) -> str:
 def _named(ranks: list[int]) -> str:
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    return these(ranks)
+    return rank_list(ranks)
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:

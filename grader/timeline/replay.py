@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from grader.timeline.cluster import Cluster, whole_of
 from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE, meetings
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, Operation, PASSES, Program, Step, operations
+from grader.timeline.cluster import Cluster, whole_of
 from grader.wire.combine import ITEMSIZES
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Program, Step, operations
 
 Piece = tuple[str, int | None]  # of work: its name and its micro-batch
 NOTHING: Piece = ("", None)

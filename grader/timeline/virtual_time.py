@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.timeline.replay import Replay, Wait, Work
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span, WAITING
 from grader.wire.events import Operation
 
 Absent = dict[tuple[int, int], tuple[int, ...]]  # by an operation's rank and time in the run: who never came

@@ -16,7 +16,7 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\d+)?")  # namespace of process numbers, process, its start, world
+NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")  # namespace of process numbers, process, its start, world
 NEARLY = 0.97  # of a bound has been used where something more did not fit
 REMOVAL_SECONDS = 1.0  # for what is in a group to end
 
@@ -177,7 +177,7 @@ def own_name() -> str:
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 
 
-def sweep(where: Iterable[Path]) -> None:
+def clean_up(where: Iterable[Path]) -> None:
     """Remove the groups of processes that are gone, with what is still in them."""
     for place in where:
         with contextlib.suppress(OSError):

@@ -45,14 +45,14 @@ def workers() -> int:
 
 
 @cache  # asked for each world, and a container does not change
-def of_a_world(size: int) -> int:
+def world_memory_limit(size: int) -> int:
     """Bytes that the ranks of a world may have together, beyond what they begin with."""
     return max(LEAST_BYTES, min(size * WORLD_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
-def of_a_rank() -> int:
+def rank_memory_limit() -> int:
     """Bytes that one rank may have beyond what it begins with."""
-    return of_a_world(1)
+    return world_memory_limit(1)
 
 
 def own_groups(controller: str) -> Iterator[Path]:

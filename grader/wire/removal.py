@@ -12,7 +12,7 @@ import time
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TRIES = 3  # for a folder that somebody fills while it is emptied
-MOST_SECONDS = 60.0  # where somebody makes folders as fast as they are removed
+MAX_SECONDS = 60.0  # where somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
@@ -25,7 +25,7 @@ def remove(path: str | os.PathLike) -> bool:
         above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return not os.path.lexists(path)
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     try:
         for _ in range(TRIES):
             kind = _kind(name, above)

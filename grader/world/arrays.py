@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from grader.world import blobs
 from grader.wire.frames import FrameError, is_whole
+from grader.world import blobs
 
 MAX_DEPTH = 16
 MAX_STRING = 10_000

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.wire.frames import FrameError, MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, read_object
+from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, FrameError, read_object
 
 DTYPES = {
     "F64": np.dtype("<f8"),

@@ -90,7 +90,7 @@ class Server:
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {"NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"], "PYTHONWARNINGS": "ignore"}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        program = ENGINE / "grader" / "supervisor" / "fork_server.py"
+        program = Path(__file__).resolve().parents[1] / "supervisor" / "fork_server.py"
         line = [sys.executable, "-I", "-B", str(program), str(ENGINE), str(theirs.fileno()), str(folder)]
         with theirs, open(folder / "errors", "wb", opener=partial(os.open, mode=0o600)) as errors:
             process = subprocess.Popen(

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from grader.world import arrays
 from grader.wire.frames import Frame, FrameError, is_name, is_text, is_whole
+from grader.world import arrays
 from grader.world.report import Raised, Returned
 
 MAX_TYPE = 200

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader.world.watchdog import Place
 from grader.wire.events import Event
+from grader.world.watchdog import StackFrame
 
 CALL_BEGAN = "call began"  # a mark of every call
 STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a communication
 
 
 @dataclass(frozen=True)
-class Hold:
+class Delay:
     """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer.
 
     Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes half a second.
@@ -38,7 +38,7 @@ class Call:
     arguments: list[tuple[list, dict]]
     driver: str = "plain"
     may_raise: bool = False
-    holds: dict[int, Hold] = field(default_factory=dict)
+    delays: dict[int, Delay] = field(default_factory=dict)
     # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
     in_step: int = 0
     # For each rank what it may call, and what that gives: see ``wire.served``
@@ -103,7 +103,7 @@ class RankReport:
     # Call → nanoseconds of processor time, with what it has started, at each look
     spent: dict[int, list[int]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
-    stacks: list[list[Place]] = field(default_factory=list)  # where it stood when the world was ended
+    stacks: list[list[StackFrame]] = field(default_factory=list)  # where it stood when the world was ended
 
 
 @dataclass

@@ -23,7 +23,7 @@ SHORT_SLICE = 200_000  # nanoseconds; what polls takes a tenth of it
 
 
 @dataclass(frozen=True)
-class Place:
+class StackFrame:
     """A line of Python on a stack."""
 
     file: str
@@ -141,14 +141,14 @@ FRAME = re.compile(
     r'^  File "(?P<file>.{1,4096})", line (?P<line>\d{1,9}) in (?P<function>.{1,500})$',
     re.MULTILINE,
 )
-MOST_THREADS = 64
-MOST_FRAMES = 100  # of a thread: faulthandler shows no more
+MAX_THREADS = 64
+MAX_FRAMES = 100  # of a thread: faulthandler shows no more
 
 
 IMPORTS = "<frozen importlib"
 
 
-def imports(stack: list[Place], stage: Path) -> bool:
+def imports(stack: list[StackFrame], stage: Path) -> bool:
     """Whether this thread imports something that is not the student's: torch does so when a function is used for the first time."""
     for place in stack:
         if _is_own(place, stage):
@@ -158,12 +158,12 @@ def imports(stack: list[Place], stage: Path) -> bool:
     return False
 
 
-def parse_stacks(text: str) -> list[list[Place]]:
+def parse_stacks(text: str) -> list[list[StackFrame]]:
     """The stacks of all Python threads in a report of faulthandler, each with its innermost line first."""
     stacks = []
-    for block in THREAD.split(text, maxsplit=MOST_THREADS)[1:]:
-        found = islice(FRAME.finditer(block), MOST_FRAMES)
-        stacks.append([Place(m["file"], int(m["line"]), m["function"]) for m in found])
+    for block in THREAD.split(text, maxsplit=MAX_THREADS)[1:]:
+        found = islice(FRAME.finditer(block), MAX_FRAMES)
+        stacks.append([StackFrame(m["file"], int(m["line"]), m["function"]) for m in found])
     return [stack for stack in stacks if stack]
 
 
@@ -178,7 +178,7 @@ QUESTIONS = {
 }
 
 
-def in_communication(stack: list[Place], stage: Path, has_open_operation: bool) -> bool:
+def in_communication(stack: list[StackFrame], stage: Path, has_open_operation: bool) -> bool:
     """Whether a sleeping thread with this stack sleeps in a communication."""
     innermost = stack[0].file
     if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
@@ -192,7 +192,7 @@ def in_communication(stack: list[Place], stage: Path, has_open_operation: bool) 
     return False
 
 
-def waits_for_nothing(stack: list[Place], stage: Path) -> bool:
+def waits_for_nothing(stack: list[StackFrame], stage: Path) -> bool:
     """Whether this is a line of the student's that waits, on a rank of which nothing is open: waited for already, perhaps.
 
     gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing proves that it will not, so
@@ -202,13 +202,13 @@ def waits_for_nothing(stack: list[Place], stage: Path) -> bool:
     return ".wait(" in line and "sleep" not in line
 
 
-def may_wake(stack: list[Place], stage: Path) -> bool:
+def may_wake(stack: list[StackFrame], stage: Path) -> bool:
     """Whether this is a line of the student's that waits for a time, and then goes on by itself."""
     line = next((source(place) for place in stack if _is_own(place, stage)), "")
     return "sleep" in line or "timeout" in line
 
 
-def own_place(stacks: list[list[Place]], stage: Path) -> Place | None:
+def own_frame(stacks: list[list[StackFrame]], stage: Path) -> StackFrame | None:
     """The student's innermost line, on the thread where it lies nearest to the top."""
     found = []
     for stack in stacks:
@@ -219,12 +219,12 @@ def own_place(stacks: list[list[Place]], stage: Path) -> Place | None:
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _is_own(place: Place, stage: Path) -> bool:
+def _is_own(place: StackFrame, stage: Path) -> bool:
     """Whether a file lies in the stage. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
     return place.file.startswith(f"{stage}/") and ".." not in Path(place.file).parts
 
 
-def source(place: Place) -> str:
+def source(place: StackFrame) -> str:
     """The text of the line."""
     try:
         return Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from grader.world import watchdog
-from grader.wire.agreement import examine
-from grader.world.processor_time import Spending
-from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.wire import frames, machine_limits
-from grader.world import arrays, messages
-from grader.world.processes import Processes
-from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Hold, Raised, RankReport, Returned, WorldReport
+from grader.wire.agreement import examine
+from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
+from grader.world import arrays, messages, watchdog
 from grader.world.fork_server_client import ENGINE, Server, usual_network
+from grader.world.processes import Processes
+from grader.world.processor_time import Spending
+from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, Raised, RankReport, Returned, WorldReport
 
-MOST_LEFT = 100  # reads of what ranks have said until they were done
+MAX_LEFT = 100  # reads of what ranks have said until they were done
 LOOK_SECONDS = 0.01  # between two looks at what ranks do, for each of them: a look takes some time of its own
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Our own lines around a wait are none of the student's, nor of torch's.
@@ -102,8 +101,8 @@ class World:
         self.cpu_allowed = limits.cpu_seconds
         self.starved_before: dict[int, float] = {}
         # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
-        holds = [(i, hold) for i, call in enumerate(calls) for hold in call.holds.values()]
-        self.awaited = {(hold.on, i, name) for i, hold in holds for name in (hold.until, hold.at)}
+        delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
+        self.awaited = {(delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)}
         self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()
         self.held_since: dict[int, float] = {}  # rank → when
@@ -140,7 +139,7 @@ class World:
     def _start(self) -> None:
         asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
         there = max(self.size, len(self.processes.pids) if self.processes else 0)  # ranks without calls take some, too
-        asked["memory"] = self.limits.memory_bytes or machine_limits.of_a_world(there)
+        asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
         self.is_reused = self.processes is not None and self.processes.go_on(asked, foreseen)
@@ -172,7 +171,7 @@ class World:
                     "function": call.function,
                     "driver": self._driver(call),
                     "pauses": call.clocks,
-                    "held": [call.holds[rank].at, call.holds[rank].then] if rank in call.holds else None,
+                    "held": [call.delays[rank].at, call.delays[rank].then] if rank in call.delays else None,
                 }
                 for call in self.calls
             ]
@@ -195,7 +194,7 @@ class World:
 
     def _keep(self) -> bool:
         """Keep the processes for a later world, where this one ended as it should; return whether they are kept."""
-        for _ in range(MOST_LEFT):
+        for _ in range(MAX_LEFT):
             if not self.selector.select(0):
                 break
             self._step(0, watch=False)
@@ -316,7 +315,7 @@ class World:
         elif isinstance(content, Returned | Raised):
             self._settle(rank, call, content)
         elif frame.kind == frames.HELD:
-            if rank.rank not in self.calls[call].holds or (rank.rank, call) in self.released:
+            if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
                 raise frames.FrameError("a rank that says it is held, and is not")
             rank.held, self.held_since[rank.rank] = call, time.monotonic()
             self._release()
@@ -359,18 +358,18 @@ class World:
             self._release()
 
     def _is_before_its_hold(self, rank: int, mark: Mark) -> bool:
-        hold = self.calls[mark.call].holds.get(rank)
-        return hold is not None and hold.at == mark.name and (rank, mark.call) not in self.released
+        delay = self.calls[mark.call].delays.get(rank)
+        return delay is not None and delay.at == mark.name and (rank, mark.call) not in self.released
 
     def _has_left_out_its_hold(self, operation: Operation) -> bool:
-        hold = self.calls[operation.call].holds.get(operation.rank)
-        is_first = hold is not None and hold.at == CALL_BEGAN
+        delay = self.calls[operation.call].delays.get(operation.rank)
+        is_first = delay is not None and delay.at == CALL_BEGAN
         return is_first and (operation.rank, operation.call) not in self.released
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
-        is_late = rank.rank in self.calls[call].holds and self.calls[call].holds[rank.rank].at == CALL_BEGAN
+        is_late = rank.rank in self.calls[call].delays and self.calls[call].delays[rank.rank].at == CALL_BEGAN
         if is_late and (rank.rank, call) not in self.released:
             raise frames.FrameError("a result of a rank that is held before, and was not")
         rank.outcomes[call] = outcome
@@ -392,18 +391,18 @@ class World:
             call = rank.held
             if call is None or (rank.rank, call) in self.released:
                 continue
-            hold = self._hold_of(rank)
-            awaited = self.report.ranks[hold.on]
-            passed = everybody or (hold.on, call, hold.until) in self.passed or call in awaited.outcomes
-            if passed or hold.patience and self._has_had_patience(rank, hold):
+            delay = self._hold_of(rank)
+            awaited = self.report.ranks[delay.on]
+            passed = everybody or (delay.on, call, delay.until) in self.passed or call in awaited.outcomes
+            if passed or delay.patience and self._has_had_patience(rank, delay):
                 self.released.add((rank.rank, call))
                 rank.held = None
                 self._let_on(rank.rank)
 
     def _wake(self) -> bool:
         """Let those go that are held until the others stand still; False where there are none."""
-        held = [(r.held, self.calls[r.held].holds[r.rank]) for r in self.report.ranks if r.held is not None]
-        waking = {(hold.on, call, hold.until) for call, hold in held if hold.until == STANDSTILL}
+        held = [(r.held, self.calls[r.held].delays[r.rank]) for r in self.report.ranks if r.held is not None]
+        waking = {(delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL}
         if waking:
             self.passed |= waking
             self._release()
@@ -414,15 +413,15 @@ class World:
         """Whether a rank is held that goes on by itself, after a while."""
         return any(rank.held is not None and self._hold_of(rank).patience for rank in self.report.ranks)
 
-    def _hold_of(self, rank: RankReport) -> Hold:
-        return self.calls[rank.held].holds[rank.rank]
+    def _hold_of(self, rank: RankReport) -> Delay:
+        return self.calls[rank.held].delays[rank.rank]
 
-    def _has_had_patience(self, rank: RankReport, hold: Hold) -> bool:
+    def _has_had_patience(self, rank: RankReport, delay: Delay) -> bool:
         """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
         now = time.monotonic()
-        sleeps = self.sleepers.sleeps(self.pids.get(hold.on, 0), now)
-        patience = hold.patience / 4 if sleeps is None else hold.patience
-        waits = sleeps and (hold.on, rank.held, hold.at) in self.passed
+        sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)
+        patience = delay.patience / 4 if sleeps is None else delay.patience
+        waits = sleeps and (delay.on, rank.held, delay.at) in self.passed
         return waits or now - self.held_since[rank.rank] > patience
 
     def _on_output(self, rank: int, pipe) -> None:

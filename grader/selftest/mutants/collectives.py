@@ -285,7 +285,7 @@ MUTANTS = [
         "received = like.new_empty(like.shape)",
         "received = like.contiguous()",
         {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
-        "changed its input, which is to keep its values",
+        "modified its input. Inputs must stay unchanged",
     ),
     Mutant(
         "a scatter is a broadcast of everything",
@@ -358,7 +358,7 @@ MUTANTS = [
         "    total = tensor.contiguous()\n"
         "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "a reduce is an all-reduce whose result the others throw away",
@@ -374,7 +374,7 @@ MUTANTS = [
         "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n",
         "    received = tensor.contiguous()\n",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "a broadcast of one send to each rank",
@@ -397,7 +397,7 @@ MUTANTS = [
             "hidden values[reduce_scatter]",
             "hidden values[all_reduce]",
         },
-        "averaged nowhere, or summed instead?",
+        "Did you sum over the ranks without dividing?",
     ),
     Mutant(
         "all-gather stacks the parts in a new dimension",
@@ -487,7 +487,7 @@ MUTANTS = [
             "hidden values[all_reduce]",
             "hidden average_is_exact",
         },
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "all-to-all for blocks of one row only",
@@ -639,7 +639,7 @@ MUTANTS = [
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor)",
         {"public average", "hidden average_is_exact"},
-        "averaged nowhere, or summed instead?",
+        "Did you sum over the ranks without dividing?",
     ),
     Mutant(
         "an average that is divided twice",
@@ -647,7 +647,7 @@ MUTANTS = [
         "return all_reduce(tensor) / dist.get_world_size()",
         'return all_reduce(tensor, "average") / dist.get_world_size()',
         {"public average", "hidden average_is_exact"},
-        "divided by the world size where a sum was asked for, or twice?",
+        "Did you divide by the world size although a sum was asked for, or divide twice?",
     ),
     Mutant(
         "multiplied by 1/n",
@@ -663,7 +663,7 @@ MUTANTS = [
         "return all_reduce(tensor) / dist.get_world_size()",
         "total = tensor.contiguous()\n    dist.all_reduce(total)\n    return total / dist.get_world_size()",
         {"public average", "hidden average_is_exact"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "a sum that is kept for the next call",
@@ -693,7 +693,7 @@ MUTANTS = [
         "    total = tensor.contiguous()\n    work = dist.all_reduce(total, async_op=True)\n"
         "    result = compute()\n",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "computes twice",

@@ -57,7 +57,7 @@ MUTANTS = [
             "hidden train_weights",
             "hidden train_state",
         },
-        "exactly 2 times the expected value: averaged nowhere, or summed instead?",
+        "exactly 2× the expected value. Did you sum over the ranks without dividing?",
     ),
     Mutant(
         "the loss is averaged too",
@@ -193,7 +193,7 @@ MUTANTS = [
         "            flat /= dist.get_world_size()\n",
         "",
         {"public gradient_buckets"} | BUCKETS,
-        "exactly 2 times the expected value: averaged nowhere, or summed instead?",
+        "exactly 2× the expected value. Did you sum over the ranks without dividing?",
     ),
     Mutant(
         "a frozen parameter gets a gradient of zeros",

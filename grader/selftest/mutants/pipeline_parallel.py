@@ -311,7 +311,7 @@ MUTANTS = [
         "    for weight, total in zip(weights, totals):\n        weight -= 0.01 * total\n"
         "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
         {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
-        "changed its input, which is to keep its values",
+        "modified its input. Inputs must stay unchanged",
     ),
     Mutant(
         "any list is a schedule",
@@ -615,7 +615,7 @@ MUTANTS = [
         "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
         "        grad_z = z.copy_(torch.ops.aten.gelu_backward(grad_y, z))\n",
         {"public backward", "hidden backward", "hidden backward_twice"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "the stages are a ring",

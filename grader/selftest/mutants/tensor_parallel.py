@@ -117,7 +117,7 @@ MUTANTS = [
         "grad_x = grad_y.clone(memory_format=torch.contiguous_format)",
         "grad_x = grad_y.contiguous()",
         {"public megatron_pair", "hidden copy_to_ranks"},
-        "the gradient of y, which is to keep its values, is wrong",
+        "the gradient of y, which must stay unchanged, is wrong",
     ),
     Mutant(
         "f does not add",
@@ -141,7 +141,7 @@ MUTANTS = [
         "        y = x.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(y)",
         "        y = x.detach()\n        dist.all_reduce(y)",
         {"public megatron_pair", "hidden sum_over_ranks"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "gelu before the sum",
@@ -441,7 +441,7 @@ MUTANTS = [
         "        return grad_x\n",
         "        return grad_x / dist.get_world_size()\n",
         {"hidden copy_to_ranks"} | PAIR,
-        "exactly 1/2 of the expected value: divided by the world size where a sum was asked for",
+        "exactly 1/2 of the expected value. Did you divide by the world size although a sum was asked for",
     ),
     Mutant(
         "f's copy of a gradient keeps its strides",
@@ -465,7 +465,7 @@ MUTANTS = [
         "        dist.all_reduce(y)\n        return y\n",
         "        dist.all_reduce(y)\n        return y / dist.get_world_size()\n",
         {"hidden sum_over_ranks"} | PAIR,
-        "exactly 1/2 of the expected value: divided by the world size where a sum was asked for",
+        "exactly 1/2 of the expected value. Did you divide by the world size although a sum was asked for",
     ),
     Mutant(
         "g's copy keeps the strides",
@@ -547,7 +547,7 @@ MUTANTS = [
         "        grad_z.copy_(torch.ops.aten.gelu_backward(grad_z, z))\n"
         "        partial, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
         {"hidden backward_input", "hidden backward_shards"},
-        "changed its input",
+        "modified its input",
     ),
     Mutant(
         "a gradient of one row loses its row",

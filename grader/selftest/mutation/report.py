@@ -1,4 +1,4 @@
-"""The report of a proof: on the terminal, as JSON, and as a page that needs no other file."""
+"""The report of a mutation test: on the terminal, as JSON, and as a page that needs no other file."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.table import Table
 
-from grader.selftest.proof.findings import Findings, Row
+from grader.selftest.mutation.findings import Findings, Row
 
 
 def write(findings: Findings, folder: Path) -> None:
-    """``proof.json`` and ``proof.html``."""
+    """``mutation-test.json`` and ``mutation-test.html``."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "proof.json").write_text(json.dumps(findings.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    (folder / "mutation-test.json").write_text(json.dumps(findings.as_dict(), indent=1, ensure_ascii=False) + "\n")
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -21,7 +21,7 @@ def write(findings: Findings, folder: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    (folder / "proof.html").write_text(pages.get_template("report.html").render(findings=findings, of=of))
+    (folder / "mutation-test.html").write_text(pages.get_template("report.html").render(findings=findings, of=of))
 
 
 def of(some: int, all_of_them: int) -> str:

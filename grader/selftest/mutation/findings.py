@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 
 from grader.assignment import PARTS
 from grader.check.record import PASSED
-from grader.selftest.proof.campaign import Pass, flickers
-from grader.selftest.proof.equivalent import EQUIVALENT
-from grader.selftest.proof.trials import BOUNDARY, KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
+from grader.selftest.mutation.campaign import Pass, flickers
+from grader.selftest.mutation.equivalent import EQUIVALENT
+from grader.selftest.mutation.trials import BOUNDARY, KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
 from grader.wire.machine_limits import cores
 
 
@@ -104,7 +104,7 @@ class Findings:
         return Matrix(part, columns, mutants, [[_cell(r, check) for check in columns] for r in mutants])
 
     @property
-    def is_proof(self) -> bool:
+    def all_as_intended(self) -> bool:
         return not self.wrong and not self.total.flickers
 
     @property

@@ -12,8 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from grader.selftest.proof.checks import Checks, Outcome
-from grader.selftest.proof.trials import Reach, Result, Trial, decide, solution
+from grader.selftest.mutation.checks import Checks, Outcome
+from grader.selftest.mutation.trials import Reach, Result, Trial, decide, solution
 from grader.wire.frames import HEAVY
 from grader.wire.machine_limits import cores
 from grader.world.fork_server_client import Server, address_of

@@ -1,4 +1,4 @@
-"""The proof's own judgement: what it says of submissions whose verdict is known."""
+"""The mutation test's own judgement: what it says of submissions whose verdict is known."""
 
 import json
 import sys
@@ -9,14 +9,14 @@ import pytest
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.selftest.inputs.instrument import boundaries
 from grader.selftest.mutants import MUTANTS
-from grader.selftest.proof import __main__ as command
-from grader.selftest.proof import report
-from grader.selftest.proof.campaign import Pass, flickers
-from grader.selftest.proof.checks import Checks, Outcome
-from grader.selftest.proof.equivalent import EQUIVALENT
-from grader.selftest.proof.findings import Findings
-from grader.selftest.proof.systematic import changes
-from grader.selftest.proof.trials import (
+from grader.selftest.mutation import __main__ as command
+from grader.selftest.mutation import report
+from grader.selftest.mutation.campaign import Pass, flickers
+from grader.selftest.mutation.checks import Checks, Outcome
+from grader.selftest.mutation.equivalent import EQUIVALENT
+from grader.selftest.mutation.findings import Findings
+from grader.selftest.mutation.systematic import changes
+from grader.selftest.mutation.trials import (
     BROKEN,
     ELSEWHERE,
     KILLED,
@@ -230,9 +230,9 @@ def test_a_flicker_is_a_verdict_that_changes():
 @pytest.mark.parametrize(
     "verdicts, proved, killed", [((KILLED, KILLED), True, 1), ((KILLED, SURVIVED), False, 0), ((UNNAMED,), False, 0)]
 )
-def test_one_wrong_verdict_in_one_pass_is_no_proof(verdicts, proved, killed):
+def test_one_wrong_verdict_in_one_pass_is_not_as_intended(verdicts, proved, killed):
     findings = Findings(passes(*verdicts), {PART: ["a", "b", "c"]})
-    assert findings.is_proof is proved
+    assert findings.all_as_intended is proved
     assert (findings.total.killed, findings.total.mutants, findings.total.right) == (killed, 1, 1)
     assert findings.total.flickers == (len(set(verdicts)) > 1)
     assert [wrong.verdicts for wrong in findings.wrong] == ([] if proved else [list(verdicts)])
@@ -245,10 +245,10 @@ def test_a_check_that_nothing_fails_is_named():
 
 def test_the_report_shows_what_students_wrote_as_text(tmp_path):
     report.write(Findings(passes(KILLED, SURVIVED), {PART: ["a", "b"]}), tmp_path / "new")
-    page = (tmp_path / "new" / "proof.html").read_text()
+    page = (tmp_path / "new" / "mutation-test.html").read_text()
     assert "&lt;script&gt;alert(1)" in page and "<script>" not in page
     assert "1 submission did not get the verdict that it should" in page
-    document = json.loads((tmp_path / "new" / "proof.json").read_text())
+    document = json.loads((tmp_path / "new" / "mutation-test.json").read_text())
     assert document["total"]["flickers"] == 1 and document["checks_never_failed"] == [f"{PART}: b"]
     assert [trial["verdict"] for trial in document["trials"]] == [SURVIVED, RIGHT]
 
@@ -257,7 +257,7 @@ def test_the_report_shows_what_students_wrote_as_text(tmp_path):
 
 
 def run(monkeypatch, tmp_path, *options: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["proof", *options, "--report", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["mutation", *options, "--report", str(tmp_path)])
     return command.main()
 
 
@@ -265,7 +265,7 @@ def test_the_command_proves_a_part(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, tmp_path, "--part", PART, "--only", "GiB called GB", "--workers", "1", "--repeat", "2") == 0
     printed = capsys.readouterr().out
     assert "Pass 2, under load" in printed and "1 of 1" in printed
-    assert "Every wrong submission was caught as intended" in (tmp_path / "proof.html").read_text()
+    assert "Every wrong submission was caught as intended" in (tmp_path / "mutation-test.html").read_text()
 
 
 def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch, tmp_path, capsys):

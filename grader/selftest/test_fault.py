@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.check.fault import judge
 from grader.check.api import CheckFailed, GraderFault, World, call
+from grader.check.fault import judge
 from grader.world.report import RankReport, Returned, WorldReport
 
 X = np.array([1.0, 2.0], np.float32)
@@ -44,7 +44,7 @@ def test_what_only_a_ranks_value_leads_to_is_a_failed_check(value):
     def check(world, rng):
         (run,) = world(1, call("collectives.f"))
         (got,) = run.values()
-        run.demand(0 <= got["a"] + int(rng.integers(9)), "never said")
+        run.require(got["a"] + int(rng.integers(9)) >= 0, "never said")
 
     run(check, {"a": 1})
     with pytest.raises(CheckFailed) as failure:
@@ -97,7 +97,7 @@ def after_a_comparison(world, rng):
 
 def in_a_name(world, rng):
     (run,) = world(1, call("collectives.f"))
-    run.returns(X, part=lambda value: nothing_of_this_name)  # noqa: F821
+    run.returns(X, select=lambda value: nothing_of_this_name)  # noqa: F821
 
 
 OURS = [before_the_ranks, after_the_ranks, in_the_expected_values, in_the_comparison, after_a_comparison, in_a_name]
@@ -135,7 +135,7 @@ def test_judging_without_end_is_stopped(place):
 
     def check(world, rng):
         (run,) = world(1, call("collectives.f"))
-        run.returns(X, part=busy) if place == "part" else busy(run.values())
+        run.returns(X, select=busy) if place == "part" else busy(run.values())
 
     began = time.process_time()
     with pytest.raises(CheckFailed, match="takes more than 0.3 seconds to judge"):

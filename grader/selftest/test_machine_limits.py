@@ -18,9 +18,9 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 @pytest.fixture(autouse=True)
 def afresh():
     """What is remembered of this machine is not for a made-up one, nor the other way round."""
-    machine_limits.of_a_world.cache_clear()
+    machine_limits.world_memory_limit.cache_clear()
     yield
-    machine_limits.of_a_world.cache_clear()
+    machine_limits.world_memory_limit.cache_clear()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_system_without_groups(groups, monkeypatch, tmp_path):
 def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world, rank):
     monkeypatch.setattr(machine_limits, "memory", lambda: memory)
     monkeypatch.setattr(machine_limits, "cores", lambda: cores)
-    assert (machine_limits.workers(), machine_limits.of_a_world(4), machine_limits.of_a_rank()) == (
+    assert (machine_limits.workers(), machine_limits.world_memory_limit(4), machine_limits.rank_memory_limit()) == (
         workers,
         world,
         rank,

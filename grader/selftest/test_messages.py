@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from grader.selftest.test_frames import NONCE, plain, read
 from grader.rank import tensors
+from grader.selftest.test_frames import NONCE, plain, read
 from grader.wire import frames
+from grader.wire.frames import HEADER, MAGIC, VERSION, FrameError
 from grader.world import arrays, blobs, messages
-from grader.wire.frames import FrameError, HEADER, MAGIC, VERSION
 
 # ——— values
 

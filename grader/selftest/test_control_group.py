@@ -144,7 +144,7 @@ def test_groups_of_the_dead_are_swept(places):
     try:
         sleeper = inside(left, "print(1, flush=True); time.sleep(60)")
         sleeper.stdout.readline()
-        control_group.sweep(places)
+        control_group.clean_up(places)
         assert sleeper.wait(5) == -signal.SIGKILL
         assert not any(folder.exists() for folder in left.folders) and all(folder.exists() for folder in own.folders)
     finally:

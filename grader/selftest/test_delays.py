@@ -5,14 +5,14 @@ import time
 import numpy as np
 import pytest
 
-from grader.check.api import CheckFailed, Hold, Leaf, Probe, STANDSTILL, call, each
+from grader.check.api import STANDSTILL, CheckFailed, Delay, Leaf, Probe, call, per_rank
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-HELD = {0: Hold(STANDSTILL, on=1, at="action ended")}
+HELD = {0: Delay(STANDSTILL, on=1, at="action ended")}
 
 
-def in_turn_on_two_ranks(world, holds=HELD):
-    (run,) = world(2, call("collectives.turns", Probe("action", returns=1), holds=holds))
+def in_turn_on_two_ranks(world, delays=HELD):
+    (run,) = world(2, call("collectives.turns", Probe("action", returns=1), delays=delays))
     run.values()
     (ended,), (began,) = run.marks(0, "action ended"), run.marks(1, "action began")
     return ended.at <= began.at
@@ -73,7 +73,7 @@ def test_a_deadlock_is_found_after_a_standstill(submit):
 
 def exchanged(world, **options):
     options = {"driver": "received_at_wait"} | options
-    (run,) = world(2, call("collectives.exchange", each(X, X + 10), **options))
+    (run,) = world(2, call("collectives.exchange", per_rank(X, X + 10), **options))
     run.returns(X + 10, X)
     run.keeps_inputs()
 
@@ -107,9 +107,9 @@ def test_who_waits_gets_the_message(submit, receive):
 )
 def test_who_never_waits_gets_nothing_and_is_told(submit, receive, late):
     world = submit(EXCHANGE.format(receive=receive))
-    holds = {} if late is None else {late: Hold("call began", on=1 - late, then=0.1)}
+    delays = {} if late is None else {late: Delay("call began", on=1 - late, then=0.1)}
     with pytest.raises(CheckFailed) as failure:
-        exchanged(world, holds=holds)
+        exchanged(world, delays=delays)
     words = "starts the receive from rank 1 of 4 × float32 at collectives.py:10, and never waits for it. irecv returns at once"
     assert f"Likely: rank 0 {words}" in str(failure.value) and "nan" in str(failure.value)
 
@@ -122,7 +122,9 @@ def test_a_receive_into_memory_that_is_not_contiguous_is_refused_as_ever(submit)
 
 def test_plain_calls_after_it_receive_as_ever(submit):
     world = submit(EXCHANGE.format(receive="dist.recv(received, other); sending.wait()"))
-    runs = world(2, *(call("collectives.exchange", each(X, X + 10), driver=d) for d in ("received_at_wait", "plain")))
+    runs = world(
+        2, *(call("collectives.exchange", per_rank(X, X + 10), driver=d) for d in ("received_at_wait", "plain"))
+    )
     for run in runs:
         run.returns(X + 10, X)
 

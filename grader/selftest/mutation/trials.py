@@ -9,9 +9,9 @@ from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED
 from grader.selftest.grading import ROOT
 from grader.selftest.inputs.instrument import boundaries
 from grader.selftest.mutants import MUTANTS
-from grader.selftest.proof.checks import IMPATIENT, Checks, Outcome
-from grader.selftest.proof.equivalent import EQUIVALENT
-from grader.selftest.proof.systematic import changes
+from grader.selftest.mutation.checks import IMPATIENT, Checks, Outcome
+from grader.selftest.mutation.equivalent import EQUIVALENT
+from grader.selftest.mutation.systematic import changes
 from grader.selftest.variants import VARIANTS
 from grader.world.world import Limits
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from grader.world import watchdog
 from grader.selftest.grading import ROOT
 from grader.supervisor import world_limits
+from grader.supervisor.world_limits import Files, WorldLimits, add_open, written
 from grader.wire import removal
-from grader.supervisor.world_limits import Bounds, Files, add_open, written
+from grader.world import watchdog
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="supervisors count on Linux only")
@@ -30,15 +30,15 @@ while os.getppid() == int(sys.argv[2]):
 
 
 @pytest.fixture
-def bounds(tmp_path) -> Bounds:
-    return Bounds({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
+def limits(tmp_path) -> WorldLimits:
+    return WorldLimits({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
 
 
-def test_files_that_vanish_meanwhile_are_no_excess(bounds, tmp_path):
+def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
-        bounds.size, bounds.bytes = 20, None  # what this test's process has started is not asked here
-        found = {bounds.excess({}) for _ in range(400)}
+        limits.size, limits.bytes = 20, None  # what this test's process has started is not asked here
+        found = {limits.exceeded({}) for _ in range(400)}
     finally:
         other.kill()
         other.wait()
@@ -83,14 +83,14 @@ def test_files_without_a_name_are_counted_once(tmp_path):
     assert after.bytes(disk) - before.bytes(disk) == 2 * MIB
 
 
-def test_memory_in_files_counts_as_memory(bounds, monkeypatch):
-    monkeypatch.setattr(world_limits.platform, "family", lambda pid: {os.getpid(): 1})
-    assert bounds.excess({os.getpid(): 0}) == ""
+def test_memory_in_files_counts_as_memory(limits, monkeypatch):
+    monkeypatch.setattr(world_limits.os_support, "family", lambda pid: {os.getpid(): 1})
+    assert limits.exceeded({os.getpid(): 0}) == ""
     files = [os.memfd_create(f"{number}") for number in range(5)]
     try:
         for file in files:
             os.write(file, bytes(15 * MIB))
-        assert bounds.excess({os.getpid(): 0}) == "took more than 64 MiB of memory together"
+        assert limits.exceeded({os.getpid(): 0}) == "took more than 64 MiB of memory together"
     finally:
         for file in files:
             os.close(file)
@@ -107,7 +107,7 @@ def test_empty_files_are_counted_too(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name, depth", [("folder", 200), ("x" * 250, 20)])
-def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
+def test_files_may_not_lie_too_deep_to_be_found(limits, tmp_path, name, depth):
     before = os.getcwd()
     os.chdir(tmp_path)
     try:
@@ -116,7 +116,7 @@ def test_files_may_not_lie_too_deep_to_be_found(bounds, tmp_path, name, depth):
             os.chdir(name)
     finally:
         os.chdir(before)
-    assert "folders inside each other" in bounds.excess({})
+    assert "folders inside each other" in limits.exceeded({})
     removal.remove(tmp_path)  # pytest cannot, and would say so in the tests that follow
 
 

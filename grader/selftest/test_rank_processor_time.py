@@ -33,7 +33,7 @@ while os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
     most = max(most, spending.look([rank]).get(rank, 0.0))
     time.sleep(0.02)
 print(most)
-for left in platform.family(os.getpid()):
+for left in os_support.family(os.getpid()):
     os.kill(left, signal.SIGKILL)
 """
 OWN = "burn(0.6); time.sleep(0.2)"

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
-from grader.intake.staging import stage
-from grader.check.world_lending import judge_fairly
 from grader.check.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
+from grader.check.world_lending import judge_fairly
+from grader.intake.staging import stage
 from grader.selftest.grading import ROOT, short
-from grader.world.report import WorldReport
 from grader.world.fork_server_client import Server
+from grader.world.report import WorldReport
 from grader.world.world import Limits
 
 # A check that is to fail may do so sooner than a student's: nobody's slow machine is at stake.
@@ -59,7 +59,7 @@ class Checks:
     @contextmanager
     def staged(self, part: str, text: str, seed: int | None = None) -> Iterator[Staged]:
         """The solutions, with this text in the place of one file."""
-        with TemporaryDirectory(prefix="lockstep-proof-") as folder:
+        with TemporaryDirectory(prefix="lockstep-mutation-") as folder:
             submission = Path(folder) / "submission"
             submission.mkdir(mode=0o700)
             for file in (ROOT / "solutions").glob("*.py"):

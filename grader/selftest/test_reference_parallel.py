@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.reference import parallel as parts
-from grader.reference import pipeline
-from grader.reference import single_device
+from grader.reference import pipeline, single_device
 from handout import mlp
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, a few products and sums deep
@@ -375,10 +374,7 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
             # The last stage has gradients and activations in one order: only those before it cross them.
             wrong = not (name == parts.CROSSED and stage == count - 1)
             assert all(apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage]))
-    for (
-        name,
-        theirs,
-    ) in of_layers.items():  # a stage of one layer, or one with no layer behind it, does not show them all
+    for name in of_layers:  # a stage of one layer, or one with no layer behind it, does not show them all
         if layers == count and name in (parts.FORWARD_ORDER, parts.REVERSED_LAYERS):
             continue
         assert any(apart(o, g.numpy()) for own, stage in zip(mistakes, right) for o, g in zip(own[name], stage)), name

@@ -1,4 +1,4 @@
-"""Prove that the grader bites:  python -m grader.selftest.proof [--part PART] [--only WORDS] [--repeat N] [--report FOLDER]
+"""Prove that the grader bites:  python -m grader.selftest.mutation [--part PART] [--only WORDS] [--repeat N] [--report FOLDER]
 
 Exits with 0 when every wrong submission was caught as intended and every right one passed, each time; else with 1.
 """
@@ -13,10 +13,10 @@ from rich.console import Console
 from grader.assignment import PARTS
 from grader.reports.terminal import progress
 from grader.selftest.grading import ROOT
-from grader.selftest.proof import report
-from grader.selftest.proof.campaign import Campaign, Pass
-from grader.selftest.proof.findings import Findings, is_right
-from grader.selftest.proof.trials import (
+from grader.selftest.mutation import report
+from grader.selftest.mutation.campaign import Campaign, Pass
+from grader.selftest.mutation.findings import Findings, is_right
+from grader.selftest.mutation.trials import (
     GENERATED,
     MUTANT,
     SAME,
@@ -33,7 +33,7 @@ KINDS = (MUTANT, VARIANT, *GENERATED, SAME)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m grader.selftest.proof", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m grader.selftest.mutation", description=__doc__.split("\n")[0])
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--only", default="", metavar="WORDS", help="only submissions whose name holds these words")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these; may be repeated")
@@ -41,7 +41,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the first pass's inputs")
     parser.add_argument("--everything", action="store_true", help="all checks of a part, also when it is decided")
     parser.add_argument("--workers", type=int, default=0, help="default: one more than there are cores")
-    parser.add_argument("--report", type=Path, default=ROOT / ".proof", help="a folder (default: .proof)")
+    parser.add_argument(
+        "--report", type=Path, default=ROOT / ".mutation-test", help="a folder (default: .mutation-test)"
+    )
     return parser.parse_args()
 
 
@@ -71,8 +73,8 @@ def main() -> int:
     findings = Findings(passes, checks, whole)
     report.write(findings, arguments.report)
     report.show(console, findings)
-    console.print(f"The report: {arguments.report / 'proof.html'}", markup=False, soft_wrap=True)
-    return 0 if findings.is_proof else 1
+    console.print(f"The report: {arguments.report / 'mutation-test.html'}", markup=False, soft_wrap=True)
+    return 0 if findings.all_as_intended else 1
 
 
 def _pass(campaign: Campaign, arguments: argparse.Namespace, console: Console, number: int) -> Pass:

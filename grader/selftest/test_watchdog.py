@@ -12,11 +12,11 @@ import pytest
 
 from grader.world import watchdog
 from grader.world.watchdog import (
-    Place,
+    StackFrame,
     Thread,
     Watch,
     in_communication,
-    own_place,
+    own_frame,
     parse_stacks,
     pulse,
     source,
@@ -24,11 +24,11 @@ from grader.world.watchdog import (
 )
 
 STAGE = Path("/run/stage")
-OWN = Place("/run/stage/handout/collectives.py", 7, "broken")
-GIVEN = Place("/run/stage/handout/mlp.py", 3, "forward")
-DISTRIBUTED = Place("/lib/torch/distributed/distributed_c10d.py", 2800, "all_reduce")
-AUTOGRAD = Place("/lib/torch/autograd/graph.py", 800, "_engine_run_backward")
-LIBRARY = Place("/lib/threading.py", 320, "wait")
+OWN = StackFrame("/run/stage/handout/collectives.py", 7, "broken")
+GIVEN = StackFrame("/run/stage/handout/mlp.py", 3, "forward")
+DISTRIBUTED = StackFrame("/lib/torch/distributed/distributed_c10d.py", 2800, "all_reduce")
+AUTOGRAD = StackFrame("/lib/torch/autograd/graph.py", 800, "_engine_run_backward")
+LIBRARY = StackFrame("/lib/threading.py", 320, "wait")
 SECOND = 10**9
 
 
@@ -63,7 +63,7 @@ def stacks(tmp_path):
             thread.join()
 
 
-def functions(stack: list[Place]) -> list[str]:
+def functions(stack: list[StackFrame]) -> list[str]:
     """Those of this file."""
     return [place.function for place in stack if place.file == __file__]
 
@@ -106,8 +106,8 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 def test_the_report_of_a_crash_is_read():
     """Threads with names (Python 3.14) and without, a thread outside Python, a strange path, and what follows the stacks."""
     assert parse_stacks(CRASH) == [
-        [LIBRARY, Place("/run/stage/handout/collectives.py", 9, "<lambda>")],
-        [Place("/run/a folder/with, line 3 in it.py", 10, "broken")],
+        [LIBRARY, StackFrame("/run/stage/handout/collectives.py", 9, "<lambda>")],
+        [StackFrame("/run/a folder/with, line 3 in it.py", 10, "broken")],
     ]
 
 
@@ -125,7 +125,11 @@ def test_what_is_no_report_has_no_stacks(text):
         ([DISTRIBUTED, OWN], True, True),
         ([AUTOGRAD, DISTRIBUTED, OWN], True, True),
         ([AUTOGRAD, OWN], True, False),
-        ([Place(DISTRIBUTED.file, 7, "_get_default_group"), Place(DISTRIBUTED.file, 9, "get_rank"), OWN], False, False),
+        (
+            [StackFrame(DISTRIBUTED.file, 7, "_get_default_group"), StackFrame(DISTRIBUTED.file, 9, "get_rank"), OWN],
+            False,
+            False,
+        ),
         ([OWN], True, False),
         ([LIBRARY, OWN], False, False),
         ([LIBRARY, DISTRIBUTED], False, False),
@@ -139,7 +143,7 @@ def test_a_sleep_in_a_communication_is_told_from_others(stack, with_open_operati
 @pytest.mark.parametrize("line, expected", [("work.wait()", True), ("time.sleep(9)", False)])
 def test_a_line_that_sleeps_is_no_communication(tmp_path, line, expected):
     (tmp_path / "collectives.py").write_text(f"import time\n    {line}  # here\n")
-    stack = [Place(str(tmp_path / "collectives.py"), 2, "broken")]
+    stack = [StackFrame(str(tmp_path / "collectives.py"), 2, "broken")]
     assert in_communication(stack, tmp_path, True) is expected
 
 
@@ -151,18 +155,20 @@ def test_a_line_that_sleeps_is_no_communication(tmp_path, line, expected):
         ([[DISTRIBUTED, OWN, LIBRARY]], OWN),
         ([[GIVEN, OWN]], OWN),  # mlp.py is ours
         ([[GIVEN]], None),
-        ([[LIBRARY, LIBRARY, Place(OWN.file, 1, "outer")], [DISTRIBUTED, OWN]], OWN),
-        ([[OWN, Place(OWN.file, 1, "outer")]], OWN),
+        ([[LIBRARY, LIBRARY, StackFrame(OWN.file, 1, "outer")], [DISTRIBUTED, OWN]], OWN),
+        ([[OWN, StackFrame(OWN.file, 1, "outer")]], OWN),
     ],
 )
 def test_the_students_innermost_line_is_found(stacks, expected):
-    assert own_place(stacks, STAGE) == expected
+    assert own_frame(stacks, STAGE) == expected
 
 
 def test_an_import_is_told_from_a_loop_in_a_file_of_the_stage():
     stage = Path("/stage")
-    own, torchs = Place("/stage/handout/collectives.py", 3, "f"), Place("/lib/torch/utils/checkpoint.py", 9, "<module>")
-    machinery = Place("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed")
+    own, torchs = StackFrame("/stage/handout/collectives.py", 3, "f"), StackFrame(
+        "/lib/torch/utils/checkpoint.py", 9, "<module>"
+    )
+    machinery = StackFrame("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed")
     assert watchdog.imports([torchs, machinery, own], stage)
     assert not watchdog.imports([own, machinery], stage)  # the file itself is being imported
     assert not watchdog.imports([torchs, own], stage)
@@ -170,9 +176,9 @@ def test_an_import_is_told_from_a_loop_in_a_file_of_the_stage():
 
 def test_a_line_that_cannot_be_read_is_empty(tmp_path):
     (tmp_path / "short.py").write_text("one line\n")
-    assert source(Place(str(tmp_path / "short.py"), 1, "f")) == "one line"
-    assert source(Place(str(tmp_path / "short.py"), 2, "f")) == ""
-    assert source(Place(str(tmp_path / "none.py"), 1, "f")) == ""
+    assert source(StackFrame(str(tmp_path / "short.py"), 1, "f")) == "one line"
+    assert source(StackFrame(str(tmp_path / "short.py"), 2, "f")) == ""
+    assert source(StackFrame(str(tmp_path / "none.py"), 1, "f")) == ""
 
 
 # ——— the pulse
@@ -372,10 +378,10 @@ def test_only_the_stage_is_shown_to_a_rank(tmp_path):
         "stage/handout/../../secret.py",
         "stage-of-another/secret.py",
     ):
-        place = Place(f"{tmp_path}/{path}", 1, "f")
-        assert own_place([[place]], stage) is None and not waits_for_nothing([place], stage)
+        place = StackFrame(f"{tmp_path}/{path}", 1, "f")
+        assert own_frame([[place]], stage) is None and not waits_for_nothing([place], stage)
         assert not in_communication([place], stage, True)
 
 
 def test_a_path_with_a_null_byte_has_no_source(tmp_path):
-    assert source(Place(f"{tmp_path}/a\0b.py", 1, "f")) == ""
+    assert source(StackFrame(f"{tmp_path}/a\0b.py", 1, "f")) == ""

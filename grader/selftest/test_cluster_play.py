@@ -10,18 +10,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from grader.timeline.replay import program_of
-from grader.diagnosis.spans import COMPUTING, Span, WAITING
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
 from grader.check.api import call
+from grader.diagnosis.spans import COMPUTING, WAITING, Span
 from grader.intake.staging import stage
-from grader.timeline.scenes import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, scenes_on
+from grader.rank import timeline_programs
 from grader.reports import chart, drawing
-from grader.reports.drawing import MOST_SPANS, Picture
+from grader.reports.drawing import MAX_SPANS, Picture
 from grader.selftest.grading import ROOT
 from grader.selftest.test_timeline import check_trace, with_stubs
-from grader.rank import timeline_programs
+from grader.timeline.replay import program_of
+from grader.timeline.scenes import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.wire import frames
+from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
 from grader.world import world as worlds
 from grader.world.report import Call, WorldReport
 
@@ -286,7 +286,7 @@ def test_a_compact_drawing_has_every_rank_and_moment_and_is_small():
     spans = passes(64, 128)
     drawn = drawing.sheet([Picture("many", spans, compact=True)])
     root = ElementTree.fromstring(drawn)
-    assert len(spans) > 5 * MOST_SPANS and len(drawn) < 1_000_000 and "not drawn" not in drawn
+    assert len(spans) > 5 * MAX_SPANS and len(drawn) < 1_000_000 and "not drawn" not in drawn
     assert sum(e.text.startswith("rank ") for e in root.iter(f"{{{SVG}}}text")) == 64
     paths = [e.get("d") for e in root.iter(f"{{{SVG}}}path")]
     assert sum(path.count("M") for path in paths) == 64 * 128 * 2

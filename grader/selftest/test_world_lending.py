@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.check.api import CheckFailed, World, call, each
-from grader.intake.staging import stage
+from grader.check.api import CheckFailed, World, call, per_rank
 from grader.check.world_lending import KEPT, RankStarter, judge_fairly
+from grader.intake.staging import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.world.fork_server_client import way_to_start
 
@@ -158,7 +158,7 @@ SPOILED = """
 
 def returns_its_input(name: str):
     def check(world):
-        (run,) = world(2, call(f"collectives.{name}", each([1.0], [2.0])))
+        (run,) = world(2, call(f"collectives.{name}", per_rank([1.0], [2.0])))
         run.returns([1.0], [2.0])
 
     return check
@@ -319,7 +319,7 @@ def test_a_second_try_has_the_same_inputs(checks):
 def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
     """The keys, as the plugin makes them for the checks of this repository."""
     from grader.check.plugin import record_of, shared_with
-    from grader.selftest.proof.checks import _collect
+    from grader.selftest.mutation.checks import _collect
 
     by_key: dict = {}
     for item in _collect():
@@ -330,7 +330,7 @@ def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
 
 def test_where_no_hub_connects_them_all_ranks_are_fresh(monkeypatch):
     from grader.check.plugin import shared_with
-    from grader.selftest.proof.checks import _collect
+    from grader.selftest.mutation.checks import _collect
 
     monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")
     assert {shared_with(item) for item in _collect()} == {None}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grader.diagnosis.hints import Context, likely, same
+from grader.diagnosis.hints import Context, likely_cause, same
 
 
 def f32(*values) -> np.ndarray:
@@ -26,11 +26,11 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
     "got, words",
     [
         (ANOTHER, "that other bug"),
-        (4 * RIGHT, "exactly 4 times the expected value"),
+        (4 * RIGHT, "exactly 4× the expected value"),
         (RIGHT / 4, "exactly 1/4 of the expected value"),
-        (16 * RIGHT, "exactly 4² times the expected value"),
+        (16 * RIGHT, "exactly 4²× the expected value"),
         (RIGHT / 16, "exactly 1/4² of the expected value"),
-        (3 * RIGHT, "exactly 3 times the expected value"),
+        (3 * RIGHT, "exactly 3× the expected value"),
         (-RIGHT, "the wrong sign"),
         (BESIDE, "this belongs at [1]: is the order right?"),
         (EXPECTED[0], "this is what rank 0 should hold"),
@@ -48,18 +48,19 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
     ],
 )
 def test_a_fingerprint_gives_its_sentence(got, words):
-    assert words in likely(got, RIGHT, AROUND)
+    assert words in likely_cause(got, RIGHT, AROUND)
 
 
 def test_one_ranks_input_on_all_ranks_is_told():
     everywhere = replace(AROUND, got=[INPUTS[1][0]] * 4)
     assert (
-        likely(INPUTS[1][0], RIGHT, everywhere) == "every rank has rank 1's input, as it was: was that one asked for?"
+        likely_cause(INPUTS[1][0], RIGHT, everywhere)
+        == "every rank has rank 1's input, as it was: was that one asked for?"
     )
     one_is_right = replace(AROUND, got=[RIGHT, *[INPUTS[1][0]] * 3])
-    assert "this rank's own input came back" in likely(INPUTS[1][0], RIGHT, one_is_right)
+    assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, one_is_right)
     given_to_all = replace(everywhere, inputs=[INPUTS[1]] * 4)
-    assert "this rank's own input came back" in likely(INPUTS[1][0], RIGHT, replace(given_to_all, rank=0))
+    assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, replace(given_to_all, rank=0))
 
 
 MATRIX = np.arange(1.0, 7.0).reshape(2, 3)
@@ -76,36 +77,36 @@ SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
     ],
 )
 def test_a_matrix_gives_its_sentence(got, expected, sentence):
-    assert likely(got, expected, Context(0, 4, [expected] * 4)) == sentence
+    assert likely_cause(got, expected, Context(0, 4, [expected] * 4)) == sentence
 
 
 def test_two_ranks_are_not_told_that_one_was_left_out():
     """With n = 2, n − 1 is 1: a factor that says nothing."""
-    assert "exactly 2 times" in likely(2 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2))
-    assert likely(5 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2)) is None
+    assert "exactly 2×" in likely_cause(2 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2))
+    assert likely_cause(5 * RIGHT, RIGHT, Context(0, 2, [RIGHT] * 2)) is None
 
 
 def test_a_single_rank_forgets_no_averaging():
     alone = Context(0, 1, [RIGHT])
-    assert likely(4 * RIGHT, RIGHT, alone) is None
-    assert likely(np.tile(ANOTHER, 2), RIGHT, alone) is None
+    assert likely_cause(4 * RIGHT, RIGHT, alone) is None
+    assert likely_cause(np.tile(ANOTHER, 2), RIGHT, alone) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_values_give_no_sentence(seed):
     random = np.random.default_rng([5, seed])
-    assert likely(random.standard_normal(6).astype(np.float32), RIGHT, AROUND) is None
+    assert likely_cause(random.standard_normal(6).astype(np.float32), RIGHT, AROUND) is None
     matrix = random.standard_normal((2, 3))
-    assert likely(matrix, MATRIX, Context(0, 4, [MATRIX] * 4)) is None
+    assert likely_cause(matrix, MATRIX, Context(0, 4, [MATRIX] * 4)) is None
     square = random.standard_normal((2, 2))
-    assert likely(square, SQUARE, Context(0, 4, [SQUARE] * 4)) is None
+    assert likely_cause(square, SQUARE, Context(0, 4, [SQUARE] * 4)) is None
 
 
 def test_a_value_that_is_right_here_is_nobody_elses():
     """Ranks that are to hold the same, inputs and earlier results that equal the expected one: no hint about those."""
     alike = Context(1, 4, [RIGHT] * 4, [[RIGHT]] * 4, [RIGHT], {"that other bug": RIGHT})
     wrong = RIGHT + f32(0.1, -2, 3, 0.5, 1, 2)
-    assert likely(wrong, RIGHT, alike) is None
+    assert likely_cause(wrong, RIGHT, alike) is None
 
 
 LAST_DIGITS = "right up to the last digits"
@@ -113,7 +114,7 @@ LAST_DIGITS = "right up to the last digits"
 
 def test_a_value_that_is_right_up_to_rounding_is_told_so():
     """Such a value differs where the comparison is exact, or in float64, and nothing about it is out of order."""
-    assert likely(RIGHT * np.float32(1 + 1e-6), RIGHT, AROUND).startswith(LAST_DIGITS)
+    assert likely_cause(RIGHT * np.float32(1 + 1e-6), RIGHT, AROUND).startswith(LAST_DIGITS)
 
 
 def test_a_value_that_is_right_up_to_rounding_is_nobody_elses():
@@ -121,27 +122,27 @@ def test_a_value_that_is_right_up_to_rounding_is_nobody_elses():
     three = f32(3)
     around = Context(1, 2, [three] * 2, [[three]] * 2, [three], {"that other bug": three})
     for error in (1e-6, 5e-5):
-        sentence = likely(three * np.float32(1 + error), three, around)
+        sentence = likely_cause(three * np.float32(1 + error), three, around)
         assert sentence is None or sentence.startswith(LAST_DIGITS)
 
 
 def test_what_is_mostly_wrong_is_not_called_a_last_part():
-    assert likely(np.append(RIGHT[:1], f32(50, 60, 70, 80, 90)), RIGHT, AROUND) is None
+    assert likely_cause(np.append(RIGHT[:1], f32(50, 60, 70, 80, 90)), RIGHT, AROUND) is None
 
 
 def test_a_value_that_is_a_little_less_right_gives_no_sentence_about_order():
-    sentence = likely(RIGHT * np.float32(1 + 5e-5), RIGHT, AROUND)
+    sentence = likely_cause(RIGHT * np.float32(1 + 5e-5), RIGHT, AROUND)
     assert sentence is None or "order" not in sentence
 
 
 def test_zeros_that_are_right_give_no_sentence():
     zeros = np.zeros(4)
-    assert likely(zeros, zeros, Context(0, 4, [zeros] * 4, [[zeros]] * 4)) is None
+    assert likely_cause(zeros, zeros, Context(0, 4, [zeros] * 4, [[zeros]] * 4)) is None
 
 
 def test_places_where_other_ranks_hold_nothing_are_passed_over():
     around = replace(AROUND, expected=[None, RIGHT, None, None], inputs=[[], [], [], []])
-    assert likely(RIGHT + 1, RIGHT, around) is None
+    assert likely_cause(RIGHT + 1, RIGHT, around) is None
 
 
 @pytest.mark.parametrize(
@@ -171,10 +172,10 @@ def test_entries_that_lack_ranks_terms_are_told():
     got = f32(*(sum(terms[rank][i] for rank in ranks) for i, ranks in enumerate(has)))
     around = Context(0, 4, [right] * 4, [[term] for term in terms])
     places = "entry 1 that of rank 0; entry 2 that of ranks 0, 1; entry 3 that of ranks 0, 1, 2"
-    assert likely(got, right, around) == f"terms are missing in entries of the sum: {places}"
-    assert "missing" not in (likely(got + f32(0, 0, 0, 7), right, around) or "")  # no sum of terms
+    assert likely_cause(got, right, around) == f"terms are missing in entries of the sum: {places}"
+    assert "missing" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")  # no sum of terms
     one = f32(*right[:3], right[3] - terms[0][3])  # by chance, perhaps
-    assert "missing" not in (likely(one, right, around) or "")
+    assert "missing" not in (likely_cause(one, right, around) or "")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_sum_of_other_terms_is_told(times, sentence):
     got = right.copy()
     got[2:5] = sum(k * term[2:5] for k, term in zip(times, terms))
     around = Context(0, 3, [right] * 3, [[term] for term in terms])
-    assert likely(got, right, around) == sentence
+    assert likely_cause(got, right, around) == sentence
     got[3:5] += 1000  # one entry may be any sum by chance
-    assert "term" not in (likely(got, right, around) or "")
-    assert likely(right + 1000, right, around) is None
+    assert "term" not in (likely_cause(got, right, around) or "")
+    assert likely_cause(right + 1000, right, around) is None

@@ -1,1 +1,0 @@
-"""The grader is graded: wrong submissions must fail as intended, right ones pass. ``python -m grader.selftest.proof``."""
