@@ -7,6 +7,7 @@ are at rest: where gloo or nccl connects them, all ranks are fresh.
 """
 
 import copy
+import signal
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from grader.check.call_result import CheckFailed, NeedsGpus
 from grader.check.fault import judge
+from grader.wire.frames import GLOO
 from grader.wire.os_support import LINUX
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable
@@ -84,12 +86,19 @@ class RankStarter:
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # Whose fault a lost world was shows when it happens again.
-            return self._start(size, calls) if report.ending == "lost" else report
+            # Whose fault this was shows when it happens again.
+            return self._start(size, calls) if report.ending == "lost" or self._has_crashed_on_gloo(report) else report
         except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
             self.run["replacement"] = Server.start()
             self.server.address = self.run["server"] = self.run["replacement"].address
             return self._start(size, calls)
+
+    def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
+        """Return whether a rank has had a segmentation fault on a real network.
+
+        Right programs have had one there, once in a thousand gradings on a busy machine, when they gave up a process group.
+        """
+        return self.network == GLOO and any(rank.exit == -signal.SIGSEGV for rank in report.ranks)
 
     def _start(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()

@@ -6,6 +6,7 @@ import signal
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from grader.check.world_lending import KEPT, RankStarter, judge_fairly
 from grader.intake.staging import stage
 from grader.selftest.conftest import PREAMBLE
 from grader.world.fork_server_client import way_to_start
+from grader.world.report import RankReport, WorldReport
 
 pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="here it takes seconds to start a rank")
 PROBLEM = ("a file", "1.1", "visible")
@@ -342,3 +344,14 @@ def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
     keys = ["a", None, "b", "a", "b", None, "a"]
     monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])
     assert list(map(list, workers._units(list(range(7)), range(7)))) == [[0, 3, 6], [2, 4], [1], [5]]
+
+
+@pytest.mark.parametrize("network, exits, made", [("gloo", [-11, 0], 2), ("hub", [-11], 1), ("gloo", [-6], 1)])
+def test_a_crash_on_a_real_network_has_to_happen_twice(network, exits, made):
+    """gloo itself crashes once in a thousand times where a group is given up on a busy machine."""
+    report = partial(WorldReport, 2, [], Path())
+    made_by = iter([report([RankReport(0, exit=code), RankReport(1)], ending="failed") for code in exits])
+    starter = RankStarter({"server": "", "stage": ""}, [], network=network)
+    starter._start = lambda size, calls: next(made_by)
+    assert starter(2, []).ranks[0].exit == exits[-1]
+    assert len(exits) == made and next(made_by, None) is None
