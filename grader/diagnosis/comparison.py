@@ -11,10 +11,15 @@ from grader.world.arrays import Foreign
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why that much."""
+    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why that much.
+
+    A tensor that is smaller than ``small`` times the largest of those that it is compared together with counts as that large: it
+    may be what is left of a sum whose terms cancel, and has the rounding errors of these.
+    """
 
     relative: float
     reason: str
+    small: float = 0.0
 
 
 EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must be equal")
@@ -59,16 +64,21 @@ def describe(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
 
 
-def difference(got: Any, expected: Any, tolerance: Tolerance, path: str = "") -> Difference | None:
+def difference(
+    got: Any, expected: Any, tolerance: Tolerance, path: str = "", least: float | None = None
+) -> Difference | None:
     """The first respect in which ``got`` is not ``expected``; None where there is none.
 
-    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries. ``path`` names the place.
+    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries. ``path`` names the place, and
+    ``least`` is what the largest entry of a tensor counts as at least.
     """
+    if least is None:
+        least = tolerance.small * _largest(expected) if tolerance.small else 0.0
     name = f"{path}: " if path else ""
     if isinstance(expected, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             return _other_kind(got, expected, path, name)
-        parts = ((g, e, tolerance, f"{path}[{i}]") for i, (g, e) in enumerate(zip(got, expected)))
+        parts = ((g, e, tolerance, f"{path}[{i}]", least) for i, (g, e) in enumerate(zip(got, expected)))
         return next((found for part in parts if (found := difference(*part))), None)
     if not isinstance(expected, np.ndarray):
         same = type(got) is type(expected) and got == expected
@@ -81,7 +91,14 @@ def difference(got: Any, expected: Any, tolerance: Tolerance, path: str = "") ->
     if got.dtype != expected.dtype:
         sentence = f"{name}expected dtype {expected.dtype}, got {got.dtype}"
         return Difference(sentence, _side_by_side(got, expected, path), path=path)
-    return _values(got, expected, tolerance, path, name)
+    return _values(got, expected, tolerance, path, name, least)
+
+
+def _largest(expected: Any) -> float:
+    """Return the largest entry of all tensors."""
+    if isinstance(expected, (list, tuple)):
+        return max(map(_largest, expected), default=0.0)
+    return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) if isinstance(expected, np.ndarray) else 0.0
 
 
 def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
@@ -89,7 +106,9 @@ def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
     return Difference(sentence, _side_by_side(got, expected, path), path=path)
 
 
-def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: str, name: str) -> Difference | None:
+def _values(
+    got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: str, name: str, least: float
+) -> Difference | None:
     finite = np.isfinite(got)
     if not finite.all():
         at = tuple(map(int, np.argwhere(~finite)[0]))
@@ -100,7 +119,7 @@ def _values(got: np.ndarray, expected: np.ndarray, tolerance: Tolerance, path: s
     if tolerance.relative == 0:
         wrong = got != expected
     else:
-        scale = np.abs(exact).max(initial=0.0)
+        scale = np.abs(exact).max(initial=least)
         wrong = ~(np.abs(ours - exact) <= tolerance.relative * scale)  # also true for NaN
     if not wrong.any():
         return None

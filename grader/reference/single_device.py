@@ -31,6 +31,20 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
     return x, saved
 
 
+FLAT = 0.02  # a derivative of gelu, and the least part of z that gelu lets through
+FEW = 16  # entries, each of which may decide how large a gradient is
+
+
+def is_flat(saved: list) -> bool:
+    """Return whether gelu or its derivative is nearly zero at an input of a small layer.
+
+    The derivative is near z = −0.75, both are where z is far below zero. They are differences of nearly equal numbers there, and
+    have few right digits: inputs for a comparison are then drawn again.
+    """
+    small = [z[z != 0] for _, z in saved if z.size <= FEW]
+    return any(min(np.abs(gelu_derivative(z)).min(), (gelu(z) / z).min()) < FLAT for z in small if z.size)
+
+
 def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
     """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its output."""
     gradients = []

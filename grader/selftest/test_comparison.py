@@ -217,3 +217,14 @@ def test_numbers_that_differ_are_shown_to_differ(dtype):
 def test_long_tensors_are_shown_in_part():
     text = difference(f32(range(1, 101)), f32(range(100)), EXACT).text
     assert "[0, 1, 2, 3, 4, 5, 6, 7, …]" in text and "8" not in text.partition("expected [")[2].partition("…")[0]
+
+
+def test_a_small_tensor_may_be_as_wrong_as_what_it_is_compared_beside():
+    """It may be what is left of a sum whose terms cancel."""
+    tolerance = Tolerance(1e-6, "a reason", small=0.01)
+    small, large = np.array([1e-6]), np.array([1.0, 0.0])
+    assert difference([small + 9e-9, large], [small, large], tolerance) is None
+    assert difference([small + 2e-8, large], [small, large], tolerance) is not None
+    assert difference([small + 9e-9], [small], tolerance) is not None
+    assert difference([small + 9e-9, large], [small, large], Tolerance(1e-6, "a reason")) is not None
+    assert difference([small, large + 2e-6], [small, large], tolerance) is not None
