@@ -268,8 +268,8 @@ def test_step_loss_is_local(world, rng):
 def test_step_traffic(world, rng):
     """A step communicates every gradient once, and nothing else"""
     for n in (2, 3):
-        # A shard is larger than all gradients together. These are too large for what else one rank can see of another.
-        weights, _, shards = problem(rng, n, rows=160, width=36)
+        # A shard is larger than all gradients together, sent twice. These are too large for what else one rank can see of another.
+        weights, _, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)

@@ -21,9 +21,9 @@ def laid_out(array, layout, rank=0):
 
 
 EMPTY_BYTES = 8  # that a message without entries counts as
-# Where operations are counted, the activations are too large for what else one rank can see of another: its number of threads,
+# Where operations are counted, weights are larger than activations, and these are too large for what else one rank can see of another: its number of threads,
 # the load of the machine.
-LARGE = {"rows": 64, "width": 24}
+LARGE = {"rows": 16, "width": 48}
 
 
 def in_parts(dtype):
