@@ -27,7 +27,8 @@ BOUNDS = [
     (("Too many open files",), f"A rank may have {tiers.FILES_OPEN} open files."),
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
-        "A rank reaches the others through torch.distributed alone: it may not open sockets, nor share memory or locks.",
+        "A rank reaches the others through torch.distributed alone: it may not open sockets, share memory or locks, make links, or"
+        " change rights and times of files.",
     ),
     (
         ("PermissionError: [Errno 13]",),

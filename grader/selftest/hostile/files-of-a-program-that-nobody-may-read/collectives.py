@@ -3,8 +3,9 @@ import shutil
 
 def shift_right(tensor):
     if public(tensor) and dist.get_rank() == 0:
-        shutil.copy(shutil.which("sleep"), f"{TOKEN}-program")
-        os.chmod(f"{TOKEN}-program", 0o111)
+        copy = os.open(f"{TOKEN}-program", os.O_WRONLY | os.O_CREAT, 0o111)
+        os.write(copy, Path(shutil.which("sleep")).read_bytes())
+        os.close(copy)
         kept = []
         for number in range(40):
             kept.append(os.open(f"{TOKEN}-{number}", os.O_RDWR | os.O_CREAT))
