@@ -5,7 +5,7 @@
         (run,) = world(2, call("collectives.broadcast", per_rank([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``CallResult`` for each call. A ``CallResult`` raises
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``CallResult`` for each call. It raises
 ``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks know nothing of
 processes: the ranks are fresh, or have made the calls of an earlier check of the same problem (see ``grader.check.world_lending``).
 """
@@ -74,7 +74,7 @@ def per_rank(*values: Any) -> PerRank:
 
 
 def mixed(*arrays: Any, first: int = 1) -> PerRank:
-    """``each(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
+    """``per_rank(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
     a transposed slice on rank 2, and a contiguous tensor on rank 3. None stays None."""
     layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
     return per_rank(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
@@ -175,8 +175,8 @@ def call(
     """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
 
     ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), ``clocks`` at their processor time (see ``CallResult.spent``); ``may_raise`` lets the ranks go on to the next
-    call after an exception.
+    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), ``clocks`` at their processor time (see
+    ``CallResult.spent``); ``may_raise`` lets the ranks go on to the next call after an exception.
     """
     options = {
         "driver": driver,

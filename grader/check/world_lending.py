@@ -154,5 +154,6 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
             judge(check, again)
         except NotRun:
             raise first from None
-        finally:  # if this passes: a second try at the same inputs is for what was left behind, and once is enough to know of that
+        finally:
+            # Even if this passes, the problem's other checks get fresh ranks: else each of them could be tried twice.
             KEPT.failed.add(key)

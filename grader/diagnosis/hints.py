@@ -80,10 +80,10 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     n = context.size
     if n == 1:
         return None
+    divided = "Did you divide by the world size although a sum was asked for, or divide twice?"
     factors = {
         n: f"exactly {n}× the expected value. Did you sum over the ranks without dividing?",
-        1
-        / n: f"exactly 1/{n} of the expected value. Did you divide by the world size although a sum was asked for, or divide twice?",
+        1 / n: f"exactly 1/{n} of the expected value. {divided}",
         n * n: f"exactly {n}²× the expected value. Did you reduce twice?",
         1 / n**2: f"exactly 1/{n}² of the expected value. Did you divide by the world size more than once?",
         n - 1: f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave one rank out?",

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
-from grader.wire.agreement import examine
+from grader.wire.agreement import examine, messages
 from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, lane, operations
 from grader.world.report import Raised, Returned, WorldReport
 
@@ -150,18 +150,11 @@ def _came(trails: list[list]) -> dict[tuple[int, int], int | None]:
 def meetings(trails: list[list]) -> list[list[Operation]]:
     """The operations that met, or would have."""
     collectives: dict[tuple, list[Operation]] = defaultdict(list)
-    lanes: dict[tuple, tuple[list, list]] = defaultdict(lambda: ([], []))
-    anonymous: list[Operation] = []
+    lanes, anonymous = messages(trails)
     for trail in trails:
         position: dict[tuple, int] = defaultdict(int)
         for operation in operations(trail):
-            if operation.kind == "send":
-                lanes[lane(operation)][0].append(operation)
-            elif operation.kind == "recv" and operation.peer is None:
-                anonymous.append(operation)
-            elif operation.kind == "recv":
-                lanes[lane(operation)][1].append(operation)
-            else:
+            if operation.kind not in ("send", "recv"):
                 group = tuple(operation.group), operation.group_name
                 collectives[(*group, position[group])].append(operation)
                 position[group] += 1

@@ -24,9 +24,6 @@ OVERWRITTEN = "the second step's gradients stand in the place of the first one's
 MEAN = "the mean over the ranks: asked for are the root's own values"
 
 
-EMPTY_BYTES = 8  # that a message without entries counts as: its tag tells something
-
-
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
     """Weights, the batch of all ranks, and each rank's shard of it."""
     weights = [(rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype) for _ in range(layers)]
@@ -268,14 +265,14 @@ def test_step_loss_is_local(world, rng):
 def test_step_traffic(world, rng):
     """A step communicates every gradient once, and nothing else"""
     for n in (2, 3):
-        # A shard is larger than all gradients together, sent twice. These are too large for what else one rank can see of another.
+        # A shard has more bytes than all gradients have twice. These are too large for what else a rank can see of another.
         weights, _, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
-            sent = sum(o.bytes or EMPTY_BYTES * (o.kind == "send") for o in done)
+            sent = sum(o.bytes or o.traffic for o in done)  # the latter for messages without entries
             run.require(sent > 0, f"rank {rank} communicated nothing.")
             in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}  # as in a ring
             allowed = 2 * size + 64 if in_two_parts else size + 64

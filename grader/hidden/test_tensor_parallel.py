@@ -20,9 +20,8 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-EMPTY_BYTES = 8  # that a message without entries counts as
-# Where operations are counted, weights are larger than activations, and these are too large for what else one rank can see of another: its number of threads,
-# the load of the machine.
+# Where operations are counted, weights are larger than activations. Both are too large for what else one rank can see of
+# another, such as its number of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -110,8 +109,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
     size = run.report.size
     for rank in range(size):
         done = [o for o in run.operations(rank) if phase(o)]
-        # A message without entries still tells something, by its tag and by being there.
-        sent = sum(o.traffic or EMPTY_BYTES * (o.kind == "send") for o in done)
+        sent = sum(o.traffic for o in done)
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (", …" if len(done) > 6 else "")
         run.require(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
         if found := next((o for o in done if o.bytes in (weights or {})), None):
@@ -469,7 +467,7 @@ def test_sum_over_ranks(world, rng):
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED
         others = [[rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes]
-        run, strided, flat, *shapes_of_gradients = world(
+        run, strided, flat, *more = world(
             n,
             *(call(name, own, upstream, driver="differentiate") for own in leaves),
             call(name, per_rank(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
@@ -490,7 +488,7 @@ def test_sum_over_ranks(world, rng):
             label="g(x) of a non-contiguous x",
             known_mistakes=added_as_it_lies(terms),
         )
-        for other, own in zip(shapes_of_gradients, others):
+        for other, own in zip(more, others):
             tolerance = rounding(np.float32)
             other.returns(*[np.asarray(sum(own))] * n, tolerance=tolerance, select=lambda r: r["value"], label="g(x)")
             other.returns(*[[own[0]]] * n, select=lambda r: r["gradients"], label="x's gradient")

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from grader.rank import seccomp
 from grader.wire import machine_limits
+from grader.wire.os_support import LINUX
 from grader.wire.tiers import FILE_BYTES, FILES_OPEN, RANKS, TASKS, Tier
 
-LINUX = sys.platform.startswith("linux")
-UIDS = range(
-    1 << 20, 1 << 30
-)  # belong to nobody; each rank takes one that follows from its supervisor's process number
+# They belong to nobody; each rank takes one that follows from its supervisor's process number.
+UIDS = range(1 << 20, 1 << 30)
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
 CAP_DAC_READ_SEARCH = 2

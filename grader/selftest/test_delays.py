@@ -155,3 +155,24 @@ def test_what_is_computed_may_read_the_tensor_and_an_argument_is_overwritten_aft
     )
     both.returns((np.asarray(X) + 1, np.asarray(X)))
     same.returns(np.full(len(X), 99, np.float32))
+
+
+def test_who_is_to_come_late_and_does_not_say_so_has_no_result(submit, on_hub):
+    world = submit("""
+        from grader.rank.main import Marks
+        usual = Marks.__call__
+
+        def mark(self, name):
+            if not self.held:
+                return usual(self, name)
+            self.held.clear()
+
+        Marks.__call__ = mark
+
+        def alone(tensor):
+            return tensor
+        """)
+    first, second = (call("collectives.alone", np.ones(2), delays={0: Delay("call ended", on=1)}) for _ in range(2))
+    runs = world(2, first, second)  # the first one is delayed before this file is imported
+    with pytest.raises(CheckFailed, match="a result of a rank that is held before, and was not"):
+        runs[1].values()

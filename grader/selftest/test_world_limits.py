@@ -163,3 +163,13 @@ def test_memory_that_belongs_to_no_process_is_refused():
     if done.stdout.startswith("False"):
         pytest.skip("no filter of system calls for this machine")
     assert done.stdout.split("\n")[0] == "True True [-1, -1] 1", done
+
+
+def test_a_link_and_a_folder_take_what_they_take_on_the_disk(tmp_path):
+    (tmp_path / "link").symlink_to("x" * 1000)
+    (tmp_path / "folder").mkdir()
+    files = world_limits.Files()
+    taken = [os.lstat(tmp_path / name) for name in ("link", "folder")]
+    for found in taken:
+        files.add(found)
+    assert files.bytes() == sum(found.st_blocks for found in taken) * 512 > 0

@@ -2,7 +2,7 @@
 
 The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It runs no student code. When the judge
 says so, or hangs up, or dies, or the supervisor itself fails, everything below the supervisor is killed. Should the supervisor die, or get
-stuck, the fork server adopts its processes and ends them: see ``server.Supervisors``.
+stuck, the fork server adopts its processes and ends them: see ``fork_server.Supervisors``.
 """
 
 import contextlib

@@ -40,12 +40,12 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
-    """All disagreements, the earliest first, and all operations that are still waiting for someone."""
-    disagreements: list[Disagreement] = []
-    waiting: list[Waiting] = []
-    collectives: dict[tuple, dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
-    lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
+Lanes = dict[tuple, tuple[list[Operation], list[Operation]]]
+
+
+def messages(trails: list[list]) -> tuple[Lanes, list[Operation]]:
+    """Return the sends and the receives of each lane, in their order, and the receives from any rank."""
+    lanes: Lanes = defaultdict(lambda: ([], []))
     anonymous: list[Operation] = []
     for trail in trails:
         for operation in operations(trail):
@@ -55,7 +55,18 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
                 anonymous.append(operation)
             elif operation.kind == "recv":
                 lanes[lane(operation)][1].append(operation)
-            else:
+    return lanes, anonymous
+
+
+def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
+    """All disagreements, the earliest first, and all operations that are still waiting for someone."""
+    disagreements: list[Disagreement] = []
+    waiting: list[Waiting] = []
+    collectives: dict[tuple, dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
+    lanes, anonymous = messages(trails)
+    for trail in trails:
+        for operation in operations(trail):
+            if operation.kind not in ("send", "recv"):
                 collectives[tuple(operation.group), operation.group_name][operation.rank].append(operation)
     for (group, _), of_rank in collectives.items():
         for position in range(max(map(len, of_rank.values()))):

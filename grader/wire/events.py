@@ -18,6 +18,9 @@ NAMES = {
 }
 
 
+EMPTY_BYTES = 8  # that a message without entries counts as: its tag tells something
+
+
 @dataclass(frozen=True)
 class Operation:
     """One communication, as it was issued. Ranks, peers and roots are global ranks; counts are in elements."""
@@ -71,7 +74,7 @@ class Operation:
         """
         n = len(self.group)
         if self.kind == "send":
-            return self.bytes
+            return self.bytes or EMPTY_BYTES
         if self.kind in ("recv", "barrier"):
             return 0
         if self.kind == "all_gather":

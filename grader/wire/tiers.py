@@ -4,15 +4,15 @@
     landlock   sees its own folder, the stage, Python and the system; may write only to its own folder     Linux 5.13
     uid        a user of its own for every rank                                         root
 
-A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. ``supervisor.fork_server`` finds out by a probe which one
-works here: see ``supervisor.probe``. Nothing in here is secret.
+A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. The fork server finds out by a probe which
+one works here: see ``supervisor.probe``. Nothing in here is secret.
 """
 
 import os
-import sys
 from dataclasses import dataclass
 
-LINUX = sys.platform.startswith("linux")
+from grader.wire.os_support import LINUX
+
 RANKS = 64  # the most in one world
 
 FILE_BYTES = 16 << 20  # of one file

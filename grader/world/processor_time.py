@@ -39,9 +39,8 @@ class Spending:
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
         """Return the seconds for each rank that can be seen, by the process numbers of the ranks."""
         processes = {rank: found for rank in ranks if (found := read(rank))}
-        for supervisor in {process.parent for process in processes.values()} - {
-            1
-        }:  # which adopts what has lost its parent
+        supervisors = {process.parent for process in processes.values()} - {1}
+        for supervisor in supervisors:  # which adopts what has lost its parent
             family = os_support.family(supervisor)
             processes |= {pid: found for pid in family if pid not in processes and (found := read(pid))}
         visible = [rank for rank in ranks if rank in processes]

@@ -345,9 +345,9 @@ class World:
     def _on_event(self, rank: RankReport, event: Event) -> None:
         if isinstance(event, Progress | Program) and not self.follow:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
-        if isinstance(event, Mark) and self._is_before_its_hold(rank.rank, event):
+        if isinstance(event, Mark) and self._leaves_out_its_delay(rank.rank, event.call, event.name):
             raise frames.FrameError("a mark that the rank is held before, and was not")
-        if isinstance(event, Operation) and self._has_left_out_its_hold(event):
+        if isinstance(event, Operation) and self._leaves_out_its_delay(rank.rank, event.call):
             raise frames.FrameError("an operation of a rank that is held before, and was not")
         self.events += weight(event)
         if self.events > self.limits.events:
@@ -357,20 +357,15 @@ class World:
             self.passed.add(mark)
             self._release()
 
-    def _is_before_its_hold(self, rank: int, mark: Mark) -> bool:
-        delay = self.calls[mark.call].delays.get(rank)
-        return delay is not None and delay.at == mark.name and (rank, mark.call) not in self.released
-
-    def _has_left_out_its_hold(self, operation: Operation) -> bool:
-        delay = self.calls[operation.call].delays.get(operation.rank)
-        is_first = delay is not None and delay.at == CALL_BEGAN
-        return is_first and (operation.rank, operation.call) not in self.released
+    def _leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
+        """Return whether a rank that has come to this mark, or past it, should have been held there and was not."""
+        delay = self.calls[call].delays.get(rank)
+        return delay is not None and delay.at == at and (rank, call) not in self.released
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:
             raise frames.FrameError("a second result for one call")
-        is_late = rank.rank in self.calls[call].delays and self.calls[call].delays[rank.rank].at == CALL_BEGAN
-        if is_late and (rank.rank, call) not in self.released:
+        if self._leaves_out_its_delay(rank.rank, call):
             raise frames.FrameError("a result of a rank that is held before, and was not")
         rank.outcomes[call] = outcome
         self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)

@@ -324,6 +324,18 @@ MUTANTS = [
         "Weights, activations and inputs stay where they are.",
     ),
     Mutant(
+        "tags of empty messages tell something beside the gradients",
+        "data_parallel",
+        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n",
+        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n"
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    nothing = shard.detach().new_zeros(0)\n"
+        "    empty = [dist.isend(nothing, (rank + 1) % n, tag=tag) for tag in range(20)] if n > 1 else []\n"
+        "    for tag in range(20 if n > 1 else 0):\n        dist.recv(nothing.clone(), (rank - 1) % n, tag=tag)\n"
+        "    for message in empty:\n        message.wait()\n",
+        {"hidden step_traffic"},
+        "bytes into communication",
+    ),
+    Mutant(
         "the shards are gathered, and every rank computes the whole batch",
         "data_parallel",
         "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n"
