@@ -20,7 +20,7 @@ from grader.assignment import PARTS
 from grader.atomic_write import cannot_write
 from grader.check.selection import NothingChosen, part_named
 from grader.intake.staging import NotThere
-from grader.session import RUN, CannotGrade, Session
+from grader.session import SESSION, CannotGrade, SessionOwner
 from grader.wire import machine_limits
 from grader.wire.frames import HEAVY
 from grader.world.fork_server_client import WorldsUnavailable
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
-    os.environ.pop(RUN, None)
+    os.environ.pop(SESSION, None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # clean up
     try:
@@ -78,15 +78,23 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY  # all parts together need all of it
     try:
-        run = Session(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
+        owner = SessionOwner(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:
-        from grader.grade import mark  # takes a while, in which the server imports torch
+        # These imports take a while, in which the server imports torch.
+        from grader.grade import Options, grade
+        from grader.grading_output import GradingOutput
 
-        mark(arguments, run, began)
+        options = Options(arguments.part, arguments.problem, arguments.only, arguments.workers, arguments.official)
+        output = GradingOutput(arguments.submission, arguments.results, arguments.report)
+        try:
+            found = grade(owner, options, began, output.show_progress)
+        finally:
+            output.stop_progress()
+        output.show(found)
     finally:
-        run.end()
+        owner.end()
 
 
 def _cannot(sentence: str) -> int:

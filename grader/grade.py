@@ -1,30 +1,67 @@
-"""Run the checks of a grading run, and write down what came of them: results.json, the terminal's table, the page."""
+"""Run the checks of one submission, and return a record of each. Writes and prints nothing."""
 
-import argparse
 import contextlib
 import io
 import os
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 # One thread is enough for a judge, and a fork copies no others. Numpy reads this when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
-from rich.console import Console
-from rich.text import Text
 
 from grader.check.plugin import PUBLIC_ALONE, record_of
 from grader.check.record import ERROR, NOT_RUN, SKIPPED, Record
 from grader.check.workers import Workers
-from grader.reports import page, results_json, terminal
-from grader.session import HIDDEN, ROOT, CannotGrade, Session
-from grader.version import VERSION, commit
+from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 
-REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
+
+@dataclass(frozen=True)
+class Options:
+    """Which checks are run, how many at a time, and whether the grade is to count: then ranks have to be confined."""
+
+    part: str = ""
+    problems: Sequence[str] = ()
+    only: str = ""  # words of a check, a problem or a function
+    workers: int = 1
+    official: bool = False
+
+    def as_arguments(self) -> list[str]:
+        """Return them as pytest's arguments: see ``check.plugin``."""
+        part = ["--part", self.part] if self.part else []
+        return [*part, *(f"--problem={number}" for number in self.problems), f"--only={self.only}"]
+
+
+@dataclass
+class Grade:
+    """What came of a submission, so far or in the end."""
+
+    records: list[Record]  # of all checks; those that have not been run yet say so
+    warnings: list[str]  # of the intake
+    seed: int
+    device: str
+    began: float  # by time.monotonic
+    workers: int = 0
+    torch: str = ""
+    confinement: dict = field(default_factory=dict)
+    seconds_to_start: float = 0.0
+    seconds: float = 0.0
+    fault: str = ""  # why the grade is not to be trusted, in a sentence
+
+    def facts(self) -> dict:
+        """Return what results.json says of this grading, as plain JSON."""
+        names = ("seed", "device", "workers", "torch", "confinement", "seconds_to_start")
+        return {name: getattr(self, name) for name in names}
+
+    def notes(self) -> list[str]:
+        """Return what is to be said below the points."""
+        # In a student's copy, what their own code could do to their own machine is no news.
+        about = confinement_notes(self.confinement) if HIDDEN.exists() else [PUBLIC_ALONE]
+        return [*self.warnings, *about, f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s"]
 
 
 class Catalogue:
@@ -38,12 +75,12 @@ class Catalogue:
 
 
 class Collector(Catalogue):
-    """A pytest plugin that follows the run, in the process that controls the workers."""
+    """A pytest plugin that follows the checks, in the process that controls the workers."""
 
     def __init__(self, on_begin: Callable[[], None], on_result: Callable[[], None]) -> None:
         super().__init__()
         self.on_begin, self.on_result = on_begin, on_result
-        self.collected = False
+        self.collected = self.begun = False
         self.failure: WorldsUnavailable | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -54,6 +91,7 @@ class Collector(Catalogue):
             return
         try:
             self.on_begin()
+            self.begun = True
         except WorldsUnavailable as error:
             self.failure = error
             pytest.exit(str(error))
@@ -64,7 +102,57 @@ class Collector(Catalogue):
             self.on_result()
 
 
-def _pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
+def grade(
+    owner: SessionOwner, options: Options, began: float, watch: Callable[[Grade], None] = lambda _: None
+) -> Grade:
+    """Run the checks on a session's submission. ``watch`` sees the grade before the first check, and after each.
+
+    Raises CannotGrade where no check could be run, and WorldsUnavailable where ranks cannot be started.
+    """
+    owner.share()
+    session = owner.session
+    found = Grade([], owner.warnings, session.seed, session.device, began)
+
+    def update() -> None:
+        found.records = list(collector.records.values())
+        found.seconds = time.monotonic() - began
+        watch(found)
+
+    def on_begin() -> None:
+        facts = owner.server.facts()  # it has imported torch while the checks were collected
+        if options.official and facts["tier"] == "none":
+            reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]
+            raise WorldsUnavailable(f"ranks cannot be confined here, and this grade is to count ({reasons})")
+        found.torch = facts["torch"]
+        found.confinement = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")}
+        found.workers = min(max(1, options.workers), len(collector.records))
+        found.seconds_to_start = round(time.monotonic() - began, 3)
+        update()
+
+    collector = Collector(on_begin, update)
+    code, printed = _run(options.as_arguments(), collector, max(1, options.workers))
+    if collector.failure:
+        raise collector.failure
+    if not collector.begun:
+        raise CannotGrade(_why_not_begun(code, printed, collector))
+    found.fault = _fault(code, printed, list(collector.records.values()))
+    update()
+    return found
+
+
+def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int, str]:
+    """The checks, so many at a time: in forked processes, or where a fork is not safe in fresh ones."""
+    if workers == 1:
+        return run_pytest(arguments, collector)
+    if way_to_start() == "fork":
+        return run_pytest(arguments, collector, Workers(workers))
+    code, printed = run_pytest(
+        ["--collect-only", *arguments], collector
+    )  # the workers do not say what they have collected
+    return (code, printed) if code else run_pytest(["-p", "xdist.plugin", "-n", str(workers), *arguments], collector)
+
+
+def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
     """Run pytest in this process and keep its own report to ourselves."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
@@ -79,91 +167,23 @@ def _pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
     return int(code), printed.getvalue()
 
 
-def _run(options: list[str], collector: Collector, workers: int) -> tuple[int, str]:
-    """The checks, so many at a time: in forked processes, or where a fork is not safe in fresh ones."""
-    if workers == 1:
-        return _pytest(options, collector)
-    if way_to_start() == "fork":
-        return _pytest(options, collector, Workers(workers))
-    code, printed = _pytest(["--collect-only", *options], collector)  # the workers do not say what they have collected
-    return (code, printed) if code else _pytest(["-p", "xdist.plugin", "-n", str(workers), *options], collector)
+def _why_not_begun(code: int, printed: str, collector: Collector) -> str:
+    if code == pytest.ExitCode.INTERRUPTED and (collector.collected or not collector.records):
+        return "interrupted"
+    if code == pytest.ExitCode.USAGE_ERROR:
+        return printed.rpartition("ERROR: ")[2].strip()
+    what = "run" if collector.collected else "collected"
+    return f"the checks cannot be {what}:\n{printed.strip()[-3000:]}"
 
 
-def mark(arguments: argparse.Namespace, run: Session, began: float) -> None:
-    """Grade, and write what was asked for. Raises CannotGrade, and WorldsUnavailable where ranks cannot be started."""
-    run.share()
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
-    options = ["--part", arguments.part] if arguments.part else []
-    options += [f"--problem={number}" for number in arguments.problem] + [f"--only={arguments.only}"]
-    extra = {"seed": run.seed, "device": arguments.device}
-    if arguments.results:
-        extra |= {"version": VERSION, "commit": commit()}
-    workers = max(1, arguments.workers)
-    bar = terminal.progress(console)
-    task = bar.add_task(f"Grading {arguments.submission}", total=None)
-    last_written = 0.0
-
-    def write() -> None:
-        nonlocal last_written
-        last_written = time.monotonic()
-        if arguments.results:
-            records = list(collector.records.values())
-            document = results_json.as_results(records, time.monotonic() - began, run.staged.warnings, extra)
-            results_json.write(arguments.results, document)
-
-    def on_begin() -> None:
-        extra["workers"] = min(workers, len(collector.records))
-        bar.update(task, total=len(collector.records))
-        bar.start()
-        facts = run.server.facts()  # it has imported torch while the checks were collected
-        extra["torch"] = facts["torch"]
-        if arguments.official and facts["tier"] == "none":
-            reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]
-            raise WorldsUnavailable(f"ranks cannot be confined here, and this grade is to count ({reasons})")
-        extra["confinement"] = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")}
-        extra["seconds_to_start"] = round(time.monotonic() - began, 3)
-        write()  # a complete list of zeros, whatever may happen now
-
-    def on_result() -> None:
-        bar.advance(task)
-        if time.monotonic() - last_written > REWRITE_EVERY:
-            write()
-
-    collector = Collector(on_begin, on_result)
-    try:
-        code, printed = _run(options, collector, workers)
-    finally:
-        bar.stop()
-    if collector.failure:
-        raise collector.failure
-    if "confinement" not in extra:  # not even begun
-        if code == pytest.ExitCode.INTERRUPTED and (collector.collected or not collector.records):
-            raise CannotGrade("interrupted")
-        if code == pytest.ExitCode.USAGE_ERROR:
-            raise CannotGrade(printed.rpartition("ERROR: ")[2].strip())
-        what = "run" if collector.collected else "collected"
-        raise CannotGrade(f"the checks cannot be {what}:\n{printed.strip()[-3000:]}")
-    write()
-    records = list(collector.records.values())
-    notes = list(run.staged.warnings)
-    if HIDDEN.exists():
-        notes += confinement_notes(extra["confinement"])
-    else:  # a student's copy: what their own code could do to their own machine is no news
-        notes.append(PUBLIC_ALONE)
-    notes.append(f"seed {run.seed}, torch {extra.get('torch')}, {arguments.device}, {time.monotonic() - began:.1f} s")
-    terminal.show(console, records, notes)
+def _fault(code: int, printed: str, records: list[Record]) -> str:
     if code == pytest.ExitCode.INTERRUPTED:
-        raise CannotGrade("interrupted; checks that had not been run by then count as zero")
+        return "interrupted; checks that had not been run by then count as zero"
     if any(record.status in (ERROR, NOT_RUN) for record in records):
-        raise CannotGrade(f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}")
+        return f"the grader itself failed in some checks, see above.\n{printed.strip()[-3000:]}"
     if all(record.status == SKIPPED for record in records):
-        raise CannotGrade(f"every check was skipped: {records[0].message}")
-    if arguments.report:
-        try:
-            page.write(arguments.report, records, arguments.submission.resolve().name, notes)
-        except OSError as error:
-            raise CannotGrade(f"graded, but the report cannot be written: {error.strerror or error}") from None
-        console.print(Text(f"The report: {arguments.report}"), soft_wrap=True)
+        return f"every check was skipped: {records[0].message}"
+    return ""
 
 
 def confinement_notes(found: dict) -> list[str]:
@@ -173,11 +193,9 @@ def confinement_notes(found: dict) -> list[str]:
         notes = [f"Unofficial: ranks were not confined, student code ran with your rights ({found['kernel']})."]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
     looks = f"looked at from outside every {found['looks'] * 1e3:.0f} ms"
-    held = (
-        f"{looks}, not held by the kernel: {found['unheld']}"
-        if found["unheld"]
-        else "held by the kernel for each world"
-    )
+    held = "held by the kernel for each world"
+    if found["unheld"]:
+        held = f"{looks}, not held by the kernel: {found['unheld']}"
     notes.append(f"    Memory and processes: {held}.")
     notes.append(f"    Processor time and files: {looks}; rlimits and seccomp hold each process.")
     return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]

@@ -395,7 +395,9 @@ class CallResult:
         call = f"{called.function.partition('.')[2]}{note} on {ranks}"
         evidence, spans = self._evidence(compared or {}), timeline(self.report, self.index)
         finding = Finding(headline, tuple(lines), call, evidence, spans)
-        raise CheckFailed(finding.written(lambda text: LIBRARIES.sub("", text).replace(f"{self.report.stage}/", "")))
+        raise CheckFailed(
+            finding.written(lambda text: LIBRARIES.sub("", text).replace(f"{self.report.submission_dir}/", ""))
+        )
 
     def _evidence(self, compared: Mapping[int, Compared]) -> tuple[RankSummary, ...]:
         _, waiting = examine(self.report.trails)

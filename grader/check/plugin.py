@@ -7,7 +7,6 @@ a student sees, with ``{parameters}`` filled in.
 
 import argparse
 import hashlib
-import json
 import os
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -23,11 +22,11 @@ from grader.check.selection import Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
-from grader.session import HIDDEN, ROOT, RUN, Session
+from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner
 from grader.wire.frames import HUB
 from grader.wire.os_support import hide_from_tracers
 from grader.world import world as worlds
-from grader.world.fork_server_client import Server, WorldsUnavailable, usual_network
+from grader.world.fork_server_client import WorldsUnavailable, usual_network
 
 PUBLIC_ALONE = (
     "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
@@ -52,16 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         _read_options(config.option)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    if RUN in os.environ or config.option.collectonly:
+    if SESSION in os.environ or config.option.collectonly:
         return  # a worker, or started by ``python -m grader``
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
-        run = Session(submission, config.option.device, config.option.seed)
+        owner = SessionOwner(submission, config.option.device, config.option.seed)
     except NotThere as error:
         raise pytest.UsageError(f"nothing to grade: {error}") from None
-    run.share()
-    config.add_cleanup(run.end)
+    owner.share()
+    config.add_cleanup(owner.end)
 
 
 def _read_options(option: argparse.Namespace) -> None:
@@ -133,26 +132,25 @@ def record_of(item: pytest.Item) -> Record | None:
 
 
 @cache  # whatever a fixture's scope comes to: a server that had to be replaced is for all later checks of this process
-def _described(path: str) -> dict:
-    described = json.loads(Path(path).read_text())
+def _read_session(path: str) -> Session:
+    found = Session.read(Path(path))
     try:
-        Server(described["server"]).door  # noqa: B018 (raises where it is no address)
+        found.server.door  # noqa: B018 (raises where it is no address)
     except WorldsUnavailable:  # a fresh interpreter, which has inherited nothing: a server that ends with it
-        described["replacement"] = Server.start()
-        described["server"] = described["replacement"].address
-    return described
+        found.replace_server()
+    return found
 
 
 @pytest.fixture(scope="session")
-def _run() -> dict:
-    return _described(os.environ[RUN])
+def grading_session() -> Session:
+    return _read_session(os.environ[SESSION])
 
 
 @pytest.fixture
-def world(_run: dict, request: pytest.FixtureRequest) -> World:
+def world(grading_session: Session, request: pytest.FixtureRequest) -> World:
     """``world(n, *calls)``: ranks that make these calls of the submission's functions."""
     spent = request.node.stash.setdefault(SPENT, [])
-    return make_world(_run, spent, network=network_of(request.function), key=shared_with(request.node))
+    return make_world(grading_session, spent, network=network_of(request.function), key=shared_with(request.node))
 
 
 def shared_with(item: pytest.Item) -> Hashable:
@@ -176,17 +174,16 @@ def network_of(check: Callable) -> str | None:
 
 
 def make_world(
-    _run: dict,
+    session: Session,
     spent: list[Spent],
     limits: worlds.Limits = worlds.Limits(),
     network: str | None = None,
     key: Hashable = None,
 ) -> World:
     """Return a check's ``world``: see ``RankStarter``."""
-    ranks, device = RankStarter(_run, spent, limits, network, key), _run["device"]
-    server = ranks.server
-    gpus = server.facts()["gpus"] if device == "cuda" else None
-    return World(ranks, gpus, _run["absent"], server.facts)
+    ranks = RankStarter(session, spent, limits, network, key)
+    gpus = session.server.facts()["gpus"] if session.device == "cuda" else None
+    return World(ranks, gpus, session.absent, lambda: session.server.facts())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -199,9 +196,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def rng(_run: dict, request: pytest.FixtureRequest) -> np.random.Generator:
+def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.Generator:
     """Random inputs: others in every run, the same for the same seed and check."""
-    return make_rng(_run["seed"], request.node.nodeid)
+    return make_rng(grading_session.seed, request.node.nodeid)
 
 
 def make_rng(seed: int, check: str) -> np.random.Generator:

@@ -11,15 +11,15 @@ import signal
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from grader.check.call_result import CheckFailed, NeedsGpus
 from grader.check.fault import judge
+from grader.session import Session
 from grader.wire.frames import GLOO
 from grader.wire.os_support import LINUX
 from grader.world import world as worlds
-from grader.world.fork_server_client import Server, WorldsUnavailable
+from grader.world.fork_server_client import WorldsUnavailable
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
@@ -63,23 +63,22 @@ class NotRun(CheckFailed):
 
 
 class RankStarter:
-    """What a check's ``world`` starts ranks with. ``run`` is the description of the grading run."""
+    """What a check's ``world`` starts ranks with."""
 
     def __init__(
         self,
-        run: dict[str, Any],
+        session: Session,
         spent: list[Spent],
         limits: worlds.Limits = worlds.Limits(),
         network: str | None = None,
         key: Hashable = None,
     ) -> None:
         """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
-        self.run, self.spent, self.limits, self.network = run, spent, limits, network
+        self.session, self.spent, self.limits, self.network = session, spent, limits, network
         # Whoever fails in one check may be right in the next one because of it. And elsewhere nobody can tell what is left.
-        self.key = None if key is None or not LINUX else (run["stage"], key)
+        self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
-        self.server = Server(run["server"])
         self.on_report: Callable[[WorldReport], None] = lambda report: None
         self.is_doubtful = False  # whether what failed may have failed because of an earlier check
 
@@ -89,8 +88,7 @@ class RankStarter:
             # Whose fault this was shows when it happens again.
             return self._start(size, calls) if report.ending == "lost" or self._has_crashed_on_gloo(report) else report
         except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
-            self.run["replacement"] = Server.start()
-            self.server.address = self.run["server"] = self.run["replacement"].address
+            self.session.replace_server()
             return self._start(size, calls)
 
     def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
@@ -102,17 +100,16 @@ class RankStarter:
 
     def _start(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()
-        if began > self.run["ends_at"]:
-            seconds = self.run["seconds"]
-            raise NotRun(f"Not run: the {seconds:g} seconds that one submission may take were over.")
-        left = max(1.0, self.run["ends_at"] - began)
+        if began > self.session.ends_at:
+            raise NotRun(f"Not run: the {self.session.seconds:g} seconds that one submission may take were over.")
+        left = max(1.0, self.session.ends_at - began)
         bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
         world = worlds.World(
-            self.server,
+            self.session.server,
             size,
             calls,
-            Path(self.run["stage"]),
-            self.run["device"],
+            self.session.submission_dir,
+            self.session.device,
             bounds,
             network=self.network,
             room=ROOM if self.key is not None and size <= ROOM else 0,

@@ -101,17 +101,17 @@ def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiti
         return f"was made to come late: not before “{delay.until}” on rank {delay.on}", []
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []
-    place = watchdog.own_frame(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.submission_dir)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
     missed = [f"its {w.operation} waits for {rank_list(w.absent)}" for w in open_ones[-2:]]
-    idle = open_ones or any(watchdog.in_communication(stack, report.stage, False) for stack in rank.stacks)
+    idle = open_ones or any(watchdog.in_communication(stack, report.submission_dir, False) for stack in rank.stacks)
     waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:
     """Where a rank computes, of which there are stacks."""
-    place = watchdog.own_frame(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return f"is busy at {at(place)}" if place else f"is busy outside your files, in {rank.stacks[-1][0].function}"
 
 

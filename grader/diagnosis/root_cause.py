@@ -176,7 +176,7 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
     lines = []
     for rank in exits:
         announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
-        place = watchdog.own_frame(rank.stacks, report.stage)
+        place = watchdog.own_frame(rank.stacks, report.submission_dir)
         if announced:
             lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
         elif place:
@@ -288,7 +288,7 @@ def _polls(report: WorldReport) -> list[Line]:
 
 def _line(rank: RankReport, report: WorldReport) -> str:
     """The student's line that a rank stands in."""
-    place = watchdog.own_frame(rank.stacks, report.stage)
+    place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return watchdog.source(place) if place else ""
 
 
@@ -307,7 +307,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
         ):
             continue
         last = receives[-1]
-        place = watchdog.own_frame(rank.stacks, report.stage)
+        place = watchdog.own_frame(rank.stacks, report.submission_dir)
         if place is None or place.line != last.line:
             continue
         of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
@@ -328,7 +328,9 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
     """Ranks that stand in a line that waits, though everything that they have started has met its partner."""
     open_on = {w.operation.rank for w in waiting}
     standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
-    return [rank.rank for rank in standing if any(watchdog.waits_for_nothing(s, report.stage) for s in rank.stacks)]
+    return [
+        rank.rank for rank in standing if any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
+    ]
 
 
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:

@@ -31,7 +31,7 @@ class Refused(ValueError):
 
 
 @dataclass
-class Stage:
+class StagedSubmission:
     """``folder`` is what a rank imports from. ``absent`` says for a part why it cannot be run; ``warnings`` are for all to see."""
 
     folder: Path
@@ -39,7 +39,7 @@ class Stage:
     warnings: list[str] = field(default_factory=list)
 
 
-def stage(submission: Path, folder: Path) -> Stage:
+def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     """Fill ``folder`` from the submission. Raises NotThere, and nothing else for whatever the submission holds."""
     if not submission.exists():
         raise NotThere(f"there is no {submission}")
@@ -53,12 +53,12 @@ def stage(submission: Path, folder: Path) -> Stage:
     compile_all(package)
     for path in [folder, *folder.rglob("*")]:  # ranks may be strangers, whatever the umask here
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return Stage(folder, found.absent, found.warnings)
+    return StagedSubmission(folder, found.absent, found.warnings)
 
 
 @dataclass
 class Contents:
-    """What a submission holds that can be used: ``texts`` of listed files. ``absent`` and ``warnings`` as in a ``Stage``."""
+    """What a submission holds that can be used: ``texts`` of listed files. ``absent`` and ``warnings`` as in a ``StagedSubmission``."""
 
     texts: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)

@@ -62,7 +62,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
             rank.forget()
             rank.make_calls(wire.take(frames.FOR_INPUTS))
     except BaseException as error:  # around the student's function, not in it
-        described = _describe(error, Path(home.stage)) | {"around": True}
+        described = _describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
     wire.take(NOTHING)  # stay until the judge ends the world: leaving early would break the others' connections
 
@@ -130,7 +130,7 @@ class Rank:
     """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
 
     def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
-        self.wire, self.home, self.stage = wire, home, Path(home.stage)
+        self.wire, self.home, self.submission_dir = wire, home, Path(home.submission_dir)
         faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
         faulthandler.enable(file=stacks_fd)  # for one that crashes
         is_cpu = home.device == "cpu"
@@ -138,7 +138,7 @@ class Rank:
         if not is_cpu:
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
-        sys.path[:] = [str(self.stage)] + [entry for entry in sys.path if entry != meta["engine"]]
+        sys.path[:] = [str(self.submission_dir)] + [entry for entry in sys.path if entry != meta["engine"]]
         sys.argv = ["rank"]
         self.current = {"call": 0}
         self.network = None
@@ -175,7 +175,7 @@ class Rank:
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
         """Return a recorder, and what has it record: where there is a hub, that knows of itself who communicates what."""
         if self.network:
-            recorder = Recorder(self._emit, self.stage)
+            recorder = Recorder(self._emit, self.submission_dir)
             self.network.caller = recorder.caller
             if not meta["follow"]:
                 return recorder, contextlib.nullcontext()
@@ -185,10 +185,10 @@ class Rank:
             return recorder, self.follower
         if meta["follow"]:  # a timeline is wanted
             waits = Waits(self._emit, self._tell)
-            recorder = Recorder(waits.emit, self.stage)
+            recorder = Recorder(waits.emit, self.submission_dir)
             waits.follow(recorder)
         else:
-            recorder = Recorder(self._emit, self.stage)
+            recorder = Recorder(self._emit, self.submission_dir)
         recorder.follow_threads()
         return recorder, recorder
 
@@ -236,7 +236,7 @@ class Rank:
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
-            function = _find(call["function"], self.stage)
+            function = _find(call["function"], self.submission_dir)
             marks = self.follower.on_mark if self.follower else self.marks
             result = drivers.DRIVERS[call["driver"]](function, args, kwargs, marks)
             if self.follower:
@@ -250,7 +250,7 @@ class Rank:
                 self.follower.end_call()
             if self.network:
                 self.network.end_call()
-            self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.stage)})
+            self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.submission_dir)})
             return False
         self.marks("call ended")
         _send_result(self.wire, index, result, *before, tensors.is_intact(args, before[0]))
@@ -262,10 +262,10 @@ class Rank:
         surroundings.stop_timers()
         if dist.is_initialized():
             dist.destroy_process_group()
-        stage = str(self.stage)
+        submission_dir = str(self.submission_dir)
         # The newest first: to look at all of them would make copies of what ranks share.
         for name in list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))):
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(stage) or name == "handout":
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(submission_dir) or name == "handout":
                 del sys.modules[name]
         gc.collect()
 
@@ -301,7 +301,7 @@ class Missing(Exception):
     """The student's file lacks what it is asked for."""
 
 
-def _find(name: str, stage: Path) -> Any:
+def _find(name: str, submission_dir: Path) -> Any:
     """The student's function ``module.function``, its module imported from the stage."""
     module_name, function_name = name.split(".")
     module = __import__(f"handout.{module_name}", fromlist=[function_name])
@@ -310,15 +310,15 @@ def _find(name: str, stage: Path) -> Any:
     return getattr(module, function_name)
 
 
-def _describe(error: BaseException, stage: Path) -> dict:
+def _describe(error: BaseException, submission_dir: Path) -> dict:
     """What a student needs of an exception: type, text, and their own lines, outermost first."""
     steps = traceback.extract_tb(error.__traceback__)
     own = [
         {"file": Path(s.filename).name, "line": s.lineno or 0, "function": s.name[:200], "source": (s.line or "")[:200]}
         for s in steps
-        if s.filename.startswith(str(stage))
+        if s.filename.startswith(str(submission_dir))
     ]
-    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(stage)):
+    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(submission_dir)):
         source = (error.text or "").strip()[:200]
         own.append({"file": Path(error.filename).name, "line": error.lineno or 0, "function": "", "source": source})
     try:
@@ -332,6 +332,8 @@ def _describe(error: BaseException, stage: Path) -> dict:
         "text": text,
         "lines": own[-12:],
         # A stub raises in the student's own file; torch, too, raises NotImplementedError, from inside.
-        "stub": isinstance(error, NotImplementedError) and bool(steps) and steps[-1].filename.startswith(str(stage)),
+        "stub": isinstance(error, NotImplementedError)
+        and bool(steps)
+        and steps[-1].filename.startswith(str(submission_dir)),
         "at": monotonic_ns(),
     }

@@ -14,7 +14,7 @@ from grader.wire import frames, tiers
 class RankHome:
     folder: str  # the rank's own, and its working directory
     rendezvous: str  # a file that all ranks of the world may write to; none where the hub connects them
-    stage: str
+    submission_dir: str
     device: str
     tier: str
     user: int
@@ -28,7 +28,7 @@ class RankHome:
         writable = [self.folder]
         if self.rendezvous:
             writable.append(self.rendezvous)
-        confinement.enter(tier, self.user, [self.stage], writable, self.device)
+        confinement.enter(tier, self.user, [self.submission_dir], writable, self.device)
 
 
 def users(size: int, supervisor: int) -> set[int]:
@@ -72,23 +72,23 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
     folder = Path(world["folder"])
-    return RankHome(str(folder / name), rendezvous, world["stage"], world["device"], tier, user)
+    return RankHome(str(folder / name), rendezvous, world["submission_dir"], world["device"], tier, user)
 
 
-def refusal(stage: str, engine: Path) -> str:
-    """Why a folder cannot be a world's stage, which its ranks may read; empty where it can."""
-    path = Path(stage)
-    if not path.is_absolute() or os.path.normpath(stage) != stage:
-        return "the stage has no plain path"
+def refusal(submission_dir: str, engine: Path) -> str:
+    """Why a folder cannot be a world's submission folder, which its ranks may read; empty where it can."""
+    path = Path(submission_dir)
+    if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
+        return "the submission's folder has no plain path"
     try:
-        found = os.lstat(stage)
+        found = os.lstat(submission_dir)
     except OSError as error:
-        return f"the stage cannot be seen: {error.strerror}"
+        return f"the submission's folder cannot be seen: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        return "the stage is no folder of ours"
+        return "the submission's folder is no folder of ours"
     real = path.resolve()
     for name in confinement.SECRETS:
         secret = (engine / name).resolve()
         if real == secret or real in secret.parents or secret in real.parents:
-            return f"the stage would show {name}"
+            return f"the submission's folder would show {name}"
     return ""

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from grader.check.api import call
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
 from grader.wire.machine_limits import cores
@@ -102,7 +102,7 @@ def stage_deadlock(scratch: Path) -> Path:
     submission = scratch / "deadlock"
     submission.mkdir()
     (submission / "collectives.py").write_text(DEADLOCK)
-    return stage(submission, scratch / "deadlock-stage").folder
+    return stage_submission(submission, scratch / "deadlock-stage").folder
 
 
 def seconds_to_verdict(server: Server, staged: Path) -> float:
@@ -235,7 +235,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch_name:
         scratch = Path(scratch_name)
         scratch.chmod(0o711)  # ranks pass through, whoever they are
-        folder = stage(ROOT / "solutions", scratch / "stage").folder
+        folder = stage_submission(ROOT / "solutions", scratch / "stage").folder
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)
         empty = empty_worlds(server, folder)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grader.check.api import World
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
+from grader.session import Session
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server
 
@@ -31,8 +32,8 @@ import torch.distributed as dist
 
 
 @pytest.fixture
-def server(_run: dict) -> Server:
-    return Server(_run["server"])
+def server(grading_session: Session) -> Server:
+    return grading_session.server
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def submit(grounds: Path, server: Server) -> Callable[..., World]:
         submission, folder = grounds / "submission", grounds / "stage"
         submission.mkdir()
         (submission / "collectives.py").write_text(preamble + textwrap.dedent(source))
-        staged = stage(submission, folder)
+        staged = stage_submission(submission, folder)
         chosen = worlds.Limits(**limits)
         return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent)
 

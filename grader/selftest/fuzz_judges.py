@@ -45,9 +45,9 @@ class Recorded:
     """A check, and the reports of the worlds that it asked for when it judged the solutions."""
 
     def __init__(self, checks: Checks, staged: Staged, name: str) -> None:
-        self.item, self.seed = checks.parts[staged.part][name], staged.seed
+        self.item, self.seed = checks.parts[staged.part][name], staged.session.seed
         self.reports: list[WorldReport] = []
-        world = make_world(staged.run, [], network=network_of(self.item.function))
+        world = make_world(staged.session, [], network=network_of(self.item.function))
         start = world.runner
 
         def runner(size: int, calls: list) -> WorldReport:

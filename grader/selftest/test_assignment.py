@@ -9,7 +9,6 @@ from grader.assignment import FILES, GIVEN, PARTS
 from grader.check.plugin import network_of, record_of
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
-from grader.world.fork_server_client import Server
 
 TEXT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()
 ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| (.*?) \| \**(\d+(?:\.\d+)?)\** \|$", re.MULTILINE)
@@ -24,9 +23,9 @@ COMMUNICATING = {
 
 
 @pytest.fixture(scope="module")
-def checks(_run) -> list[pytest.Function]:
+def checks(grading_session) -> list[pytest.Function]:
     """All of them."""
-    return [item for checks in Checks(Server(_run["server"])).parts.values() for item in checks.values()]
+    return [item for checks in Checks(grading_session.server).parts.values() for item in checks.values()]
 
 
 @pytest.fixture(scope="module")

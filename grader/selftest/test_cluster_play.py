@@ -12,7 +12,7 @@ import pytest
 
 from grader.check.api import call
 from grader.diagnosis.spans import COMPUTING, WAITING, Span
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
 from grader.reports import chart, drawing
 from grader.reports.drawing import MAX_SPANS, Picture
@@ -47,7 +47,7 @@ SVG = "http://www.w3.org/2000/svg"
 def timed(part: str, submission: Path, tmp_path: Path, *options: str, server, ranks=3, on=FREE, columns=500):
     (tmp_path / "cluster.ini").write_text(FILE.format(ranks=ranks, **on))
     (tmp_path / "out").mkdir(exist_ok=True)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_RUN", "PYTEST_"))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_SESSION", "PYTEST_"))}
     own |= {"COLUMNS": str(columns), "LOCKSTEP_SERVER": server.address}
     line = [sys.executable, "-m", "grader.timeline", part, f"--submission={submission}", f"--into={tmp_path / 'out'}"]
     line += [f"--cluster={tmp_path / 'cluster.ini'}", *options]
@@ -201,7 +201,7 @@ def followed(server, grounds: Path, follow: bool) -> WorldReport:
     submission = grounds / "submission"
     submission.mkdir()
     (submission / "collectives.py").write_text(f"import torch\nimport torch.distributed as dist\n{FOLLOWED}")
-    folder = stage(submission, grounds / "stage").folder
+    folder = stage_submission(submission, grounds / "stage").folder
     calls: list[Call] = [call("collectives.f", np.ones((4, 4), np.float32)).spread(2)]
     return worlds.World(server, 2, calls, folder, "cpu", worlds.Limits(), follow, frames.HUB).run()
 

@@ -7,7 +7,7 @@ import pytest
 
 from grader.check.api import CheckFailed, call
 from grader.intake import compiled
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.selftest.grading import ROOT
 
 
@@ -16,7 +16,7 @@ def caches(folder) -> set[str]:
 
 
 def test_everything_staged_is_compiled(tmp_path):
-    staged = stage(ROOT / "solutions", tmp_path / "stage")
+    staged = stage_submission(ROOT / "solutions", tmp_path / "stage")
     assert caches(staged.folder) == {path.stem for path in (staged.folder / "handout").glob("*.py")}
 
 
@@ -24,7 +24,7 @@ def test_a_rank_runs_the_compiled_form(submit):
     """Seen by changing the source after it was compiled: nobody does that to a stage, and nobody looks."""
     world = submit("def answer(): return 1.0\n")
     (run,) = world(1, call("collectives.answer"))
-    source = run.report.stage / "handout" / "collectives.py"
+    source = run.report.submission_dir / "handout" / "collectives.py"
     source.write_text(source.read_text().replace("1.0", "2.0"))
     assert world(1, call("collectives.answer"))[0].values() == [1.0]
 

@@ -17,7 +17,7 @@ import numpy
 import pytest
 
 from grader.check.api import CheckFailed, World, call, per_rank
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
 from grader.selftest.grading import ROOT, eventually
@@ -77,7 +77,7 @@ def inside(server: Server, grounds: Path, source: str, limits: worlds.Limits = w
     """The world of a submission of this source, started by this server."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
-    folder = stage(grounds / "submission", grounds / "stage").folder
+    folder = stage_submission(grounds / "submission", grounds / "stage").folder
     return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {})
 
 
@@ -339,7 +339,7 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
     """Ranks, and a process that one of them has left: whether the supervisor is killed or stopped, or the server is killed."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
-    folder = stage(grounds / "submission", grounds / "stage").folder
+    folder = stage_submission(grounds / "submission", grounds / "stage").folder
     server = confined
     if which == "server":  # one of its own
         with pytest.MonkeyPatch.context() as patch:

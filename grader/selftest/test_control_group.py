@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grader.check.api import call
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.selftest.grading import eventually
 from grader.wire import control_group, machine_limits
 from grader.wire.control_group import Group
@@ -179,7 +179,7 @@ def world(server: Server, grounds: Path, function: str, *arguments: int, size: i
     if not (grounds / "submission").exists():
         (grounds / "submission").mkdir()
         (grounds / "submission" / "collectives.py").write_text(SOURCE)
-        stage(grounds / "submission", grounds / "stage")
+        stage_submission(grounds / "submission", grounds / "stage")
     calls = [call(f"collectives.{function}", *arguments).spread(size)]
     return World(server, size, calls, grounds / "stage", "cpu", Limits(memory_bytes=128 * MIB))
 

@@ -36,9 +36,9 @@ ROWS = groupby(sorted(CASES, key=lambda case: case.row), lambda case: case.row)
 TRIED = CASES if SOAK else [case for _, row in ROWS for case in list(row)[::4]]
 COLLECT = """
 import json
-from grader.grade import Catalogue, _pytest
+from grader.grade import Catalogue, run_pytest
 catalogue = Catalogue()
-_pytest(["--collect-only"], catalogue)
+run_pytest(["--collect-only"], catalogue)
 print(json.dumps({record.id: [record.number, record.points] for record in catalogue.records.values()}))
 """
 

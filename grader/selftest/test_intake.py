@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.assignment import FILES, GIVEN
-from grader.intake.staging import NotThere, read, stage
+from grader.intake.staging import NotThere, read, stage_submission
 from grader.selftest.fuzz_intake import zipped
 
 SOURCE = "def answer():\n    return 42\n"
@@ -49,7 +49,7 @@ def staged_names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("make", [directory, archive])
 @pytest.mark.parametrize("prefix", ["", "handout/", "my-homework/", "my-homework/handout/"])
 def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, prefix):
-    staged = stage(make(tmp_path, {prefix + name: SOURCE for name in FILES}), folder)
+    staged = stage_submission(make(tmp_path, {prefix + name: SOURCE for name in FILES}), folder)
     assert not staged.absent and not staged.warnings
     assert staged_names(folder) == {f"handout/{name}" for name in FILES + GIVEN}
     assert (folder / "handout" / FILES[0]).read_text() == SOURCE
@@ -58,19 +58,19 @@ def test_the_files_are_found_where_students_put_them(tmp_path, folder, make, pre
 @pytest.mark.parametrize("names", [["backup/", "handout/"], ["handout/", "backup/"]])
 def test_of_two_folders_in_a_zip_the_one_that_students_know_counts(tmp_path, folder, names):
     files = {prefix + name: SOURCE + f"# {prefix}" for prefix in names for name in FILES}
-    assert not stage(archive(tmp_path, files), folder).absent
+    assert not stage_submission(archive(tmp_path, files), folder).absent
     assert (folder / "handout" / FILES[0]).read_text() == SOURCE + "# handout/"
 
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, make):
-    staged = stage(make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder)
+    staged = stage_submission(make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder)
     assert staged.absent == {"data_parallel": "The submission has no data_parallel.py."}
 
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_renamed_file_is_guessed_at(tmp_path, folder, make):
-    staged = stage(make(tmp_path, {"Collectives.py": SOURCE} | OTHERS), folder)
+    staged = stage_submission(make(tmp_path, {"Collectives.py": SOURCE} | OTHERS), folder)
     assert staged.absent == {"collectives": "The submission has no collectives.py (is it Collectives.py?)."}
 
 
@@ -85,7 +85,7 @@ def test_unlisted_files_stay_out_with_a_warning(tmp_path, folder, make):
         "x.pth",
         "__pycache__/collectives.pyc",
     ]
-    staged = stage(make(tmp_path, {name: SOURCE for name in FILES + extra}), folder)
+    staged = stage_submission(make(tmp_path, {name: SOURCE for name in FILES + extra}), folder)
     assert staged_names(folder) == {f"handout/{name}" for name in FILES + GIVEN}
     assert (folder / "handout" / "mlp.py").read_text() != SOURCE
     (warning,) = staged.warnings
@@ -94,14 +94,14 @@ def test_unlisted_files_stay_out_with_a_warning(tmp_path, folder, make):
 
 def test_an_empty_directory(tmp_path, folder):
     (tmp_path / "empty").mkdir()
-    staged = stage(tmp_path / "empty", folder)
+    staged = stage_submission(tmp_path / "empty", folder)
     assert set(staged.absent) == {name.removesuffix(".py") for name in FILES}
     assert "holds none of the assignment's files" in staged.warnings[0]
 
 
 def test_what_does_not_exist_is_the_instructors_mistake(tmp_path, folder):
     with pytest.raises(NotThere, match="there is no"):
-        stage(tmp_path / "nowhere", folder)
+        stage_submission(tmp_path / "nowhere", folder)
     assert not folder.exists()
 
 
@@ -115,13 +115,13 @@ def test_what_does_not_exist_is_the_instructors_mistake(tmp_path, folder):
 )
 @pytest.mark.parametrize("make", [directory, archive])
 def test_files_that_are_no_source(tmp_path, folder, make, content, words):
-    staged = stage(make(tmp_path, {"collectives.py": content} | OTHERS), folder)
+    staged = stage_submission(make(tmp_path, {"collectives.py": content} | OTHERS), folder)
     assert list(staged.absent) == ["collectives"] and words in staged.absent["collectives"]
 
 
 def refused(tmp_path: Path, folder: Path, path: Path) -> str:
     before = {p for p in tmp_path.parent.rglob("*")}
-    staged = stage(path, folder)
+    staged = stage_submission(path, folder)
     after = {p for p in tmp_path.parent.rglob("*") if not p.is_relative_to(folder)}
     assert after <= before, "something was written outside of the stage"
     assert len(staged.absent) == len(FILES)
@@ -164,7 +164,7 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):
             for _ in range(64):
                 file.write(bytes(1 << 20))
         zipped.writestr("data_parallel.py", SOURCE)
-    staged = stage(tmp_path / "bomb.zip", folder)
+    staged = stage_submission(tmp_path / "bomb.zip", folder)
     assert "is larger than 1 MiB" in staged.absent["collectives"] and "data_parallel" not in staged.absent
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_entry(tmp_path, folder):
     data = bytearray(path.read_bytes())
     data[data.index(b"return 42")] ^= 1
     path.write_bytes(data)
-    assert "collectives.py cannot be unpacked (BadZipFile)" in stage(path, folder).absent["collectives"]
+    assert "collectives.py cannot be unpacked (BadZipFile)" in stage_submission(path, folder).absent["collectives"]
 
 
 def refusal(tmp_path: Path, data: bytes) -> str:
@@ -251,6 +251,6 @@ def test_no_zip_breaks_the_intake(tmp_path_factory, cuts, length):
         data[position % len(data)] = value
     path = tmp_path / "x.zip"
     path.write_bytes(data[: length or len(data)])
-    stage(path, tmp_path / "stage")
+    stage_submission(path, tmp_path / "stage")
     assert staged_names(tmp_path / "stage") >= {f"handout/{name}" for name in GIVEN}
     assert {p.name for p in tmp_path.iterdir()} == {"x.zip", "stage"}

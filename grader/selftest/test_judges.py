@@ -12,7 +12,6 @@ from grader.check.plugin import make_rng
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
-from grader.world.fork_server_client import Server
 
 SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
 EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if SOAK else 3))  # of each check
@@ -25,8 +24,8 @@ FUZZ = settings(  # `make test` tries the same ones every time
 
 
 @pytest.fixture(scope="module")
-def checks(_run):
-    return Checks(Server(_run["server"]))
+def checks(grading_session):
+    return Checks(grading_session.server)
 
 
 @pytest.mark.parametrize("part", PARTS)

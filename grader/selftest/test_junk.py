@@ -9,7 +9,6 @@ from grader.assignment import PARTS
 from grader.check.record import FAILED
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
-from grader.world.fork_server_client import Server
 
 JUNK = {
     "nothing": "None",
@@ -47,8 +46,8 @@ def junk(part: str, value: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def checks(_run):
-    return Checks(Server(_run["server"]))
+def checks(grading_session):
+    return Checks(grading_session.server)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -69,10 +69,9 @@ def test_a_verdict_follows_from_what_the_checks_said(kind, caught, told, verdict
 
 
 @pytest.fixture(scope="module")
-def checks(_run):
-    from grader.world.fork_server_client import Server
+def checks(grading_session):
 
-    return Checks(Server(_run["server"]))
+    return Checks(grading_session.server)
 
 
 def trial(kind: str, old: str, new: str, caught: set[str], words: str = "") -> Trial:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.session import RUN
+from grader.session import SESSION
 
 COMPARISONS = [
     "data_parallel_step",
@@ -28,7 +28,7 @@ TOLERANCE = 1e-12
 def ranks(request: pytest.FixtureRequest) -> list[dict]:
     """What each rank of a world found. The world is started once, also where several processes share the tests."""
     n = request.param
-    folder = Path(os.environ[RUN]).parent / f"oracles-{n}"
+    folder = Path(os.environ[SESSION]).parent / f"oracles-{n}"
     folder.mkdir(exist_ok=True)
     files = [folder / f"rank{rank}.json" for rank in range(n)]
     with (folder / "lock").open("w") as lock:

@@ -18,7 +18,7 @@ from grader.assignment import PARTS
 from grader.check.api import call
 from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, ON_CORE, TIMED, WAITING, Span, on_core, spans
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
 from grader.rank.drivers import DRIVERS
 from grader.reports import chart, drawing
@@ -27,7 +27,7 @@ from grader.reports.palette import BLOCKS
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
 from grader.timeline.__main__ import BUSY, RUNS, draw
-from grader.timeline.play import Scenery, Stagehand, _communications, _disturbed, _shares
+from grader.timeline.play import PlayedScene, ScenePlayer, _communications, _disturbed, _shares
 from grader.timeline.scenes import INSTEAD, SCENES
 from grader.wire import frames
 from grader.wire.events import Mark, Operation, Progress, read_event
@@ -242,10 +242,10 @@ def test_a_rank_that_was_kept_from_its_core_is_noticed():
 @pytest.mark.parametrize("disturbed, plays, kept", [([False], 1, 0), ([True, False], 2, 1), ([True, True], 2, 0)])
 def test_a_disturbed_scene_is_played_once_more(disturbed, plays, kept):
     scene = SCENES["benchmarking"][0]
-    played = [Scenery(scene, Picture(f"{n}", []), disturbed=each) for n, each in enumerate(disturbed)]
-    stagehand = Stagehand(None, 2)
-    with mock.patch.object(stagehand, "play", side_effect=played) as play:
-        assert stagehand.play_again_if_disturbed(scene) is played[kept]
+    played = [PlayedScene(scene, Picture(f"{n}", []), disturbed=each) for n, each in enumerate(disturbed)]
+    player = ScenePlayer(None, 2)
+    with mock.patch.object(player, "play", side_effect=played) as play:
+        assert player.play_again_if_disturbed(scene) is played[kept]
     assert play.call_count == plays
 
 
@@ -256,7 +256,7 @@ def _parsed(part: str, **more) -> argparse.Namespace:
 @pytest.mark.parametrize("load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")])
 def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr("os.getloadavg", lambda: (load,) * 3)
-    monkeypatch.setattr(Stagehand, "play", lambda self, scene: Scenery(scene, Picture("", [])))
+    monkeypatch.setattr(ScenePlayer, "play", lambda self, scene: PlayedScene(scene, Picture("", [])))
     monkeypatch.setenv("COLUMNS", "200")
     assert draw(_parsed("benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
     assert capsys.readouterr().out.startswith(first)
@@ -326,7 +326,7 @@ def staged(grounds: Path, source: str) -> Path:
     submission = grounds / "submission"
     submission.mkdir()
     (submission / "collectives.py").write_text(f"import torch\nimport torch.distributed as dist\n{source}")
-    return stage(submission, grounds / "stage").folder
+    return stage_submission(submission, grounds / "stage").folder
 
 
 def run(server, folder: Path, follow: bool, size: int = 2) -> WorldReport:
@@ -475,7 +475,7 @@ SVG = "http://www.w3.org/2000/svg"
 
 
 def timeline(part: str, submission: Path, into: Path, *options: str, server=None, columns: int = 80):
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_RUN", "PYTEST_"))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_SESSION", "PYTEST_"))}
     own |= {"COLUMNS": str(columns)} | ({"LOCKSTEP_SERVER": server.address} if server else {})
     line = [
         sys.executable,

@@ -1,6 +1,5 @@
 """Ranks of one check serve the next one of its problem, unless something is left in them; and nothing fails because of that."""
 
-import math
 import os
 import signal
 import textwrap
@@ -13,8 +12,9 @@ import pytest
 
 from grader.check.api import CheckFailed, World, call, per_rank
 from grader.check.world_lending import KEPT, RankStarter, judge_fairly
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
+from grader.session import Session
 from grader.world.fork_server_client import way_to_start
 from grader.world.report import RankReport, WorldReport
 
@@ -39,15 +39,9 @@ def checks(grounds, server, on_hub):
         submission, folder = grounds / "submission", grounds / "stage"
         submission.mkdir()
         (submission / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
-        staged = stage(submission, folder)
-        run = {
-            "stage": str(folder),
-            "server": server.address,
-            "device": "cpu",
-            "seconds": math.inf,
-            "ends_at": math.inf,
-        }
-        return lambda key=PROBLEM: World(RankStarter(run, [], key=key), None, staged.absent)
+        staged = stage_submission(submission, folder)
+        session = Session(folder, server.address)
+        return lambda key=PROBLEM: World(RankStarter(session, [], key=key), None, staged.absent)
 
     yield submitted
     KEPT.take(object())
@@ -240,7 +234,7 @@ def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
         try:
             returns_its_input("wrong")(world)
         finally:
-            world.runner.start.run["ends_at"] = 0.0  # the judge's own wrapper is around it
+            world.runner.start.session.ends_at = 0.0  # the judge's own wrapper is around it
 
     with pytest.raises(CheckFailed, match="expected 1, got 2"):
         judge_fairly(late, {"world": world})
@@ -295,7 +289,7 @@ def test_processes_go_on_with_what_they_were_started_for(checks, server):
     pids(check(), 2)
     processes = KEPT.take(KEPT.key)
     asked = processes.asked | {"size": 2, "memory": 1 << 30, "in_step": [0]}
-    for other in ({"stage": "/elsewhere"}, {"device": "cuda"}, {"network": "gloo"}, {"size": 5}):
+    for other in ({"submission_dir": "/elsewhere"}, {"device": "cuda"}, {"network": "gloo"}, {"size": 5}):
         assert not processes.go_on(asked | other, [])
     assert not processes.go_on(asked, ["a.module.that.is.not.there"])
     assert processes.go_on(asked, [])
@@ -351,7 +345,7 @@ def test_a_crash_on_a_real_network_has_to_happen_twice(network, exits, made):
     """gloo itself crashes once in a thousand times where a group is given up on a busy machine."""
     report = partial(WorldReport, 2, [], Path())
     made_by = iter([report([RankReport(0, exit=code), RankReport(1)], ending="failed") for code in exits])
-    starter = RankStarter({"server": "", "stage": ""}, [], network=network)
+    starter = RankStarter(Session(Path(), ""), [], network=network)
     starter._start = lambda size, calls: next(made_by)
     assert starter(2, []).ranks[0].exit == exits[-1]
     assert len(exits) == made and next(made_by, None) is None

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from grader.check.api import call
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.rank import rank_home
 from grader.selftest.grading import ROOT, eventually
 from grader.supervisor import world_supervisor
@@ -31,7 +31,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 @pytest.fixture
 def solutions(grounds: Path) -> Path:
-    return stage(ROOT / "solutions", grounds / "stage").folder
+    return stage_submission(ROOT / "solutions", grounds / "stage").folder
 
 
 def values(server: Server, folder: Path, size: int) -> list:
@@ -87,7 +87,7 @@ def test_ranks_go_with_a_judge_that_is_killed(grounds, tmp_path, server):
     (submission / "collectives.py").write_text(
         "import os, time\ndef f(x):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
     )
-    staged = stage(submission, grounds / "stage")
+    staged = stage_submission(submission, grounds / "stage")
     program = f"""
 import numpy as np
 from pathlib import Path
@@ -161,15 +161,15 @@ def test_who_has_not_inherited_the_servers_socket_cannot_ask(server):
                 assert done.stdout == "" and "has not inherited the socket of the fork server" in done.stderr
 
 
-def test_a_stage_shows_nothing_of_ours(tmp_path, server):
+def test_a_folder_of_ours_is_no_submission(tmp_path, server):
     (tmp_path / "stage").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(ROOT / "grader")
     inside = tmp_path / "link" / "selftest"
     for path in (ROOT, ROOT / "grader", ROOT / "grader" / "hidden", Path("/"), inside, tmp_path / "link"):
-        assert "stage" in rank_home.refusal(str(path), ROOT), path
+        assert "submission" in rank_home.refusal(str(path), ROOT), path
     for path in ("stage", f"{tmp_path}/x/../stage", f"{tmp_path}/file", f"{tmp_path}/nowhere"):
-        assert "stage" in rank_home.refusal(path, ROOT), path
+        assert "submission" in rank_home.refusal(path, ROOT), path
     assert rank_home.refusal(str(tmp_path / "stage"), ROOT) == ""
     report = World(server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()).run()
     assert report.ending == "lost" and not report.ranks[0].outcomes
@@ -198,7 +198,7 @@ def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, soluti
 
 
 def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions):
-    asked = {"size": 1, "stage": str(solutions), "device": "cpu", "memory": 1 << 30, "folder": str(tmp_path)}
+    asked = {"size": 1, "submission_dir": str(solutions), "device": "cpu", "memory": 1 << 30, "folder": str(tmp_path)}
     wires = [socket.socketpair() for _ in range(3)]
     with server.request(asked, [its.fileno() for _, its in wires]) as judge:
         assert "pids" in json.loads(judge.makefile().readline())
@@ -210,7 +210,15 @@ def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{", b'{"size": 1}', b'{"size": -1, "stage": "/"}', b'{"size": "1", "stage": 7}', b"\xff" * 9000],
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"size": 1}',
+        b'{"size": -1, "submission_dir": "/"}',
+        b'{"size": "1", "submission_dir": 7}',
+        b"\xff" * 9000,
+    ],
 )
 def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
     """A request is one datagram: whoever leaves it unfinished keeps nobody waiting, and is answered by an end of file."""
@@ -239,7 +247,7 @@ def started(descriptors, home) -> int:
             os.setsid()
             time.sleep(30)
         Path(home.folder, "who").write_text(f"{os.getpid()} {left}")
-        os.rename(Path(home.folder, "who"), Path(home.stage, "who"))
+        os.rename(Path(home.folder, "who"), Path(home.submission_dir, "who"))
         time.sleep(0.3)
         os._exit(0)
     return pid
@@ -247,7 +255,7 @@ def started(descriptors, home) -> int:
 
 def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
     """What a supervisor says to a judge who ends the world when this word has come; and how the supervisor ended."""
-    world = {"size": 1, "folder": str(folder), "stage": str(stage), "device": "cpu", "memory": 1 << 30}
+    world = {"size": 1, "folder": str(folder), "submission_dir": str(stage), "device": "cpu", "memory": 1 << 30}
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:

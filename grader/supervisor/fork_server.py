@@ -350,7 +350,7 @@ def _start_world(request: dict, descriptors: list[int], engine: Path, folder: st
         raise ValueError("more ranks than descriptors for them, or too many")
     if rest:
         raise ValueError("not three descriptors for each rank")
-    if reason := rank_home.refusal(request["stage"], engine):
+    if reason := rank_home.refusal(request["submission_dir"], engine):
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
     supervisors.keep(request, descriptors)

@@ -72,14 +72,14 @@ def failure(name: str, engine: Path) -> str:
 
 @contextlib.contextmanager
 def _grounds() -> Iterator[dict]:
-    """A world of one rank, with a folder and a stage."""
+    """A world of one rank, with a folder and a submission."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
     try:
         folder.chmod(0o711)
-        stage = folder / "stage"
-        stage.mkdir(mode=0o755)
-        (stage / "module.py").write_text("")
-        yield {"folder": str(folder), "stage": str(stage), "size": 1, "device": "cpu"}
+        submission_dir = folder / "submission"
+        submission_dir.mkdir(mode=0o755)
+        (submission_dir / "module.py").write_text("")
+        yield {"folder": str(folder), "submission_dir": str(submission_dir), "size": 1, "device": "cpu"}
     finally:
         removal.remove(folder)
 
@@ -109,11 +109,11 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
     """What is wrong with this confinement, seen from the inside."""
     (home,) = rank_home.prepare(world, 1, tier)
     home.enter()
-    for path in (os.__file__, torch.__file__, f"{home.stage}/module.py"):
+    for path in (os.__file__, torch.__file__, f"{home.submission_dir}/module.py"):
         try:
             Path(path).read_bytes()
         except OSError as error:
-            yield f"a rank could not read {'the stage' if path.startswith(home.stage) else 'Python'} ({error.strerror})"
+            yield f"a rank could not read {'the submission' if path.startswith(home.submission_dir) else 'Python'} ({error.strerror})"
     try:
         Path("own").write_text("")
     except OSError as error:

@@ -43,7 +43,7 @@ def keep(
 ) -> None:
     """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for, ``size``, ``stage``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
+    ``world`` is what the judge asked for, ``size``, ``submission_dir``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
     This process is in ``group`` already, and so will be all that it starts.
     Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
     Raises Unfinished where not everything could be ended.

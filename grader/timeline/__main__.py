@@ -24,11 +24,11 @@ from grader.check.selection import NothingChosen, part_named
 from grader.intake.staging import NotThere
 from grader.reports import chart, drawing
 from grader.reports.trace import trace
-from grader.session import Session
+from grader.session import SessionOwner
 from grader.timeline.cluster import MAX_RANKS as LARGEST
 from grader.timeline.cluster import BadCluster, Cluster, read
 from grader.timeline.cluster_play import Model, have_files, steps_of
-from grader.timeline.play import Scenery, Stagehand
+from grader.timeline.play import PlayedScene, ScenePlayer
 from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
 from grader.wire import machine_limits
 from grader.world.fork_server_client import WorldsUnavailable
@@ -120,23 +120,23 @@ def draw(arguments: argparse.Namespace) -> int:
             raise CannotDraw(f"{into / name} cannot be written: it is a folder")
     if cluster:
         have_files()
-    run = Session(arguments.submission, "cpu", None)
+    owner = SessionOwner(arguments.submission, "cpu", None)
     try:
-        if reason := run.staged.absent.get(arguments.part):
+        if reason := owner.session.absent.get(arguments.part):
             raise CannotDraw(reason)
         if cluster:
-            return _draw_modelled(Model(run, cluster), arguments.part, micro_batches, into)
-        stagehand = Stagehand(run, ranks)
+            return _draw_modelled(Model(owner.session, cluster), arguments.part, micro_batches, into)
+        player = ScenePlayer(owner.session, ranks)
         notes = _notes(ranks)
         crowded = (
             hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * machine_limits.cores()
         )  # before the ranks themselves are busy
-        played = [stagehand.play_again_if_disturbed(scene) for scene in SCENES[arguments.part]]
+        played = [player.play_again_if_disturbed(scene) for scene in SCENES[arguments.part]]
         if played[0].missing and arguments.part in INSTEAD:
-            played += [stagehand.play_again_if_disturbed(scene) for scene in INSTEAD[arguments.part]]
+            played += [player.play_again_if_disturbed(scene) for scene in INSTEAD[arguments.part]]
     finally:
-        run.end()
-    above = [BUSY] if crowded or any(scenery.disturbed for scenery in played) else []
+        owner.end()
+    above = [BUSY] if crowded or any(one.disturbed for one in played) else []
     return _show(played, above, notes, into)
 
 
@@ -149,26 +149,26 @@ def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Pat
     return _show(played, [], [*steps_of(played), *cluster.assumptions(), here], into)
 
 
-def _show(played: list[Scenery], above: list[str], notes: list[str], into: Path) -> int:
+def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: Path) -> int:
     console = Console(highlight=False)
-    shown = [scenery for scenery in played if scenery.picture and (scenery.scene.drawn or scenery.diagnosis)]
-    sentences = [scenery.missing or scenery.diagnosis for scenery in played if not scenery.picture]
+    shown = [one for one in played if one.picture and (one.scene.drawn or one.diagnosis)]
+    sentences = [one.missing or one.diagnosis for one in played if not one.picture]
     for sentence in dict.fromkeys(sentences):
         _say(console, sentence)
     if not shown:
         return 1
-    pictures = [scenery.picture for scenery in shown]
+    pictures = [one.picture for one in shown]
     in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     _write(into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)])
     part = shown[0].scene.function.partition(".")[0]
-    functions = dict.fromkeys(scenery.scene.function.partition(".")[2] for scenery in shown)
+    functions = dict.fromkeys(one.scene.function.partition(".")[2] for one in shown)
     for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
         _say(console, sentence)
-    for scenery, drawn in zip(shown, chart.text(pictures, console.width)):
+    for one, drawn in zip(shown, chart.text(pictures, console.width)):
         console.print()
         console.print(drawn, soft_wrap=True)
-        for sentence in [*scenery.picture.below, *([scenery.diagnosis] if scenery.diagnosis else [])]:
+        for sentence in [*one.picture.below, *([one.diagnosis] if one.diagnosis else [])]:
             _say(console, sentence)
     console.print()
     console.print(chart.legend(pictures, console.width))
@@ -178,7 +178,7 @@ def _show(played: list[Scenery], above: list[str], notes: list[str], into: Path)
         console,
         f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at https://ui.perfetto.dev.",
     )
-    return 1 if any(scenery.diagnosis for scenery in played) else 0
+    return 1 if any(one.diagnosis for one in played) else 0
 
 
 def _say(console: Console, text: str) -> None:

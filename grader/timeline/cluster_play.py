@@ -8,7 +8,7 @@ from functools import partial
 from grader.reports.drawing import MAX_SPANS
 from grader.session import Session
 from grader.timeline.cluster import Cluster
-from grader.timeline.play import NO_PASS, Scenery, counted, is_pass, picture_of, troubled_scenery
+from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, is_pass, picture_of
 from grader.timeline.replay import Replay, program_of, size_on
 from grader.timeline.scenes import Scene
 from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
@@ -27,20 +27,20 @@ LIMITS = Limits(cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, event
 class Model:
     """Plays scenes on one rank for each device of a cluster."""
 
-    def __init__(self, run: Session, cluster: Cluster) -> None:
-        self.run, self.cluster = run, cluster
+    def __init__(self, session: Session, cluster: Cluster) -> None:
+        self.session, self.cluster = session, cluster
 
     def world(self, size: int, calls: list[Call]) -> WorldReport:
         limits = replace(
             LIMITS, memory_bytes=max(machine_limits.memory() - machine_limits.ENGINE_BYTES, machine_limits.LEAST_BYTES)
         )
-        server, folder = self.run.server, self.run.staged.folder
+        server, folder = self.session.server, self.session.submission_dir
         report = World(server, size, calls, folder, "cpu", limits, follow=True, network=frames.HUB).run()
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
         return report
 
-    def play(self, scene: Scene) -> Scenery:
+    def play(self, scene: Scene) -> PlayedScene:
         n = self.cluster.ranks
         report = self.world(n, [Call(scene.function, [([], scene.options)] * n, scene.driver)])
         replay = Replay(self.cluster, [program_of(trail, 0) for trail in report.trails]).run()
@@ -55,18 +55,18 @@ class Model:
         ]
         communications = counted(started, range(n), partial(size_on, self.cluster))
         picture = replace(picture_of(scene, drawn, communications), compact=len(drawn) > MAX_SPANS)
-        if troubled := troubled_scenery(scene, picture, report):
+        if troubled := failed_scene(scene, picture, report):
             return troubled
         if replay.stands_still:
             sentence = f"{scene.title}: the replay did not finish. It cannot follow operations that another thread starts, nor tell"
             sentence += " which message a receive from any rank took."
-            return Scenery(scene, None, diagnosis=sentence)
+            return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
         title, below = self._title(scene, spent), [self._sizes(scene), str(spent)]
         if scene.driver == "pipeline" and not any(map(is_pass, drawn)):
             below.append(NO_PASS)
         picture = replace(picture, title=title, below=(*below, *picture.below))
-        return Scenery(scene, picture, seconds=spent.whole)
+        return PlayedScene(scene, picture, seconds=spent.whole)
 
     def _title(self, scene: Scene, spent: Account) -> str:
         title = f"{scene.title}: {milliseconds(spent.whole)}"
@@ -103,9 +103,9 @@ class Model:
         return f"{options['layers']} layers of {width} × {width}{own.get(scene.driver, '')}, {batch}."
 
 
-def steps_of(played: list[Scenery]) -> list[str]:
+def steps_of(played: list[PlayedScene]) -> list[str]:
     """Return the times of all scenes beside each other, as multiples of the first."""
-    timed = [scenery for scenery in played if scenery.seconds]
+    timed = [scene for scene in played if scene.seconds]
     if len(timed) < 2:
         return []
     first = timed[0].seconds

@@ -20,7 +20,7 @@ NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind
 
 
 @dataclass(frozen=True)
-class Scenery:
+class PlayedScene:
     """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where it did not come to an end."""
 
     scene: Scene
@@ -31,16 +31,16 @@ class Scenery:
     seconds: float | None = None  # that it takes on a modelled cluster
 
 
-class Stagehand:
+class ScenePlayer:
     """Plays scenes in worlds of the grader's own engine, which also follow waits."""
 
-    def __init__(self, run: Session, ranks: int) -> None:
-        self.run, self.ranks = run, ranks
+    def __init__(self, session: Session, ranks: int) -> None:
+        self.session, self.ranks = session, ranks
 
     def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
-        return World(self.run.server, size, calls, self.run.staged.folder, "cpu", Limits(), follow).run()
+        return World(self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), follow).run()
 
-    def play(self, scene: Scene) -> Scenery:
+    def play(self, scene: Scene) -> PlayedScene:
         report = self.world(self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)])
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
@@ -52,15 +52,15 @@ class Stagehand:
                 rank.outcomes.setdefault(0, Returned(None, [], {}))
             rank.trail = [event for event in rank.trail if not (_is_ours(event))]
         picture = picture_of(scene, drawn, _communications(drawn))
-        if troubled := troubled_scenery(scene, picture, report):
+        if troubled := failed_scene(scene, picture, report):
             return replace(troubled, disturbed=disturbed)
         if scene.driver == "pipeline":
             picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
             if not any(map(is_pass, drawn)):
                 picture = replace(picture, below=(*picture.below, NO_PASS))
-        return Scenery(scene, picture, disturbed=disturbed)
+        return PlayedScene(scene, picture, disturbed=disturbed)
 
-    def play_again_if_disturbed(self, scene: Scene) -> Scenery:
+    def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
         """Once: what disturbed it may be over."""
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:
@@ -94,15 +94,17 @@ def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -
     return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
 
 
-def troubled_scenery(scene: Scene, picture: Picture, report: WorldReport) -> Scenery | None:
+def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
     """Return a scene that did not come to its end, with the diagnosis; None where it did."""
     found = diagnose(report, 0)
     if found and not found.implemented:
-        return Scenery(scene, None, missing=found.headline)
+        return PlayedScene(scene, None, missing=found.headline)
     if found:
         communicated = any(span.operation for span in picture.spans)  # else there is nothing to see
         counted = replace(picture, below=[line for line in picture.below if line != scene.look])
-        return Scenery(scene, counted if communicated else None, diagnosis=str(found).replace(f"{report.stage}/", ""))
+        return PlayedScene(
+            scene, counted if communicated else None, diagnosis=str(found).replace(f"{report.submission_dir}/", "")
+        )
     return None
 
 

@@ -56,7 +56,7 @@ class Processes:
 
     def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
         """Have these ranks make other calls, as many of them as are asked for; return whether they can."""
-        fixed = ("network", "stage", "device")
+        fixed = ("network", "submission_dir", "device")
         if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(self.wires):
             return False
         more = {name: asked[name] for name in ("size", "memory", "in_step")} | {"imports": list(imports)}

@@ -110,7 +110,7 @@ class RankReport:
 class WorldReport:
     size: int
     calls: list[Call]
-    stage: Path
+    submission_dir: Path
     ranks: list[RankReport]
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # the deadline that was passed, or what there was too much of, in words

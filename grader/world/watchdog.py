@@ -148,10 +148,10 @@ MAX_FRAMES = 100  # of a thread: faulthandler shows no more
 IMPORTS = "<frozen importlib"
 
 
-def imports(stack: list[StackFrame], stage: Path) -> bool:
+def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
     """Whether this thread imports something that is not the student's: torch does so when a function is used for the first time."""
     for place in stack:
-        if _is_own(place, stage):
+        if _is_own(place, submission_dir):
             return False
         if place.file.startswith(IMPORTS):
             return True
@@ -178,7 +178,7 @@ QUESTIONS = {
 }
 
 
-def in_communication(stack: list[StackFrame], stage: Path, has_open_operation: bool) -> bool:
+def in_communication(stack: list[StackFrame], submission_dir: Path, has_open_operation: bool) -> bool:
     """Whether a sleeping thread with this stack sleeps in a communication."""
     innermost = stack[0].file
     if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
@@ -187,41 +187,41 @@ def in_communication(stack: list[StackFrame], stage: Path, has_open_operation: b
         return True
     if "/torch/" in innermost:
         return any("/torch/distributed/" in place.file for place in stack) or has_open_operation
-    if _is_own(stack[0], stage):  # the student's own line calls into C++, such as Work.wait
+    if _is_own(stack[0], submission_dir):  # the student's own line calls into C++, such as Work.wait
         return has_open_operation and "sleep" not in source(stack[0])
     return False
 
 
-def waits_for_nothing(stack: list[StackFrame], stage: Path) -> bool:
+def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
     """Whether this is a line of the student's that waits, on a rank of which nothing is open: waited for already, perhaps.
 
     gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing proves that it will not, so
     whoever asks should ask more than once.
     """
-    line = source(stack[0]) if _is_own(stack[0], stage) else ""
+    line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
 
 
-def may_wake(stack: list[StackFrame], stage: Path) -> bool:
+def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
     """Whether this is a line of the student's that waits for a time, and then goes on by itself."""
-    line = next((source(place) for place in stack if _is_own(place, stage)), "")
+    line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
 
 
-def own_frame(stacks: list[list[StackFrame]], stage: Path) -> StackFrame | None:
+def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
     """The student's innermost line, on the thread where it lies nearest to the top."""
     found = []
     for stack in stacks:
         for depth, place in enumerate(stack):
-            if _is_own(place, stage) and Path(place.file).name != "mlp.py":
+            if _is_own(place, submission_dir) and Path(place.file).name != "mlp.py":
                 found.append((depth, place))
                 break
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _is_own(place: StackFrame, stage: Path) -> bool:
+def _is_own(place: StackFrame, submission_dir: Path) -> bool:
     """Whether a file lies in the stage. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
-    return place.file.startswith(f"{stage}/") and ".." not in Path(place.file).parts
+    return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 
 
 def source(place: StackFrame) -> str:

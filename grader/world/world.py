@@ -68,7 +68,7 @@ class World:
         server: Server,
         size: int,
         calls: list[Call],
-        stage: Path,
+        submission_dir: Path,
         device: str,
         limits: Limits,
         follow: bool = False,
@@ -80,7 +80,7 @@ class World:
         self.follow = follow
         usual = frames.GLOO if follow else usual_network()
         self.network = frames.GLOO if device == "cuda" else network or usual
-        self.report = WorldReport(size, calls, stage, [RankReport(rank) for rank in range(size)])
+        self.report = WorldReport(size, calls, submission_dir, [RankReport(rank) for rank in range(size)])
         self.pids: dict[int, int] = {}  # rank → pid
         self.supervisor_lines = b""
         self.gone = False
@@ -137,7 +137,12 @@ class World:
     # ——— start and end
 
     def _start(self) -> None:
-        asked = {"network": self.network, "size": self.size, "stage": str(self.report.stage), "device": self.device}
+        asked = {
+            "network": self.network,
+            "size": self.size,
+            "submission_dir": str(self.report.submission_dir),
+            "device": self.device,
+        }
         there = max(self.size, len(self.processes.pids) if self.processes else 0)  # ranks without calls take some, too
         asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
@@ -585,8 +590,8 @@ class World:
     def _may_import(self, asked: list[RankReport]) -> bool:
         """Whether a rank has used its time for what torch imports on first use, and may have more."""
         most = self.limits.cpu_seconds + self.limits.import_seconds
-        stage = self.report.stage
-        importing = [rank for rank in asked if any(watchdog.imports(stack, stage) for stack in rank.stacks)]
+        submission_dir = self.report.submission_dir
+        importing = [rank for rank in asked if any(watchdog.imports(stack, submission_dir) for stack in rank.stacks)]
         return bool(importing) and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
@@ -597,15 +602,15 @@ class World:
         """
         _, waiting = examine(self.report.trails)
         open_on = {w.operation.rank for w in waiting}
-        stage = self.report.stage
+        submission_dir = self.report.submission_dir
 
         def communicates(rank: RankReport) -> bool:
-            return any(watchdog.in_communication(s, stage, rank.rank in open_on) for s in rank.stacks)
+            return any(watchdog.in_communication(s, submission_dir, rank.rank in open_on) for s in rank.stacks)
 
         def seems_to(rank: RankReport) -> bool:
-            return communicates(rank) or any(watchdog.waits_for_nothing(s, stage) for s in rank.stacks)
+            return communicates(rank) or any(watchdog.waits_for_nothing(s, submission_dir) for s in rank.stacks)
 
-        sleeps = not silent and any(watchdog.may_wake(s, stage) for rank in asked for s in rank.stacks)
+        sleeps = not silent and any(watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks)
         if not asked or sleeps or not all(map(seems_to, asked)):
             self.doubts = 0
             return False

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +16,9 @@ import pytest
 from grader.assignment import PARTS
 from grader.check.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
 from grader.check.world_lending import judge_fairly
-from grader.intake.staging import stage
+from grader.intake.staging import stage_submission
 from grader.selftest.grading import ROOT, short
+from grader.session import Session
 from grader.world.fork_server_client import Server
 from grader.world.report import WorldReport
 from grader.world.world import Limits
@@ -43,8 +43,7 @@ class Staged:
     """A submission that a part's checks can be run on."""
 
     part: str
-    run: dict
-    seed: int
+    session: Session
 
 
 class Checks:
@@ -64,11 +63,10 @@ class Checks:
             submission.mkdir(mode=0o700)
             for file in (ROOT / "solutions").glob("*.py"):
                 (submission / file.name).write_text(text if file.stem == part else file.read_text())
-            Path(folder).chmod(0o711)  # ranks pass through, to the stage
-            found = stage(submission, Path(folder) / "stage")
-            run = {"stage": str(found.folder), "absent": found.absent, "server": self.server.address, "device": "cpu"}
-            run |= {"seconds": math.inf, "ends_at": math.inf}
-            yield Staged(part, run, secrets.randbits(32) if seed is None else seed)
+            Path(folder).chmod(0o711)  # ranks pass through, to what is staged
+            found = stage_submission(submission, Path(folder) / "staged")
+            chosen = secrets.randbits(32) if seed is None else seed
+            yield Staged(part, Session(found.folder, self.server.address, found.absent, seed=chosen))
 
     def run(
         self,
@@ -79,9 +77,9 @@ class Checks:
     ) -> Outcome:
         """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
         item, began = self.parts[staged.part][name], time.monotonic()
-        world, called = make_world(staged.run, [], limits, network_of(item.function), shared_with(item)), set()
+        world, called = make_world(staged.session, [], limits, network_of(item.function), shared_with(item)), set()
         world.runner.on_report = partial(_note, called, on_report)
-        fixtures = {"world": world, "rng": make_rng(staged.seed, item.nodeid)}
+        fixtures = {"world": world, "rng": make_rng(staged.session.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:

@@ -1,0 +1,62 @@
+"""What `python -m grader` writes and prints: progress, results.json while checks come in, the table, the page."""
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from grader.check.record import NOT_RUN
+from grader.grade import Grade
+from grader.reports import page, results_json, terminal
+from grader.session import CannotGrade
+from grader.version import VERSION, commit
+
+REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks come in
+
+
+class GradingOutput:
+    """Follows one grading. ``results`` and ``report`` are the files to write, if any."""
+
+    def __init__(self, submission: Path, results: Path | None, report: Path | None) -> None:
+        self.results, self.report = results, report
+        self.name = submission.resolve().name
+        self.console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+        self.bar = terminal.progress(self.console)
+        self.task = self.bar.add_task(f"Grading {submission}", total=None)
+        self.version = {"version": VERSION, "commit": commit()} if results else {}
+        self.last_written: float | None = None
+
+    def show_progress(self, grade: Grade) -> None:
+        if self.last_written is None:
+            self.bar.update(self.task, total=len(grade.records))
+            self.bar.start()
+            self._write_results(grade)  # a complete list of zeros, whatever may happen now
+            return
+        self.bar.update(self.task, completed=sum(record.status != NOT_RUN for record in grade.records))
+        if time.monotonic() - self.last_written > REWRITE_EVERY:
+            self._write_results(grade)
+
+    def stop_progress(self) -> None:
+        self.bar.stop()
+
+    def show(self, grade: Grade) -> None:
+        """Write and print the result. Raises CannotGrade where it is not to be trusted, after it was written."""
+        self._write_results(grade)
+        terminal.show(self.console, grade.records, grade.notes())
+        if grade.fault:
+            raise CannotGrade(grade.fault)
+        if self.report:
+            try:
+                page.write(self.report, grade.records, self.name, grade.notes())
+            except OSError as error:
+                raise CannotGrade(f"graded, but the report cannot be written: {error.strerror or error}") from None
+            self.console.print(Text(f"The report: {self.report}"), soft_wrap=True)
+
+    def _write_results(self, grade: Grade) -> None:
+        self.last_written = time.monotonic()
+        if self.results:
+            extra = self.version | grade.facts()
+            document = results_json.as_results(grade.records, grade.seconds, grade.warnings, extra)
+            results_json.write(self.results, document)
