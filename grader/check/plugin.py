@@ -25,8 +25,8 @@ from grader.intake.staging import NotThere
 from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner
 from grader.wire.frames import HUB
 from grader.wire.os_support import hide_from_tracers
-from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
+from grader.world.limits import Limits
 
 PUBLIC_ALONE = (
     "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
@@ -176,7 +176,7 @@ def network_of(check: Callable) -> str | None:
 def make_world(
     session: Session,
     spent: list[Spent],
-    limits: worlds.Limits = worlds.Limits(),
+    limits: Limits = Limits(),
     network: str | None = None,
     key: Hashable = None,
 ) -> World:

@@ -20,6 +20,7 @@ from grader.wire.frames import GLOO
 from grader.wire.os_support import LINUX
 from grader.world import world as worlds
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
@@ -69,7 +70,7 @@ class RankStarter:
         self,
         session: Session,
         spent: list[Spent],
-        limits: worlds.Limits = worlds.Limits(),
+        limits: Limits = Limits(),
         network: str | None = None,
         key: Hashable = None,
     ) -> None:

@@ -25,7 +25,8 @@ from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
 from grader.wire.machine_limits import cores
 from grader.world.fork_server_client import Server
-from grader.world.world import Limits, World
+from grader.world.limits import Limits
+from grader.world.world import World
 
 DEADLOCK = """
 import time

@@ -14,6 +14,7 @@ from grader.intake.staging import stage_submission
 from grader.session import Session
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server
+from grader.world.limits import Limits
 
 # A shell that starts the tests in the background makes them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -71,7 +72,7 @@ def submit(grounds: Path, server: Server) -> Callable[..., World]:
         submission.mkdir()
         (submission / "collectives.py").write_text(preamble + textwrap.dedent(source))
         staged = stage_submission(submission, folder)
-        chosen = worlds.Limits(**limits)
+        chosen = Limits(**limits)
         return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent)
 
     return make

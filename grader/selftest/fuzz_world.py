@@ -17,8 +17,9 @@ from grader.wire import frames
 from grader.wire.agreement import examine
 from grader.wire.events import operations
 from grader.world import arrays, blobs, watchdog
+from grader.world.limits import Limits
 from grader.world.report import Call, Delay, Returned
-from grader.world.world import Limits, World
+from grader.world.world import World
 
 CALLS = [
     Call("collectives.f", [([], {}), ([], {})], delays={HELD_RANK: Delay("call began", on=0)}),

@@ -23,6 +23,7 @@ from grader.timeline.scenes import ELSEWHERE, ON_CLUSTERS, SCENES, instead_on, s
 from grader.wire import frames
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, read_event
 from grader.world import world as worlds
+from grader.world.limits import Limits
 from grader.world.report import Call, WorldReport
 
 FILE = """
@@ -203,7 +204,7 @@ def followed(server, grounds: Path, follow: bool) -> WorldReport:
     (submission / "collectives.py").write_text(f"import torch\nimport torch.distributed as dist\n{FOLLOWED}")
     folder = stage_submission(submission, grounds / "stage").folder
     calls: list[Call] = [call("collectives.f", np.ones((4, 4), np.float32)).spread(2)]
-    return worlds.World(server, 2, calls, folder, "cpu", worlds.Limits(), follow, frames.HUB).run()
+    return worlds.World(server, 2, calls, folder, "cpu", Limits(), follow, frames.HUB).run()
 
 
 def test_steps_stand_in_the_order_of_the_program(server, grounds):
@@ -229,7 +230,7 @@ def test_steps_that_nobody_asked_for_are_refused():
     event = read_event(0, {"call": 0, "steps": [["awaits", 1, ""]], "at": 3}, 2)
     for follow in (True, False):
         world = worlds.World(
-            None, 2, [Call("collectives.f", [([], {})] * 2)], Path("/nowhere"), "cpu", worlds.Limits(), follow
+            None, 2, [Call("collectives.f", [([], {})] * 2)], Path("/nowhere"), "cpu", Limits(), follow
         )
         if follow:
             world._on_event(world.report.ranks[0], event)

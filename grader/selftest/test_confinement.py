@@ -27,6 +27,7 @@ from grader.wire.os_support import close_from
 from grader.wire.tiers import TIERS
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server, WorldsUnavailable
+from grader.world.limits import Limits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines ranks")
 CONFINED = [name for name in TIERS if name != "none"]
@@ -73,7 +74,7 @@ def confined(request) -> Server:
     server.stop()
 
 
-def inside(server: Server, grounds: Path, source: str, limits: worlds.Limits = worlds.Limits()) -> World:
+def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()) -> World:
     """The world of a submission of this source, started by this server."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
@@ -285,7 +286,7 @@ def test_memory_is_bounded_for_a_world(confined, grounds, take):
             held = {take}
             time.sleep(1)
         """
-    world = inside(confined, grounds, source, worlds.Limits(memory_bytes=300 << 20))
+    world = inside(confined, grounds, source, Limits(memory_bytes=300 << 20))
     assert "took more than 300 MiB of memory together" in told(world, "broken", 4)
     assert told(world, "broken", 2) == "None"
 
@@ -345,7 +346,7 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LOCKSTEP_TIER", confined.facts()["tier"])
             server = Server.start()
-    world = worlds.World(server, 2, [call("collectives.f").spread(2)], folder, "cpu", worlds.Limits())
+    world = worlds.World(server, 2, [call("collectives.f").spread(2)], folder, "cpu", Limits())
     seen, known = world._on_output, set()
 
     def on_output(rank, pipe):

@@ -14,7 +14,8 @@ from grader.selftest.grading import eventually
 from grader.wire import control_group, machine_limits
 from grader.wire.control_group import Group
 from grader.world.fork_server_client import Server
-from grader.world.world import Limits, World
+from grader.world.limits import Limits
+from grader.world.world import World
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has control groups")

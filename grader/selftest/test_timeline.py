@@ -32,6 +32,7 @@ from grader.timeline.scenes import INSTEAD, SCENES
 from grader.wire import frames
 from grader.wire.events import Mark, Operation, Progress, read_event
 from grader.world import world as worlds
+from grader.world.limits import Limits
 from grader.world.report import Call, RankReport, Returned, WorldReport
 
 MS = 1_000_000
@@ -331,7 +332,7 @@ def staged(grounds: Path, source: str) -> Path:
 
 def run(server, folder: Path, follow: bool, size: int = 2) -> WorldReport:
     calls = [call("collectives.f", np.ones(1 << 18, np.float32)).spread(size)]
-    return worlds.World(server, size, calls, folder, "cpu", worlds.Limits(), follow).run()
+    return worlds.World(server, size, calls, folder, "cpu", Limits(), follow).run()
 
 
 def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagnosis(server, grounds):
@@ -388,7 +389,7 @@ def test_progress_that_nobody_asked_for_is_refused():
     event = read_event(0, {"call": 0, "progress": {"what": "started", "at": 1, "of": 0}}, 2)
     calls = [Call("collectives.f", [([], {})] * 2)]
     for follow in (True, False):
-        asked = worlds.World(None, 2, calls, Path("/nowhere"), "cpu", worlds.Limits(), follow)
+        asked = worlds.World(None, 2, calls, Path("/nowhere"), "cpu", Limits(), follow)
         if follow:
             asked._on_event(asked.report.ranks[0], event)
             assert asked.report.ranks[0].trail == [event]

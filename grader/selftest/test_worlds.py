@@ -22,8 +22,9 @@ from grader.supervisor import world_supervisor
 from grader.wire import os_support
 from grader.wire.os_support import family
 from grader.world.fork_server_client import Server, WorldsUnavailable
+from grader.world.limits import Limits
 from grader.world.processes import Processes
-from grader.world.world import Limits, World
+from grader.world.world import World
 
 X = np.ones(4, np.float32)
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -93,7 +94,8 @@ import numpy as np
 from pathlib import Path
 from grader.check.api import call
 from grader.world.fork_server_client import Server
-from grader.world.world import Limits, World
+from grader.world.limits import Limits
+from grader.world.world import World
 world = World(Server({server.address!r}), 2, [call("collectives.f", 1).spread(2)], Path({str(staged.folder)!r}), "cpu", Limits())
 seen = world._on_output
 def shown(rank, pipe):
@@ -306,7 +308,7 @@ def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, tol
     assert code == 0 and said[-1] == {"gone": True}
     assert [line[says] for line in said if says in line][:1] == [told]
     who = (tmp_path / "who").read_text().split() if (tmp_path / "who").exists() else []
-    assert len(who) == (0 if "pids" not in said[0] else 2)
+    assert len(who) <= (2 if "pids" in said[0] else 0)  # some are ended before they can say who they are
     assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
     assert folder.exists() == (name == "remove")
 

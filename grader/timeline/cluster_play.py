@@ -16,8 +16,9 @@ from grader.wire import frames, machine_limits
 from grader.wire.agreement import examine
 from grader.wire.events import Program
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
-from grader.world.world import Limits, World
+from grader.world.world import World
 
 FEW = 4  # ranks: of more, what is under way of single messages is not drawn
 FILES = 1024  # that this process and a supervisor may have to hold open

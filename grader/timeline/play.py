@@ -13,8 +13,9 @@ from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
 from grader.wire.events import Mark, Operation
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
-from grader.world.world import Limits, World
+from grader.world.world import World
 
 NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
 

@@ -20,8 +20,8 @@ from grader.intake.staging import stage_submission
 from grader.selftest.grading import ROOT, short
 from grader.session import Session
 from grader.world.fork_server_client import Server
+from grader.world.limits import Limits
 from grader.world.report import WorldReport
-from grader.world.world import Limits
 
 # A check that is to fail may do so sooner than a student's: nobody's slow machine is at stake.
 IMPATIENT = Limits(cpu_seconds=2.5, wall_seconds=8.0, world_seconds=16.0)

@@ -13,7 +13,7 @@ from grader.selftest.mutation.checks import IMPATIENT, Checks, Outcome
 from grader.selftest.mutation.equivalent import EQUIVALENT
 from grader.selftest.mutation.systematic import changes
 from grader.selftest.variants import VARIANTS
-from grader.world.world import Limits
+from grader.world.limits import Limits
 
 MUTANT, VARIANT, SOLUTION, SAME = "mutant", "variant", "solution", "equivalent"
 SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"

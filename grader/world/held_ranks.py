@@ -1,0 +1,94 @@
+"""Ranks that come late because a check asks for it: which are held, at which mark, and what lets them go."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from grader.wire import frames
+from grader.wire.events import Mark
+from grader.world import watchdog
+from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport, WorldReport
+
+
+class HeldRanks:
+    """Holds the ranks of a world as its calls' delays ask. ``let_on`` gives a rank the sign to go on.
+
+    ``pids`` is the world's own table of processes, rank → pid.
+    """
+
+    def __init__(
+        self, calls: list[Call], report: WorldReport, pids: Mapping[int, int], let_on: Callable[[int], None]
+    ) -> None:
+        self.calls, self.report, self.pids, self.let_on = calls, report, pids, let_on
+        # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
+        delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
+        self.awaited = {(delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)}
+        self.passed: set[tuple[int, int, str]] = set()
+        self.released: set[tuple[int, int]] = set()  # (rank, call)
+        self.since: dict[int, float] = {}  # rank → when it was held
+        self.sleepers = watchdog.Sleepers()
+
+    def ranks(self) -> list[RankReport]:
+        """Return the ranks that are held now."""
+        return [rank for rank in self.report.ranks if rank.held is not None]
+
+    def hold(self, rank: RankReport, call: int) -> None:
+        """Note that a rank waits at its mark. Raises FrameError where nobody asked it to."""
+        if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
+            raise frames.FrameError("a rank that says it is held, and is not")
+        rank.held, self.since[rank.rank] = call, time.monotonic()
+        self.release()
+
+    def on_mark(self, mark: Mark) -> None:
+        """Note a mark that a rank has passed, and let go whoever waits for it."""
+        passed = (mark.rank, mark.call, mark.name)
+        if passed in self.awaited:
+            self.passed.add(passed)
+            self.release()
+
+    def leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
+        """Return whether a rank that has come to this mark, or past it, should have been held there and was not."""
+        delay = self.calls[call].delays.get(rank)
+        return delay is not None and delay.at == at and (rank, call) not in self.released
+
+    def release(self, everybody: bool = False) -> None:
+        """Let held ranks go whose mark has been passed, or will never be."""
+        for rank in self.ranks():
+            call, delay = rank.held, self._delay(rank)
+            if (rank.rank, call) in self.released:
+                continue
+            has_returned = call in self.report.ranks[delay.on].outcomes
+            passed = everybody or has_returned or (delay.on, call, delay.until) in self.passed
+            if passed or delay.patience and self._has_had_patience(rank, delay):
+                self.released.add((rank.rank, call))
+                rank.held = None
+                self.let_on(rank.rank)
+
+    def wake(self) -> bool:
+        """Let those go that are held until the others stand still; False where there are none."""
+        held = [(rank.held, self._delay(rank)) for rank in self.ranks()]
+        waking = {(delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL}
+        if waking:
+            self.passed |= waking
+            self.release()
+        return bool(waking)
+
+    def release_all(self) -> None:
+        """Release all that are held: the others wait for these, in what is no operation. A new group, perhaps."""
+        self.report.let_go |= {rank.held for rank in self.ranks()}
+        self.release(everybody=True)
+
+    @property
+    def are_patient(self) -> bool:
+        """Whether a rank is held that goes on by itself, after a while."""
+        return any(self._delay(rank).patience for rank in self.ranks())
+
+    def _delay(self, rank: RankReport) -> Delay:
+        return self.calls[rank.held].delays[rank.rank]
+
+    def _has_had_patience(self, rank: RankReport, delay: Delay) -> bool:
+        """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
+        now = time.monotonic()
+        sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)
+        patience = delay.patience / 4 if sleeps is None else delay.patience
+        waits = sleeps and (delay.on, rank.held, delay.at) in self.passed
+        return waits or now - self.since[rank.rank] > patience

@@ -1,0 +1,225 @@
+"""Decides when a world has ended, and how: finished, failed, stuck, or late."""
+
+import time
+from collections.abc import Callable
+
+from grader.wire.agreement import examine
+from grader.world import watchdog
+from grader.world.held_ranks import HeldRanks
+from grader.world.limits import Limits
+from grader.world.processor_time import Spending
+from grader.world.report import Call, Raised, RankReport, WorldReport
+from grader.world.stacks import Stacks, is_communicating, seems_to_wait
+
+LOOK_SECONDS = 0.01  # between two looks at what ranks do, for each of them: a look takes some time of its own
+MIN_LOOK_SECONDS = 0.05
+PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
+VICTIMS_PATIENCE = (
+    20  # times the grace, for the rank whose fault it is where those that failed only say that a peer has gone
+)
+
+
+class ProgressJudge:
+    """Follows one world by what ranks send, what their threads do, and what the hub says; sets ``report.ending``.
+
+    A verdict of *stuck* needs that every rank waits: as the hub knows, or as idle threads and equal stacks show twice.
+    """
+
+    def __init__(
+        self,
+        calls: list[Call],
+        report: WorldReport,
+        limits: Limits,
+        pids: dict[int, int],
+        held: HeldRanks,
+        ask_moves: Callable[[], None],
+    ) -> None:
+        self.calls, self.report, self.limits, self.pids, self.held = calls, report, limits, pids, held
+        self.stacks = Stacks(report.size, pids, ask_moves)
+        self.verdict_pending = ""  # what to conclude once the stacks are there: stuck or late
+        self.watch, self.spending = watchdog.Watch(), Spending()
+        self.began = self.call_began = self.heard = time.monotonic()
+        self.cpu_before: dict[int, float] = {}  # pid → seconds when this call began
+        self.cpu_allowed = limits.cpu_seconds
+        self.starved_before: dict[int, float] = {}  # likewise, of waiting for a processor
+        self.starved_at_start: dict[int, float] = {}
+        self.failed_at: float | None = None
+        self.standstill: list[int] | None = None  # the hub says that every rank waits; these are held, as it knows
+        self.is_certain = False  # that the ranks stand still for ever
+        self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
+
+    # ——— what the world hears
+
+    def on_reused_ranks(self) -> None:
+        """What these ranks have waited for in earlier checks is no matter of this one."""
+        self.watch.look(self.pids.values(), time.monotonic())
+        self.starved_before = self.starved_at_start = dict(self.watch.starved)
+
+    def on_frame(self) -> None:
+        """A rank has sent something: it moves."""
+        self.watch.moved()
+        self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
+
+    def on_outcome(self) -> None:
+        """A call has ended on a rank: the next one's time begins."""
+        self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
+
+    # ——— what it means
+
+    def step(self, now: float, silent: bool) -> None:
+        """Set the report's ending where there is one. ``silent``: nothing has come since the last step."""
+        if self.report.ending or self._has_ended(now, silent):
+            return
+        if self.stacks.are_awaited:
+            self._read_stacks(now)
+        elif self.standstill is not None and silent:
+            self._on_standstill(now)
+        elif now - self.watch.looked >= max(MIN_LOOK_SECONDS, LOOK_SECONDS * self.report.size) and self.pids:
+            self._look(now, silent)
+
+    def _has_ended(self, now: float, silent: bool) -> bool:
+        """Whether all ranks have done what they will do; of those that fail, after others had time to fail by themselves."""
+        failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
+        if not self._unsettled():
+            self.report.ending = "failed" if failed else "finished"
+        elif failed:
+            self.failed_at = self.failed_at or now
+            nobody_moves = self.standstill is not None and silent
+            patience = VICTIMS_PATIENCE if all(map(self._is_victim, failed)) else 1
+            if nobody_moves or now - self.failed_at > self.limits.grace_seconds * patience:
+                self.report.ending = "failed"
+        return bool(self.report.ending)
+
+    def _unsettled(self) -> list[RankReport]:
+        """Ranks that still have something to do."""
+        return [rank for rank in self.report.ranks if not (rank.done or self._has_failed(rank))]
+
+    def _has_failed(self, rank: RankReport) -> bool:
+        raised = [o for c, o in rank.outcomes.items() if isinstance(o, Raised) and not self.calls[c].may_raise]
+        return bool(raised) or rank.exit is not None or rank.refused is not None
+
+    def _is_victim(self, rank: RankReport) -> bool:
+        """Whether a rank has only failed because another one has gone."""
+        raised = [outcome for outcome in rank.outcomes.values() if isinstance(outcome, Raised)]
+        return rank.exit is None and rank.refused is None and all(outcome.is_consequence for outcome in raised)
+
+    def _look(self, now: float, silent: bool) -> None:
+        """Look at what the processes do, and ask for stacks where a limit is passed or where nothing moves."""
+        used = self._used()
+        watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
+        idle = self.watch.look(watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now)
+        if not silent:
+            self.watch.moved()
+        limits, in_call, in_all = self.limits, now - self.call_began, now - self.began
+        if max(used.values(), default=0.0) > self.cpu_allowed:
+            self._on_too_much_computing(now, used)
+        elif in_call > limits.wall_seconds / 4 and self._wake():
+            pass  # they wait in a way that cannot be told from computing
+        elif in_call - self._starved(self.starved_before) > limits.wall_seconds:
+            self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
+        elif in_all - self._starved(self.starved_at_start) > limits.world_seconds:
+            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls")
+        elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient:
+            self._ask_stacks(now, "stuck")
+
+    def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:
+        for rank, pid in self.pids.items():
+            self.report.ranks[rank].busy = used.get(pid, 0.0) > self.cpu_allowed / 2
+        limit = f"{self.limits.cpu_seconds:g} seconds of processor time"
+        if any(used[pid] > self.limits.cpu_seconds > 2 * self.spending.own[pid] for pid in used):
+            limit += ", most of it in processes that a rank has started,"
+        self._ask_stacks(now, "late", limit)
+
+    def _used(self) -> dict[int, float]:
+        """Return the seconds of processor time that each rank's process has used since this call began, with all it has started."""
+        spent = self.spending.look(list(self.pids.values()))
+        self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
+        return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
+
+    def _starved(self, before: dict[int, float]) -> float:
+        """Return the seconds since then in which a rank waited for a processor: the machine's fault, up to a bound."""
+        waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
+        return min(waited, PATIENCE * self.limits.wall_seconds)
+
+    # ——— ranks that wait
+
+    def _on_standstill(self, now: float) -> None:
+        """Nothing will move by itself any more, and all that ranks have said until then has been read."""
+        held = {rank.rank for rank in self.held.ranks()}
+        is_news = held.issuperset(self.standstill)  # else one of these has been let go meanwhile
+        self.standstill = None
+        if not is_news or self._wake() or self.held.are_patient:
+            return
+        if held and not examine(self.report.trails)[1]:
+            self.held.release_all()
+        else:
+            self.is_certain = True
+            self._ask_stacks(now, "stuck")
+
+    def _wake(self) -> bool:
+        """Let those go that are held until the others stand still; False where there are none."""
+        woke = self.held.wake()
+        if woke:
+            self.watch.moved()
+        return woke
+
+    def _ask_stacks(self, now: float, verdict: str, limit: str = "") -> None:
+        self.verdict_pending, self.report.limit = verdict, limit
+        self.stacks.ask(self._unsettled(), now)
+
+    def _read_stacks(self, now: float) -> None:
+        """Conclude once every stack has arrived, or none will."""
+        asked = [rank for rank in self._unsettled() if rank.held is None]
+        if not self.stacks.have_arrived(asked, now):
+            return
+        are_as_before = self.stacks.read(asked)
+        # Whoever has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
+        silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
+        if self.is_certain:
+            self.report.ending = "stuck"
+        elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked, silent):
+            self._conclude_stuck(now, are_as_before)
+        elif self.verdict_pending == "late" and self._may_import(asked):
+            self.cpu_allowed += self.limits.cpu_seconds
+            self.call_began = now
+        elif self.verdict_pending == "late":
+            self.report.ending = "late"
+        else:
+            self.watch.moved()  # asleep, but not in a communication: it may wake up
+
+    def _conclude_stuck(self, now: float, are_as_before: bool) -> None:
+        """End a world in which all ranks wait, unless they have moved since the last look, or held ones can go on."""
+        if not are_as_before:
+            if self.verdict_pending == "late":
+                self._ask_stacks(now, "late", self.report.limit)
+        elif self._wake():
+            pass
+        elif self.held.ranks() and not examine(self.report.trails)[1]:
+            self.held.release_all()
+            self.watch.moved()
+        else:
+            self.report.ending = "stuck"
+
+    def _may_import(self, asked: list[RankReport]) -> bool:
+        """Whether a rank has used its time for what torch imports on first use, and may have more."""
+        most, submission_dir = self.limits.cpu_seconds + self.limits.import_seconds, self.report.submission_dir
+        importing = any(watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks)
+        return importing and self.cpu_allowed < most
+
+    def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
+        """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times.
+
+        Where no operation of theirs is open, they only seem to: they may wait for something that comes by itself. So do they
+        where a thread sleeps for a while, unless they have been ``silent`` for long.
+        """
+        submission_dir = self.report.submission_dir
+        open_on = {waiting.operation.rank for waiting in examine(self.report.trails)[1]}
+        communicating = [is_communicating(rank, submission_dir, rank.rank in open_on) for rank in asked]
+        seem_to = [known or seems_to_wait(rank, submission_dir) for known, rank in zip(communicating, asked)]
+        sleeps = not silent and any(watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks)
+        if not asked or sleeps or not all(seem_to):
+            self.doubts = 0
+            return False
+        self.doubts += 1
+        certain = all(communicating) and any(rank.rank in open_on for rank in asked)
+        return certain or self.doubts >= watchdog.DOUBTS

@@ -1,0 +1,86 @@
+"""Asks ranks for their Python stacks, and the hub for its count of frames: evidence that ranks stand still."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from grader.world import watchdog
+from grader.world.fork_server_client import ENGINE
+from grader.world.report import RankReport
+
+PATIENCE_SECONDS = 2.0  # for all answers
+QUIET_SECONDS = 0.03  # after which a stack is taken to have arrived whole
+MAX_TEXT = 1 << 18  # of one rank
+# Our own lines around a wait are none of the student's, nor of torch's.
+OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
+AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
+
+
+class Stacks:
+    """The stacks of a world's ranks, as often as they are asked for. ``ask_moves`` asks the hub for its count."""
+
+    def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
+        self.size, self.pids, self.ask_moves = size, pids, ask_moves
+        self.texts = [b""] * size
+        self.asked_at: float | None = None  # None: no answer is awaited
+        self.ever_asked = False
+        self.grew_at = 0.0
+        self.moves: int | None = None  # the hub's count of frames
+        self.before: tuple | None = None  # stacks and moves of the time before, if nothing was heard since then
+
+    @property
+    def are_awaited(self) -> bool:
+        return self.asked_at is not None
+
+    def ask(self, ranks: list[RankReport], now: float) -> None:
+        """Send these ranks the signal on which they write their stacks."""
+        self.asked_at = self.grew_at = now
+        self.texts = [b""] * self.size
+        self.moves, self.ever_asked = None, True
+        self.ask_moves()
+        for rank in ranks:
+            if rank.held is None and rank.rank in self.pids:
+                try:
+                    os.kill(self.pids[rank.rank], signal.SIGUSR1)
+                except ProcessLookupError:
+                    pass
+
+    def add(self, rank: int, data: bytes) -> None:
+        """Take what a rank has written."""
+        if len(self.texts[rank]) < MAX_TEXT:
+            self.texts[rank] += data
+            self.grew_at = time.monotonic()
+
+    def have_arrived(self, ranks: list[RankReport], now: float) -> bool:
+        """Return whether every answer is there, or none will come any more."""
+        all_there = self.moves is not None and all(self.texts[rank.rank] for rank in ranks)
+        return all_there and now - self.grew_at > QUIET_SECONDS or now - self.asked_at >= PATIENCE_SECONDS
+
+    def read(self, ranks: list[RankReport]) -> bool:
+        """Write the stacks into the reports; return whether they, and the hub's count, are those of the time before.
+
+        Ranks may have gone on just before they were asked. On a busy machine that takes a while to be seen.
+        """
+        for rank in ranks:
+            stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
+            own = [[frame for frame in stack if frame.file not in AROUND_WAITS] for stack in stacks]
+            rank.stacks = [stack for stack in own if stack]
+        self.asked_at = None
+        before, self.before = self.before, (self.moves, [rank.stacks for rank in ranks])
+        return self.moves is not None and self.before == before
+
+    def last_words(self, rank: RankReport) -> None:
+        """Write the stack that a crash leaves, which it happened in."""
+        rank.stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
+
+
+def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation: bool) -> bool:
+    """Return whether a thread of a rank stands in a communication."""
+    return any(watchdog.in_communication(stack, submission_dir, has_open_operation) for stack in rank.stacks)
+
+
+def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
+    """Return whether a thread of a rank waits for something that nobody can name."""
+    return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)
