@@ -74,13 +74,16 @@ PARTS = {
 }
 
 # What no rank can answer by itself: a right value without any communication is no answer.
-TOGETHER = {
+COMMUNICATING = {
     *("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all"),
     *("all_reduce_from_parts", "average", "overlapped_all_reduce", "shift_right", "ring_all_reduce", "stopwatch"),
     *("broadcast_parameters", "data_parallel_step", "train", "GradientBuckets"),
     *("tensor_parallel_forward", "tensor_parallel_backward", "CopyToRanks", "SumOverRanks", "megatron_pair"),
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
 }
+
+# These change their first argument; all others keep their arguments as they are.
+IN_PLACE = {"train", "broadcast_parameters"}
 
 FILES = [f"{part}.py" for part in PARTS]
 GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"]

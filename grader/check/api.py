@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.check.call_result import CallResult, CheckFailed, GraderFault, NeedsGpus, as_argument, tensor
+from grader.check.call_result import CallResult, as_argument, tensor
+from grader.check.failures import CheckFailed, GraderFault, NeedsGpus
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.wire.frames import GLOO
 from grader.wire.served import BENCH_PARAMETERS

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
-from grader.check.call_result import OUR_MISTAKES, CallResult
+from grader.check.call_result import CallResult
+from grader.check.failures import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
 from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grader.check.call_result import CheckFailed, NeedsGpus
+from grader.check.failures import CheckFailed, NeedsGpus
 from grader.check.fault import judge
 from grader.session import Session
 from grader.wire.frames import GLOO

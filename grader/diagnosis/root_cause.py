@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from grader.diagnosis.finding import LIKELY, RANKS, Line
 from grader.diagnosis.rank_summaries import at, busy, ended, rank_list, stands, trace
 from grader.wire import machine_limits, tiers
-from grader.wire.agreement import Waiting, examine
+from grader.wire.agreement import Waiting
 from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
@@ -72,7 +72,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
     # Whoever is refused is hung up on, and ends: that is the judge's doing.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
-    disagreements, waiting = examine(report.trails)
+    disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
     mismatch = disagreements[0] if disagreements else None
     if mismatch and max(side.at for side in mismatch.sides) < first_root:

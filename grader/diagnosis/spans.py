@@ -10,11 +10,10 @@ end, the last. Times are seconds from the moment at which the first rank began i
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 
-from grader.wire.agreement import examine, messages
-from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, lane, operations
+from grader.wire.agreement import Matching
+from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
@@ -62,12 +61,12 @@ _Cut = tuple[int, tuple[str, int | None]]
 def spans(report: WorldReport, call: int) -> list[Span]:
     """All spans of a call, rank by rank, in the order in which they begin."""
     followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
-    came = _came(report.trails)
-    absent = {_key(w.operation): tuple(w.absent) for w in examine(report.trails)[1]}
+    came = _came(report.matching())
+    absent = {_key(w.operation): tuple(w.absent) for w in report.waiting()}
     begins, ends = _bounds(report, call)
     if not begins:
         return []
-    zero, received = min(begins.values()), _received(report.trails) if followed else {}
+    zero, received = min(begins.values()), _received(report) if followed else {}
     last = {rank: 1 << 63 if end is None else end for rank, end in ends.items()}
     found: list[Span] = []
     for rank, begin in begins.items():
@@ -133,53 +132,25 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
 # ——— who met whom
 
 
-def _came(trails: list[list]) -> dict[tuple[int, int], int | None]:
-    """For each operation when the last of those whom it needs had come; None where one never came.
-
-    The k-th collective of a group needs the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive
-    from any rank the next send that nobody else took.
-    """
+def _came(matching: Matching) -> dict[tuple[int, int], int | None]:
+    """For each operation when the last of those whom it needs had come; None where one never came."""
     came: dict[tuple[int, int], int | None] = {}
-    for met in meetings(trails):
-        complete = len(met) == (2 if met[0].kind in ("send", "recv") else len(met[0].group))
-        last = max(operation.at for operation in met) if complete else None
-        came |= {_key(operation): last for operation in met}
+    for met in matching:
+        last = None if met.absent else max(operation.at for operation in met.operations)
+        came |= {_key(operation): last for operation in met.operations}
     return came
 
 
-def meetings(trails: list[list]) -> list[list[Operation]]:
-    """The operations that met, or would have."""
-    collectives: dict[tuple, list[Operation]] = defaultdict(list)
-    lanes, anonymous = messages(trails)
-    for trail in trails:
-        position: dict[tuple, int] = defaultdict(int)
-        for operation in operations(trail):
-            if operation.kind not in ("send", "recv"):
-                group = tuple(operation.group), operation.group_name
-                collectives[(*group, position[group])].append(operation)
-                position[group] += 1
-    met, unmet = list(collectives.values()), defaultdict(list)
-    for (group, name, _, target, tag), (sends, receives) in lanes.items():
-        met += [list(pair) for pair in zip(sends, receives)]
-        met += [[receive] for receive in receives[len(sends) :]]
-        unmet[group, name, target, tag] += sends[len(receives) :]
-    for waiting in unmet.values():
-        waiting.sort(key=lambda send: -send.at)
-    for receive in anonymous:
-        group, name, _, target, tag = lane(receive)
-        senders = unmet[group, name, target, tag]
-        met.append([receive, senders.pop()] if senders else [receive])
-    return met + [[send] for waiting in unmet.values() for send in waiting]
-
-
-def _received(trails: list[list]) -> dict[tuple[int, int], int]:
+def _received(report: WorldReport) -> dict[tuple[int, int], int]:
     """For each send when its receiver had it: when the wait for the receive had ended."""
     ended = {
-        (e.rank, e.of): e.at for trail in trails for e in trail if isinstance(e, Progress) and e.what == WAIT_ENDED
+        (e.rank, e.of): e.at
+        for trail in report.trails
+        for e in trail
+        if isinstance(e, Progress) and e.what == WAIT_ENDED
     }
-    pairs = (met for met in meetings(trails) if len(met) == 2 and {o.kind for o in met} == {"send", "recv"})
-    sorted_pairs = (sorted(met, key=lambda o: o.kind == "send") for met in pairs)
-    return {_key(send): ended[_key(receive)] for receive, send in sorted_pairs if _key(receive) in ended}
+    pairs = [met.operations for met in report.matching().messages if not met.absent]
+    return {_key(send): ended[_key(receive)] for send, receive in pairs if _key(receive) in ended}
 
 
 # ——— waits

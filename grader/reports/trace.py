@@ -6,8 +6,9 @@ A process is a drawing; its threads are the ranks' programs, and below each what
 
 from collections.abc import Sequence
 
-from grader.diagnosis.spans import Span, meetings
+from grader.diagnosis.spans import Span
 from grader.reports.drawing import Picture, rows
+from grader.wire.agreement import match
 from grader.wire.events import Operation
 
 
@@ -68,9 +69,9 @@ def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
             trails.setdefault(span.rank, {})[span.operation.at] = span.operation
     events = []
     of_ranks = [[operation for _, operation in sorted(trail.items())] for trail in trails.values()]
-    couples = [couple for couple in meetings(of_ranks) if {o.kind for o in couple} == {"send", "recv"}]
+    couples = [met.operations for met in match(of_ranks).messages if not met.absent]
     for number, couple in enumerate(couples, start=1):
-        send, receive = (at[id(o)] for o in sorted(couple, key=lambda o: o.kind == "recv"))
+        send, receive = (at[id(operation)] for operation in couple)
         common = {"name": "message", "cat": "message", "id": process * 1_000_000 + number, "pid": process}
         until = receive["ts"] + receive.get("dur", 0.0)
         events.append(common | {"ph": "s", "tid": send["tid"], "ts": send["ts"]})

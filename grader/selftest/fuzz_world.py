@@ -14,7 +14,6 @@ from grader.diagnosis.spans import spans
 from grader.reports.drawing import described
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
 from grader.wire import frames
-from grader.wire.agreement import examine
 from grader.wire.events import operations
 from grader.world import arrays, blobs, watchdog
 from grader.world.limits import Limits
@@ -68,7 +67,7 @@ def judge(data: bytes) -> str:
     for outcome in report.outcomes.values():
         if isinstance(outcome, Returned):
             assert _is_value([outcome.value, outcome.args, outcome.kwargs]), outcome
-    examine(world.report.trails)
+    world.report.waiting()
     for event in operations(report.trail):
         assert str(event).isprintable() and event.traffic >= 0
     for call in range(len(CALLS)):

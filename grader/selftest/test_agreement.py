@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.diagnosis.spans import meetings
-from grader.wire.agreement import Disagreement, examine
+from grader.wire import agreement
+from grader.wire.agreement import Disagreement, match
 from grader.wire.events import Mark, Operation, operations, read_event, weight
 from grader.wire.frames import FrameError
 
@@ -49,6 +49,10 @@ def send(rank: int, to: int, count: int = 4, **changes) -> Operation:
 
 def receive(rank: int, source: int | None, count: int = 4, **changes) -> Operation:
     return operation(rank, "recv", count, peer=source, **changes)
+
+
+def examine(trails: list[list]) -> tuple[list, list]:
+    return agreement.examine(match(trails))
 
 
 def absences(waiting: list) -> list[tuple]:
@@ -119,7 +123,7 @@ def test_a_message_meets_a_receive_of_its_own_group(source):
     sends = [send(0, 1, 4, group_name="a"), send(0, 1, 8, group_name="b")]
     receives = [receive(1, source, 8, group_name="b"), receive(1, source, 4, group_name="a")]
     assert examine([sends, receives]) == ([], [])
-    met = [sorted(operation.group_name for operation in pair) for pair in meetings([sends, receives])]
+    met = [sorted(operation.group_name for operation in met.operations) for met in match([sends, receives])]
     assert sorted(met) == [["a", "a"], ["b", "b"]]
 
 

@@ -13,7 +13,6 @@ from grader.timeline.replay import Replay, program_of, size_on
 from grader.timeline.scenes import Scene
 from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
 from grader.wire import frames, machine_limits
-from grader.wire.agreement import examine
 from grader.wire.events import Program
 from grader.world.fork_server_client import WorldsUnavailable
 from grader.world.limits import Limits
@@ -47,7 +46,7 @@ class Model:
         replay = Replay(self.cluster, [program_of(trail, 0) for trail in report.trails]).run()
         for rank in report.ranks:  # what follows knows of operations and marks
             rank.trail = [event for event in rank.trail if not isinstance(event, Program)]
-        absent = {(w.operation.rank, w.operation.at): tuple(w.absent) for w in examine(report.trails)[1]}
+        absent = {(w.operation.rank, w.operation.at): tuple(w.absent) for w in report.waiting()}
         drawn = spans_of(replay, absent, messages=n <= FEW)
         started = [
             program.operations[number]

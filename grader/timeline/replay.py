@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE, meetings
+from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE
 from grader.timeline.cluster import Cluster, whole_of
+from grader.wire.agreement import match
 from grader.wire.combine import ITEMSIZES
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Program, Step, operations
 
@@ -105,7 +106,7 @@ class Replay:
     def __init__(self, cluster: Cluster, programs: Sequence[RankProgram]) -> None:
         self.cluster, self.programs = cluster, programs
         self.ranks = [Replayed() for _ in programs]
-        self.meetings = [Meeting(met) for met in meetings([list(program.operations) for program in programs])]
+        self.meetings = [Meeting(met.operations) for met in match([list(program.operations) for program in programs])]
         of = {id(operation): meeting for meeting in self.meetings for operation in meeting.operations}
         self.meeting_of = [[of[id(operation)] for operation in program.operations] for program in programs]
         self.next_step = [0] * len(programs)

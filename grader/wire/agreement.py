@@ -5,9 +5,12 @@ and no error. The trails tell, without any help from the backend:
 
 - the k-th collective of a group must be the same on all its ranks: kind, elements, dtype, reduction, root;
 - the k-th send from i to j in a group with a tag meets the k-th receive there: elements and dtype must agree.
+
+Messages, the report and the timeline all use this matching.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grader.wire.events import Operation, lane, operations
@@ -40,37 +43,101 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-Lanes = dict[tuple, tuple[list[Operation], list[Operation]]]
+@dataclass(frozen=True)
+class Match:
+    """Operations that are one communication, of those ranks that have come to it.
+
+    ``is_certain`` is False for a message where nobody can tell which receive took which: some take one from any rank.
+    """
+
+    operations: list[Operation]
+    absent: list[int]
+    is_certain: bool = True
 
 
-def messages(trails: list[list]) -> tuple[Lanes, list[Operation]]:
-    """Return the sends and the receives of each lane, in their order, and the receives from any rank."""
-    lanes: Lanes = defaultdict(lambda: ([], []))
-    anonymous: list[Operation] = []
+@dataclass(frozen=True)
+class Matching:
+    """All that ranks communicated, matched: the collectives of each group in their order, and messages."""
+
+    collectives: list[list[Match]]
+    messages: list[Match]
+
+    def __iter__(self) -> Iterator[Match]:
+        for of_group in self.collectives:
+            yield from of_group
+        yield from self.messages
+
+
+def match(trails: list[list]) -> Matching:
+    """Match the operations of all ranks.
+
+    The k-th collective of a group meets the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive from
+    any rank the earliest send that nobody else takes.
+    """
+    groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
+    lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
+    from_any: list[Operation] = []
     for trail in trails:
+        position: dict[tuple, int] = defaultdict(int)
         for operation in operations(trail):
             if operation.kind == "send":
                 lanes[lane(operation)][0].append(operation)
-            elif operation.kind == "recv" and operation.peer is None:
-                anonymous.append(operation)
-            elif operation.kind == "recv":
+            elif operation.kind != "recv":
+                key = tuple(operation.group), operation.group_name
+                if position[key] == len(groups[key]):
+                    groups[key].append({})
+                groups[key][position[key]][operation.rank] = operation
+                position[key] += 1
+            elif operation.peer is None:
+                from_any.append(operation)
+            else:
                 lanes[lane(operation)][1].append(operation)
-    return lanes, anonymous
+    collectives = []
+    for (group, _), of_group in groups.items():
+        present = [[came[rank] for rank in group if rank in came] for came in of_group]
+        absent = [[rank for rank in group if rank not in came] for came in of_group]
+        collectives.append([Match(*both) for both in zip(present, absent)])
+    return Matching(collectives, _match_messages(lanes, from_any))
 
 
-def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
-    """All disagreements, the earliest first, and all operations that are still waiting for someone."""
+def _match_messages(
+    lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
+) -> list[Match]:
+    # By where a message goes to and its tag: a rank may have used a tag for each of fifty thousand.
+    takers: dict[tuple, list[Operation]] = defaultdict(list)
+    sources: dict[tuple, set[int]] = defaultdict(set)
+    left: dict[tuple, list[Operation]] = defaultdict(list)
+    for receive in from_any:
+        takers[_landing(lane(receive))].append(receive)
+    for key, (sends, _) in lanes.items():
+        if sends:
+            sources[_landing(key)].add(key[2])
+    found = []
+    for key, (sends, receives) in lanes.items():
+        is_certain = not takers[_landing(key)]
+        found += [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
+        found += [Match([receive], [key[2]]) for receive in receives[len(sends) :]]
+        left[_landing(key)] += sends[len(receives) :]
+    mixed = {_landing(key) for key, (_, receives) in lanes.items() if receives}
+    for landing, sends in left.items():
+        sends.sort(key=lambda send: send.at)
+        is_certain = len(sources[landing]) == 1 and landing not in mixed
+        pairs = zip(sends, takers[landing])
+        found += [Match([send, receive], [], is_certain) for send, receive in pairs]
+        found += [Match([send], [landing[2]]) for send in sends[len(takers[landing]) :]]
+    for landing, receives in takers.items():
+        for receive in receives[len(left[landing]) :]:
+            found.append(Match([receive], [rank for rank in receive.group if rank != receive.rank]))
+    return found
+
+
+def examine(matching: Matching) -> tuple[list[Disagreement], list[Waiting]]:
+    """Return all disagreements and all operations that are still waiting for someone, the earliest disagreement first."""
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
-    collectives: dict[tuple, dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
-    lanes, anonymous = messages(trails)
-    for trail in trails:
-        for operation in operations(trail):
-            if operation.kind not in ("send", "recv"):
-                collectives[tuple(operation.group), operation.group_name][operation.rank].append(operation)
-    for (group, _), of_rank in collectives.items():
-        for position in range(max(map(len, of_rank.values()))):
-            present = [of_rank[rank][position] for rank in group if position < len(of_rank[rank])]
+    for of_group in matching.collectives:
+        for found in of_group:
+            present = found.operations
             first = min(operation.call for operation in present)
             if gone_on := [operation.rank for operation in present if operation.call > first]:
                 waiting += [Waiting(o, gone_on) for o in present if o.call == first]
@@ -78,31 +145,13 @@ def examine(trails: list[list]) -> tuple[list[Disagreement], list[Waiting]]:
             if what := difference(present):
                 disagreements.append(Disagreement(what, present))
                 break  # whatever follows in this group is out of step
-            if absent := [rank for rank in group if position >= len(of_rank[rank])]:
-                waiting += [Waiting(operation, absent) for operation in present]
-    # By where a message goes to and its tag: a rank may have used a tag for each of fifty thousand.
-    takers_of: dict[tuple, list[Operation]] = defaultdict(list)
-    sources_of: dict[tuple, list[int]] = defaultdict(list)
-    for receive in anonymous:
-        takers_of[_landing(lane(receive))].append(receive)
-    for key, (sent, _) in lanes.items():
-        if sent:
-            sources_of[_landing(key)].append(key[2])
-    matched: set[int] = set()
-    for key, (sends, receives) in lanes.items():
-        _, _, source, target, _ = key
-        takers = [r for r in takers_of[_landing(key)] if id(r) not in matched]
-        sources = sources_of[_landing(key)]
-        # Receives from any rank mixed with others, or with several senders: nobody can tell which took which.
-        if not takers or not receives and len(sources) == 1:
-            for send, receive in zip(sends, receives or takers):
-                if (send.elements, send.dtype) != (receive.elements, receive.dtype):
-                    disagreements.append(Disagreement("what is sent", [send, receive]))
-        taken = min(len(takers), max(len(sends) - len(receives), 0))
-        matched |= {id(receive) for receive in takers[:taken]}
-        waiting += [Waiting(send, [target]) for send in sends[len(receives) + taken :]]
-        waiting += [Waiting(receive, [source]) for receive in receives[len(sends) :]]
-    waiting += [Waiting(r, [other for other in r.group if other != r.rank]) for r in anonymous if id(r) not in matched]
+            if found.absent:
+                waiting += [Waiting(operation, found.absent) for operation in present]
+    for found in sorted(matching.messages, key=lambda found: (found.operations[0].rank, found.operations[0].at)):
+        if found.absent:
+            waiting.append(Waiting(found.operations[0], found.absent))
+        elif found.is_certain and len({(side.elements, side.dtype) for side in found.operations}) > 1:
+            disagreements.append(Disagreement("what is sent", found.operations))
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-from grader.wire.agreement import examine
 from grader.world import watchdog
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
@@ -150,7 +149,7 @@ class ProgressJudge:
         self.standstill = None
         if not is_news or self._wake() or self.held.are_patient:
             return
-        if held and not examine(self.report.trails)[1]:
+        if held and not self.report.waiting():
             self.held.release_all()
         else:
             self.is_certain = True
@@ -194,7 +193,7 @@ class ProgressJudge:
                 self._ask_stacks(now, "late", self.report.limit)
         elif self._wake():
             pass
-        elif self.held.ranks() and not examine(self.report.trails)[1]:
+        elif self.held.ranks() and not self.report.waiting():
             self.held.release_all()
             self.watch.moved()
         else:
@@ -213,7 +212,7 @@ class ProgressJudge:
         where a thread sleeps for a while, unless they have been ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
-        open_on = {waiting.operation.rank for waiting in examine(self.report.trails)[1]}
+        open_on = {waiting.operation.rank for waiting in self.report.waiting()}
         communicating = [is_communicating(rank, submission_dir, rank.rank in open_on) for rank in asked]
         seem_to = [known or seems_to_wait(rank, submission_dir) for known, rank in zip(communicating, asked)]
         sleeps = not silent and any(watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks)

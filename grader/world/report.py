@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grader.wire.agreement import Disagreement, Matching, Waiting, examine, match
 from grader.wire.events import Event
 from grader.world.watchdog import StackFrame
 
@@ -115,16 +116,36 @@ class WorldReport:
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # the deadline that was passed, or what there was too much of, in words
     grader_fault: str = ""  # a failure of ours
-    let_go: set[int] = field(
-        default_factory=set
-    )  # calls whose late ranks came earlier than asked: the others waited for them
-
+    let_go: set[int] = field(default_factory=set)  # calls whose late ranks came early: the others waited for them
     # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one that begins only after that]
     behind: list[list[int]] = field(default_factory=list)
+    _matched: list[tuple[int, int]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def trails(self) -> list[list]:
         return [rank.trail for rank in self.ranks]
+
+    def matching(self) -> Matching:
+        """Return which operations of the ranks met, of those that have been recorded so far."""
+        self._match()
+        return self._matching
+
+    def disagreements(self) -> list[Disagreement]:
+        """Return the operations that met and do not fit, the earliest first."""
+        self._match()
+        return self._disagreements
+
+    def waiting(self) -> list[Waiting]:
+        """Return the operations that are still waiting for another rank."""
+        self._match()
+        return self._waiting
+
+    def _match(self) -> None:
+        """Match once, until a trail grows or is replaced by another."""
+        recorded = [(id(trail), len(trail)) for trail in self.trails]
+        if recorded != self._matched:
+            self._matched, self._matching = recorded, match(self.trails)
+            self._disagreements, self._waiting = examine(self._matching)
 
 
 Runner = Callable[[int, list[Call]], WorldReport]

@@ -1,0 +1,141 @@
+"""What the ranks of one call communicated, computed and returned: what a check may look at before it compares values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from grader.check import driver_results
+from grader.check.call_failure import failure
+from grader.check.failures import OUR_MISTAKES, CheckFailed, GraderFault
+from grader.diagnosis.comparison import describe
+from grader.diagnosis.finding import Compared, Line
+from grader.diagnosis.root_cause import diagnose
+from grader.wire.events import NAMES, Mark, Operation, operations
+from grader.wire.frames import NOT_SENT_ON, PAUSE
+from grader.world.report import WorldReport
+
+T = TypeVar("T")
+
+
+@dataclass
+class CallEvidence:
+    """What is known of call number ``index`` of a world, from its report. Whatever is not as asked raises CheckFailed."""
+
+    report: WorldReport
+    index: int
+
+    def values(self) -> list:
+        """What each rank returned. Fails where a rank did not return."""
+        if found := diagnose(self.report, self.index):
+            if self.report.grader_fault:
+                raise GraderFault(self.report.grader_fault)
+            if not found.implemented:
+                raise CheckFailed(found.headline, implemented=False)
+            self._fail(found.headline, found.lines)
+        return [rank.outcomes[self.index].value for rank in self.report.ranks]
+
+    def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
+        """What ``reader`` makes of each rank's value; ``label`` says what that is. Fails where it cannot be made."""
+        return self._parts(self.values(), reader, label)
+
+    def operations(self, rank: int) -> list[Operation]:
+        """What a rank communicated during this call, in order of issue."""
+        return operations(self.report.ranks[rank].trail, self.index)
+
+    def ledger(self, rank: int) -> list[driver_results.Entry]:
+        """What the driver's meter saw on a rank: products and sends, in the order of the program."""
+        return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
+
+    def spans(self, rank: int) -> list[driver_results.Recorded]:
+        """What a rank has recorded in the timeline that the driver gave it."""
+        return self.read(driver_results.spans, "the timeline")[rank]
+
+    def marks(self, rank: int, name: str) -> list[Mark]:
+        trail = self.report.ranks[rank].trail
+        return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
+
+    def waits_for_nobody(self, sentence: str) -> None:
+        """Fail with this sentence where the ranks waited for those that are to come late, by what is no operation."""
+        self.require(self.index not in self.report.let_go, sentence)
+
+    def not_sent_on(self, rank: int) -> list[int]:
+        """Return the numbers of this rank's messages that the next rank did not send on in time: see ``Call.in_step``."""
+        names = [
+            event.name
+            for event in self.report.ranks[rank].trail
+            if isinstance(event, Mark) and event.call == self.index
+        ]
+        numbers = [name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)]
+        return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
+
+    def grown(self, rank: int) -> int | None:
+        """Return by how many bytes, at most, a rank's memory had grown when it communicated, as the system says.
+
+        Since before the first check on this rank. None where the system does not say, or no hub looks.
+        """
+        return self.report.ranks[rank].grown.get(self.index)
+
+    def spent(self, rank: int) -> list[int] | None:
+        """Return a rank's processor time, in nanoseconds, when the call began and before each send: see ``Call.clocks``.
+
+        Of a call whose driver has a meter. None where the system does not say, or where no hub looks.
+        """
+        looks = iter(self.report.ranks[rank].spent.get(self.index, []))
+        found: list[int] = []
+        sends = 0
+        for event in self.report.ranks[rank].trail:
+            if event.call != self.index:
+                continue
+            if isinstance(event, Mark) and event.name == PAUSE:
+                found = [*found[: sends + 1], next(looks, 0)]
+            elif isinstance(event, Operation) and event.kind == "send":
+                sends += 1
+                text = f"rank {rank} issued a send that the grader's clock did not see. Call dist.send or dist.isend directly."
+                self.require(len(found) == sends + 1, text)
+        return found[: sends + 1] if all(found) else None
+
+    def passed(self, rank: int, name: str, times: int = 0) -> int:
+        """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""
+        marks = self.marks(rank, name)
+        if len(marks) <= times:
+            self.values()
+            self._fail(f"rank {rank} sent back a result, but never came to the moment “{name}”.")
+        return marks[times].at
+
+    def uses_only(self, *kinds: str, because: str) -> None:
+        """Every rank communicated, where there is more than one, and by no other kind of operation."""
+        self.values()
+        for rank in range(self.report.size):
+            if self.report.size > 1 and not self.operations(rank):
+                self._fail(f"rank {rank} communicated nothing.")
+            for operation in self.operations(rank):
+                if operation.kind not in kinds:
+                    allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)
+                    article = "an" if str(operation)[0] in "aeiou" else "a"
+                    self._fail(f"rank {rank} used {article} {operation}. {because} Allowed here: {allowed}.")
+
+    def require(self, condition: bool, sentence: str) -> None:
+        """Fail with this sentence unless the condition holds."""
+        if not condition:
+            self._fail(sentence)
+
+    # ——— inside
+
+    def _parts(self, values: list, select: Callable, label: str) -> list:
+        picked = []
+        for rank, value in enumerate(values):
+            try:
+                picked.append(select(value))
+            except (*OUR_MISTAKES, CheckFailed):
+                raise
+            except Exception as error:  # a rank may return anything
+                reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
+                sentence = f"{label or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}"
+                self._fail(f"{sentence}{reason}")
+        return picked
+
+    def _fail(
+        self, headline: str, lines: Sequence[Line] = (), compared: Mapping[int, Compared] | None = None
+    ) -> NoReturn:
+        """Fail with this message, and the evidence of this call; ``compared`` holds the ranks whose values are wrong."""
+        raise failure(self.report, self.index, headline, lines, compared)

@@ -1,0 +1,39 @@
+"""What a student is told of a call that went wrong: the message, and the evidence of every rank."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from grader.check.failures import CheckFailed
+from grader.diagnosis.comparison import describe
+from grader.diagnosis.finding import Compared, Finding, Line, RankSummary
+from grader.diagnosis.rank_summaries import summarize, timeline
+from grader.world.report import Returned, WorldReport
+
+# Where a library lies on our machine is no student's business.
+LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
+
+
+def failure(
+    report: WorldReport,
+    index: int,
+    headline: str,
+    lines: Sequence[Line] = (),
+    compared: Mapping[int, Compared] | None = None,
+) -> CheckFailed:
+    """Return the failure of a call with this message; ``compared`` holds the ranks whose values are wrong."""
+    called = report.calls[index]
+    note = f"({called.note})" if called.note else ""
+    ranks = f"{report.size} rank{'s' if report.size > 1 else ''}"
+    call = f"{called.function.partition('.')[2]}{note} on {ranks}"
+    found = Finding(headline, tuple(lines), call, _evidence(report, index, compared or {}), timeline(report, index))
+    return CheckFailed(found.written(lambda text: LIBRARIES.sub("", text).replace(f"{report.submission_dir}/", "")))
+
+
+def _evidence(report: WorldReport, index: int, compared: Mapping[int, Compared]) -> tuple[RankSummary, ...]:
+    waiting = report.waiting()
+    evidence = []
+    for rank in report.ranks:
+        outcome = rank.outcomes.get(index)
+        returned = describe(outcome.value) if isinstance(outcome, Returned) else ""
+        evidence.append(summarize(report, index, rank, waiting, returned, compared.get(rank.rank)))
+    return tuple(evidence)

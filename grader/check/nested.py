@@ -1,0 +1,36 @@
+"""Arrays inside of nested values: of arguments, and of what ranks return."""
+
+from typing import Any
+
+import numpy as np
+
+from grader.world.arrays import Leaf, Strided
+
+
+def arrays(value: Any) -> list[np.ndarray]:
+    """Return all arrays of nested lists, tuples and dictionaries."""
+    if isinstance(value, (Strided, Leaf)):
+        return arrays(value.array)
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [array for item in value for array in arrays(item)] if isinstance(value, (list, tuple)) else []
+
+
+def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:
+    """Return all arrays of a nested list, each by its path, such as ``[0][1]``."""
+    if isinstance(value, np.ndarray):
+        return {path: value}
+    parts = enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return {key: array for i, part in parts for key, array in by_path(part, f"{path}[{i}]").items()}
+
+
+def at_path(value: Any, path: str) -> np.ndarray | None:
+    """Return the array at a path such as ``[0][1]``; None where there is none."""
+    try:
+        for index in path.strip("[]").split("][") if path else ():
+            value = value[int(index)]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, np.ndarray) else None
