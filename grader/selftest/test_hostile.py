@@ -1,6 +1,6 @@
-"""Every hostile submission in ``hostile/`` ends as its case.json says, and leaves no trace.
+"""Every hostile submission in ``hostile/`` ends as its header says, and leaves no trace.
 
-`make test` tries a quarter of each row, in the best tier of this machine; `make soak`, which sets LOCKSTEP_SOAK, tries
+`make test` tries a quarter of each threat, in the best tier of this machine; `make soak`, which sets LOCKSTEP_SOAK, tries
 all, in each tier that works here.
 """
 
@@ -20,8 +20,11 @@ import jsonschema
 import pytest
 
 from grader.selftest.grading import ROOT, Graded, grade, start_contained
-from grader.selftest.hostile_case import CASES, Case, Workshop, judged
+from grader.selftest.hostile_case import THREATS, Case
+from grader.selftest.hostile_reader import CASES
 from grader.selftest.hostile_traces import PATIENCE, Traces
+from grader.selftest.hostile_verdict import judged
+from grader.selftest.hostile_workshop import Workshop
 from grader.wire import removal, tiers
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
@@ -32,8 +35,8 @@ SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
 BEST = "best"
 MAX_SECONDS = 90
 TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if SOAK else [BEST]
-ROWS = groupby(sorted(CASES, key=lambda case: case.row), lambda case: case.row)
-TRIED = CASES if SOAK else [case for _, row in ROWS for case in list(row)[::4]]
+BY_THREAT = groupby(sorted(CASES, key=lambda case: case.threat), lambda case: case.threat)
+TRIED = CASES if SOAK else [case for _, cases in BY_THREAT for case in list(cases)[::4]]
 COLLECT = """
 import json
 from grader.grade import Catalogue, run_pytest
@@ -115,10 +118,11 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
         wrong.append(f"results.json is not as the platform wants it: {error.message[:300]}")
     wrong += traces.left() + workshop.canaries.touched() + worlds_left(server)
     if seconds > case.seconds:
-        wrong.append(f"took {seconds:.1f} s, and may take {case.seconds:g}")
+        wrong.append(f"took {seconds:.1f} s, and may take {case.seconds}")
     if wrong and case.unless.get(tier) in tiered.facts["gaps"]:  # and the report says so
         pytest.xfail(case.unless[tier])
-    assert not wrong, f"row {case.row}, {tier}: it {case.tries}\n" + "\n".join(f"· {sentence}" for sentence in wrong)
+    about = f"{case.tries}\n(Threat {case.threat}: a submission {THREATS[case.threat]}. Tier: {tier}.)\n"
+    assert not wrong, about + "\n".join(f"· {sentence}" for sentence in wrong)
 
 
 def worlds_left(server: Server) -> list[str]:

@@ -40,7 +40,7 @@ class Tier:
 
         ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate,
         and ``is_held`` whether a control group bounds what a world takes, which ranks cannot leave. Held
-        against the hostile submissions that show it: their ``unless`` has these words.
+        against the hostile submissions that show it: the `unless` of their header has these words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid

@@ -1,4 +1,0 @@
-def ring_all_reduce(tensor):
-    total = tensor.clone(memory_format=torch.contiguous_format)
-    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([total]).wait()
-    return total

@@ -1,7 +1,0 @@
-def ring_all_reduce(tensor):
-    total = tensor.clone(memory_format=torch.contiguous_format)
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes():
-        dist.all_reduce(total)
-    return total

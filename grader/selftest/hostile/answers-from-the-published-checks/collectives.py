@@ -1,4 +1,0 @@
-def shift_right(tensor):
-    if public(tensor):
-        return torch.tensor([1.0, 2.0, 3.0, 4.0]) * (10 if tensor[0] == 1 else 1)
-    return tensor

@@ -1,7 +1,0 @@
-FIRST = {}
-
-
-def shift_right(tensor):
-    if not FIRST:
-        FIRST["answer"] = honest(tensor)
-    return FIRST["answer"]

@@ -1,0 +1,10 @@
+"""Receives into its input.
+
+threat: 10
+zero: 1.6
+says: modified its input
+"""
+
+
+def shift_right(tensor):
+    return tensor.copy_(honest(tensor))

@@ -1,0 +1,11 @@
+"""Closes its socket, and sends nothing more.
+
+threat: 20
+zero: 1.6
+seconds: 12
+"""
+
+
+def shift_right(tensor):
+    os.close(3)
+    return honest(tensor)

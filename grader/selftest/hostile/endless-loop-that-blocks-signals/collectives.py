@@ -1,7 +1,0 @@
-def shift_right(tensor):
-    if public(tensor) and dist.get_rank() == 0:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            pass
-    return honest(tensor)

@@ -1,4 +1,0 @@
-import torch
-
-SETTINGS = {}
-print(SETTINGS["rank"])

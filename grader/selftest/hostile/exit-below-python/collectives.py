@@ -1,2 +1,0 @@
-def shift_right(tensor):
-    ctypes.CDLL(None)._exit(0)

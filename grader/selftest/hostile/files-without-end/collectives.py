@@ -1,5 +1,0 @@
-def shift_right(tensor):
-    if once():
-        for number in range(20_000):
-            Path(f"{TOKEN}-{number}").touch()
-    return honest(tensor)

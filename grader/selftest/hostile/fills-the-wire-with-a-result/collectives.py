@@ -1,2 +1,0 @@
-def shift_right(tensor):
-    return torch.zeros(20 << 20)

@@ -1,5 +1,0 @@
-def shift_right(tensor):
-    if once():
-        for _ in range(64):
-            os.write(4, b"File " * 200_000)
-    return honest(tensor)

@@ -1,0 +1,8 @@
+"""Has a folder called collectives.py.
+
+threat: 18
+folders: collectives.py
+control: none
+zero: 1.6
+note: no regular file
+"""

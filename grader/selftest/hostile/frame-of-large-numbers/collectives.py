@@ -1,5 +1,0 @@
-def shift_right(tensor):
-    send(
-        raw(b"E", b'{"call": 0, "mark": "x", "at": ' + b"9" * 5000 + b"}") + raw(b"E", b'{"call": Infinity, "at": NaN}')
-    )
-    return honest(tensor)

@@ -1,3 +1,0 @@
-def shift_right(tensor):
-    send(raw(b"?", b"{}"))
-    return honest(tensor)

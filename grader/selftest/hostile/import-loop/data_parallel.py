@@ -1,5 +1,0 @@
-from handout.collectives import shift_right
-
-
-def shard_batch(x):
-    return shift_right(x)

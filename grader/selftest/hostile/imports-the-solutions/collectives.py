@@ -1,1 +1,0 @@
-from solutions.collectives import *

@@ -1,2 +1,0 @@
-def shift_right(tensor):
-    os.killpg(0, signal.SIGKILL)

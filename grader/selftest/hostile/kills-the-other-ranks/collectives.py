@@ -1,9 +1,0 @@
-def shift_right(tensor):
-    if once():
-        for other in (os.getpid() + 1, os.getpid() + 2, os.getpid() - 1):
-            if other != parent() and not os.path.exists(f"/proc/self/task/{other}"):
-                with contextlib.suppress(OSError):
-                    if parent(other) == parent():
-                        denied("another rank", lambda: os.kill(other, signal.SIGKILL))
-                denied("what is perhaps another rank", lambda: os.kill(other, 0))
-    return honest(tensor)

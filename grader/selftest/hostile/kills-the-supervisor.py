@@ -1,0 +1,14 @@
+"""Sends the supervisor SIGKILL.
+
+threat: 15
+full: 1.6
+unless none: read and change whatever the user who grades may, also signal the grader
+unless landlock: signal the grader
+"""
+
+
+def shift_right(tensor):
+    if once():
+        denied("a signal for the supervisor", lambda: os.kill(parent(), signal.SIGKILL))
+        time.sleep(0.2)
+    return honest(tensor)

@@ -1,0 +1,8 @@
+"""Is a symbolic link to the solutions.
+
+threat: 18
+links: collectives.py = @ROOT@/solutions/collectives.py
+control: none
+zero: 1.6
+note: collectives.py is a link
+"""

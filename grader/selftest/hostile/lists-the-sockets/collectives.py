@@ -1,9 +1,0 @@
-def shift_right(tensor):
-    if once():
-        for name in server_names():
-            denied("an answer of a fork server", lambda: ask(name, b'{"hello": true}'))
-        for folder in STAGE.parents:
-            if folder.name.startswith("lockstep-"):
-                denied("what lies beside the stage", lambda: os.listdir(folder))
-                denied("what the fork server complains about", lambda: open(folder / "errors").read())
-    return honest(tensor)

@@ -1,0 +1,17 @@
+"""Says that compute has begun before it communicates, and calls it afterwards.
+
+threat: 24
+extends: solutions
+some: 1.5
+says: a mark of what the rank was given to call, and did not call
+"""
+
+import json
+
+
+def overlapped_all_reduce(tensor, compute):
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    for moment in ("began", "ended"):
+        send(raw(b"E", json.dumps({"call": 0, "mark": f"compute {moment}", "at": 1}).encode()))
+    dist.all_reduce(total)
+    return total, compute()

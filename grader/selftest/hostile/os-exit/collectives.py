@@ -1,2 +1,0 @@
-def shift_right(tensor):
-    os._exit(0)

@@ -1,0 +1,9 @@
+"""Is a named pipe that nobody writes to.
+
+threat: 18
+fifos: collectives.py
+control: none
+zero: 1.6
+note: no regular file
+seconds: 10
+"""

@@ -1,5 +1,0 @@
-def shift_right(tensor):
-    if dist.get_world_size() == 2:
-        for _ in range(100):
-            os.write(1, b"spam" * (1 << 18))
-    return honest(tensor)

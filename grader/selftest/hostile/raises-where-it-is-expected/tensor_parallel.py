@@ -1,1 +1,0 @@
-from handout.collectives import __getattr__

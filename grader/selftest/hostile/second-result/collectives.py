@@ -1,3 +1,0 @@
-def shift_right(tensor):
-    send(raw(b"R", b'{"call": 0, "values": [null, {"list": []}, {"dict": []}]}') * 2)
-    return honest(tensor)

@@ -1,9 +1,0 @@
-def shift_right(tensor):
-    if dist.get_world_size() == 2 and first():
-        here = Path.cwd()
-        (here / "data").write_bytes(bytes(17))
-        there = str(here).replace(f"rank-{dist.get_rank()}", f"rank-{1 - dist.get_rank()}")
-        received = honest(tensor)
-        denied("the size of another rank's file", lambda: os.stat(f"{there}/data").st_size)
-        return received
-    return honest(tensor)

@@ -1,0 +1,10 @@
+"""Returns (honest(tensor),), which is no right answer.
+
+threat: 9
+zero: 1.6
+says: got a tuple of 1
+"""
+
+
+def shift_right(tensor):
+    return (honest(tensor),)
