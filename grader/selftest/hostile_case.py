@@ -41,8 +41,8 @@ What no text file can hold is made when the submission is built. Names are those
     entries    number of empty files that the zip also has
     junk       the submission is a file with this text, called submission.zip
 
-A text in double quotes is read as JSON, and may be repeated: "E" * 1000. In code and links, @TOKEN@ and other names between
-@ signs are filled in (see ``hostile/preamble.py``).
+A text in double quotes is read as JSON, and may be repeated: "E" * 1000. In code, in links and in the name of a repeated file
+of a zip, @TOKEN@ and other names between @ signs are filled in (see ``hostile/preamble.py``).
 
 The code below the header is the part's file, PART.py; with "part: all" it is collectives.py. A marker begins another file:
 

@@ -96,7 +96,7 @@ class Workshop:
             return archive
         contents = {name: self._whole(name, text) for name, text in self.case.files.items()}
         contents |= {name: self._filled(goal) for name, goal in self.case.links.items()}
-        contents |= {name: text * times for name, (text, times) in self.case.repeated.items()}
+        contents |= {self._filled(name): text * times for name, (text, times) in self.case.repeated.items()}
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
             for name, text in contents.items():
                 entry = zipfile.ZipInfo(name)
