@@ -75,7 +75,7 @@ class SessionOwner:
             # First of all: it removes the folder, should this process be killed. The grader's own tests grade many
             # submissions, and lend one server to all of them.
             self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
-            staged = stage_submission(submission, self.folder / "submission")
+            staged = stage_submission(submission, self.folder / "staged")
             self.warnings = staged.warnings
             self.session = Session(
                 staged.folder,

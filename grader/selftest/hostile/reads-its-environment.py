@@ -4,7 +4,7 @@ threat: 15
 full: 1.6
 """
 
-WORDS = ("LOCKSTEP_RUN", "LOCKSTEP_SERVER", "PYTEST", "SEED")
+WORDS = ("LOCKSTEP_SESSION", "LOCKSTEP_SERVER", "PYTEST", "SEED")
 
 
 def shift_right(tensor):

@@ -13,6 +13,6 @@ def shift_right(tensor):
         denied("another place for the stage", lambda: STAGE.rename(STAGE.with_name(TOKEN)))
         for folder in (STAGE, STAGE.parent, STAGE.parent.parent):
             denied(f"a file in {folder.name}", lambda: (folder / TOKEN).touch())
-        denied("the run's description", lambda: open(STAGE.parent.parent / "run.json", "r+b"))
-        denied("the run's description, to read", lambda: (STAGE.parent.parent / "run.json").read_text())
+        denied("the session's file", lambda: open(STAGE.parent.parent / "session.json", "r+b"))
+        denied("the session's file, to read", lambda: (STAGE.parent.parent / "session.json").read_text())
     return honest(tensor)
