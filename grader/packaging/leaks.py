@@ -1,6 +1,6 @@
 """Does a student's copy hold a line of an answer, or of a hidden check?
 
-Lines are compared without their indentation. One that Python programs are full of (``return x``, ``else:``) gives nothing away:
+Lines are compared without their indentation and without a comment at their end. One that Python programs are full of (``return x``, ``else:``) gives nothing away:
 only lines with something in them count, and not those that stand in a file that students are given anyway.
 """
 
@@ -18,8 +18,8 @@ def leaks(contents: dict[str, bytes]) -> list[str]:
     found = []
     for name, data in sorted(contents.items()):
         for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-            if line.strip() in hidden:
-                found.append(f"{name}:{number}: {line.strip()} (of {hidden[line.strip()]})")
+            if origin := hidden.get(code(line)):
+                found.append(f"{name}:{number}: {line.strip()} (of {origin})")
     return found
 
 
@@ -28,12 +28,12 @@ def secrets() -> dict[str, str]:
     lines: dict[str, str] = {}
     answers = {source.name for source in stubs.sources()}
     files = [path for path in (ROOT / "handout").iterdir() if path.is_file() and path.name not in answers]
-    shown = {line.strip() for path in files for line in path.read_text().splitlines()}  # in the given modules, the text
+    shown = {code(line) for path in files for line in path.read_text().splitlines()}  # in the given modules, the text
     for source in stubs.sources():
         text = source.read_text()
-        given = {line.strip() for line in stubs.stub(text).splitlines()}
+        given = {code(line) for line in stubs.stub(text).splitlines()}
         lines |= {line: source.name for line in _telling(text) if line not in given | shown}
-    public = {line.strip() for path in (ROOT / "tests").glob("*.py") for line in path.read_text().splitlines()}
+    public = {code(line) for path in (ROOT / "tests").glob("*.py") for line in path.read_text().splitlines()}
     for path in sorted((ROOT / "grader" / "hidden").glob("*.py")):
         lines |= {line: f"hidden/{path.name}" for line in _telling(path.read_text()) if line not in public}
     return lines
@@ -41,5 +41,11 @@ def secrets() -> dict[str, str]:
 
 def _telling(text: str) -> list[str]:
     """Lines of some length that do something: no imports, no decorators, no comments."""
-    lines = (line.strip() for line in text.splitlines())
+    lines = (code(line) for line in text.splitlines())
     return [line for line in lines if len(line) >= SHORTEST and not re.match(r"from |import |@|#|\"\"\"", line)]
+
+
+def code(line: str) -> str:
+    """Return the line without indentation and without a comment at its end."""
+    stripped = line.strip()
+    return stripped.partition("  #")[0].rstrip()
