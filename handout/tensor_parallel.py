@@ -1,18 +1,23 @@
-"""Part 4 · Tensor parallelism (20 points): every rank has the whole batch and a part of every weight.
+"""Part 4 · Tensor parallelism (20 points): every rank has the whole batch and a shard of every weight.
 
     make test PART=tensor_parallel                              judge this file
     python -m handout.run tensor_parallel --world-size 4        watch four ranks share one model
 
-A matrix product can be cut in two ways. By columns of W, every rank computes its own columns of the result:
+Each tensor is replicated, sharded (by rows or by columns) or partial. Part 4 of ASSIGNMENT.md shows
+the three states with numbers. Beside each line of your forward and backward passes, write the state
+and the shape of its tensor, as shown there.
 
-    x @ [W₀ W₁] = [x @ W₀   x @ W₁]                 (the parts stand side by side: all-gather)
+A matrix product can be cut in two ways. If W is sharded by columns, x must be replicated. Every
+rank computes its own columns of the result:
 
-By rows of W, every rank has its own columns of x, and computes one term of a sum:
+    x @ [W₀ W₁] = [x @ W₀   x @ W₁]                 sharded by columns
 
-    [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          (the parts add up: all-reduce, or reduce-scatter)
+If W is sharded by rows, x must be sharded by columns. Every rank computes one summand:
 
-The transposed product of the backward pass turns one into the other: where the forward pass gathers, the backward pass
-adds up and deals out, and where one copies, the other adds. No rank ever holds a whole weight, nor its gradient.
+    [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
+
+The backward pass multiplies by the transposed weight, so one way becomes the other. No rank ever
+holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
@@ -20,9 +25,10 @@ adds up and deals out, and where one copies, the other adds. No rank ever holds 
 - misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
   sent.
 
-Traffic is counted by what the best algorithm of a collective makes a rank send: for S bytes in all, 2(n−1)/n·S for an
-all-reduce, half of that for a reduce-scatter of S or for an all-gather of parts that make S. Use any collectives
-you like, and any ``mlp`` function that also works on a shard.
+Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
+be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S,
+and a reduce-scatter of S, cost half of that. Use any collectives you like, and any ``mlp`` function
+that also works on a shard.
 """
 
 import torch
@@ -35,14 +41,15 @@ from handout import mlp
 
 
 def shard_columns(weight: Tensor) -> Tensor:
-    """Problem 4.1 · This rank's columns of a weight. Nothing is communicated.
+    """Problem 4.1 · Return this rank's shard of a weight by columns, without communication.
 
     Args:
-        weight: (I, O), the same on every rank.
+        weight: replicated, (I, O).
     Returns:
-        (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its own. A view would keep the whole weight
-        alive, and n ranks would save nothing. ``contiguous()`` of a view may still be that view, and ``clone()`` of a
-        transpose is still transposed: one of them alone is not enough.
+        sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
+        own. A view would keep all of the weight alive, and the ranks would save no memory.
+        ``contiguous()`` of a view may still be that view. ``clone()`` of a transpose is still
+        transposed. So one of them alone is not enough.
     Raises:
         ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
 
@@ -53,12 +60,12 @@ def shard_columns(weight: Tensor) -> Tensor:
 
 
 def shard_rows(weight: Tensor) -> Tensor:
-    """Problem 4.1 · This rank's rows of a weight. Nothing is communicated.
+    """Problem 4.1 · Return this rank's shard of a weight by rows, without communication.
 
     Args:
-        weight: (I, O), the same on every rank.
+        weight: replicated, (I, O).
     Returns:
-        (I/n, O): rows [rank·I/n, (rank+1)·I/n), contiguous, in memory of its own.
+        sharded by rows, (I/n, O): rows [rank·I/n, (rank+1)·I/n), contiguous, in memory of its own.
     Raises:
         ValueError: I does not divide by n ("10 rows do not divide by 4 ranks").
 
@@ -69,24 +76,30 @@ def shard_rows(weight: Tensor) -> Tensor:
 
 
 def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Problem 4.2 · Forward through L layers, each cut by columns: x[l+1] = gelu(x[l] @ W[l]).
+    """Problem 4.2 · Run forward through L layers, x[l+1] = gelu(x[l] @ W[l]). Every W is sharded by columns.
 
-    Every rank computes its columns of a layer's output; an all-gather makes the next layer's whole input of them. Gelu works on
-    each entry alone, so it may come before the gather.
+    Every rank computes its columns of a layer's output. The next layer needs a replicated input, so
+    an all-gather makes the output replicated. Gelu works on each entry alone, so it may come before
+    the all-gather.
 
     Args:
-        shards: L tensors of shape (D, D/n), this rank's columns of each weight.
-        x: (B, D), the whole batch, the same on every rank.
+        shards: L weights, sharded by columns, (D, D/n) each.
+        x: the whole batch, replicated, (B, D).
     Returns:
-        ``(y, saved)``: y, (B, D), the whole output, on every rank; and for each layer what its backward pass needs,
-        ``(x, z)``: its whole input, (B, D), and this rank's columns of x @ W, (B, D/n), in memory of that size: a view of the
-        whole x @ W would keep n times as much alive.
+        ``(y, saved)``.
+        y: the output, replicated, (B, D).
+        saved: for each layer ``(x, z)``, which its backward pass needs. x is the layer's input,
+        replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that size: a view
+        of all D columns would keep n times as much alive.
     Raises:
-        ValueError: a shard does not have as many rows as ``x`` has columns, D; or its columns, times n, are not D ("4 shards
-            of 2 columns do not make a weight of 4").
+        ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or n times
+            its columns are not D ("4 shards of 2 columns do not make a weight of 4").
 
-    Traffic: for each layer one all-gather that makes its (B, D) output, to which each rank adds its own (B, D/n). Weights stay where
-    they are.
+    Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
+
+    Layout: ``dist.all_gather`` takes a list with one contiguous tensor for each rank, and so do
+    other collectives (Part 1). The forms that take one large tensor in place of the list cut it, or
+    stack it, along rows. But here the shards belong side by side.
 
     With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1 gelu([[2]]); both return
     y = [[0.8413, 1.9545]].
@@ -98,32 +111,39 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
 def tensor_parallel_backward(
     shards: list[Tensor], saved: list[tuple[Tensor, Tensor]], grad_y: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """Problem 4.3 · Backward through the same L layers, by hand: no autograd across ranks.
+    """Problem 4.3 · Run backward through the same L layers, by hand: no autograd across ranks.
 
-    Two facts decide what has to be communicated, layer by layer:
-    - ``grad_y`` is the whole gradient, already the same on every rank, because all that follows was computed by each. The
-      columns that belong to this rank's part of the last layer are simply taken out of it.
-    - Each rank then knows grad_x = Σ over ranks of grad_z[rank] @ W[rank]ᵀ only up to its own term. The layer below
-      needs this rank's columns of the *sum*: a reduce-scatter. Taking its columns of its own term is the classical mistake.
+    First find the state of every tensor. It decides what to communicate:
+    - ``grad_y`` is replicated: every rank computed all that follows y, so every rank has the
+      complete gradient.
+    - A rank has its own columns of z, so it needs the same columns of the gradient of y. From them
+      it computes grad_z[rank], the gradient of its columns of z, and grad_z[rank] @ W[rank]ᵀ.
+    - The sum of these products over the ranks is grad_x, the gradient of the layer's input. Which
+      state is grad_x in, before you communicate? Which state does the layer below need? Which state
+      does the caller need, at the end?
+    A wrong answer may still give tensors of the right shape, and the right values with one rank.
 
     Args:
-        shards: L tensors of shape (D, D/n), as in ``tensor_parallel_forward``.
-        saved: L pairs ``(x, z)``, of shapes (B, D) and (B, D/n), as ``tensor_parallel_forward`` returns them.
-        grad_y: (B, D), the gradient of the loss with respect to y, the same on every rank.
+        shards: L weights, sharded by columns, (D, D/n) each, as in ``tensor_parallel_forward``.
+        saved: L pairs ``(x, z)`` as ``tensor_parallel_forward`` returns them: x is replicated,
+            (B, D), and z is sharded by columns, (B, D/n).
+        grad_y: the gradient of the loss with respect to y, replicated, (B, D).
     Returns:
-        ``(grad_x, gradients)``: the gradient with respect to x, (B, D), the whole on every rank; and L tensors of shape
-        (D, D/n), the gradients of this rank's shards.
+        ``(grad_x, gradients)``.
+        grad_x: the gradient with respect to x, replicated, (B, D).
+        gradients: L gradients of the weights, sharded by columns, (D, D/n) each.
     Raises:
-        ValueError: a shard does not have as many rows as ``grad_y`` has columns, D; or its columns, times n, are not D.
+        ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or n
+            times its columns are not D.
 
-    Traffic: full credit for one reduce-scatter of a (B, D) gradient between two layers, L−1 in all, and one all-reduce of
-    (B, D) at the end, for grad_x. Part of the credit for an all-reduce at each of the L layers, which moves almost twice as much.
-    (A call that takes one tensor for all ranks cuts and stacks it along rows, here as in the forward pass. For columns, give
-    ``dist.all_gather`` and ``dist.reduce_scatter`` a list of contiguous blocks, one for each rank.)
+    Traffic: let S be the bytes of one (B, D) gradient. Full credit for (n−1)/n·S between two layers,
+    L−1 times, and 2(n−1)/n·S at the end, for grad_x. Part of the credit for 2(n−1)/n·S at each of
+    the L layers, which is almost twice as much. (For the layout of columns, see Problem 4.2.)
 
-    With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852;
-    rank 0 knows the term [[1.0833, 0]], rank 1 [[0, 1.0852]]; both return grad_x = [[1.0833, 1.0852]]. Their shards' gradients
-    are [[1.0833], [2.1666]] and [[1.0852], [2.1705]].
+    With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852.
+    Before it communicates, rank 0 has [[1.0833, 0]] and rank 1 has [[0, 1.0852]]; both return
+    grad_x = [[1.0833, 1.0852]]. The gradients of their shards are [[1.0833], [2.1666]] and
+    [[1.0852], [2.1705]].
     About 15 lines.
     """
     raise NotImplementedError("Problem 4.3: tensor_parallel_backward")
@@ -134,12 +154,16 @@ class CopyToRanks(torch.autograd.Function):
 
         y = CopyToRanks.apply(x)
 
-    Forward: the identity, for x of any shape, the same on every rank. What each rank does with its copy contributes one term to
-    x's gradient, so the backward pass adds them up: all-reduce. It must not write into the gradient that it is given (autograd
-    may use that elsewhere), nor rely on it being contiguous: that of ``y.sum()`` is one number seen many times.
+    Forward: return x as it is. x is replicated and may have any shape.
 
-    In a ``torch.autograd.Function``, ``backward`` gets the gradient of what ``forward`` returned, and returns that of its input.
-    ``ctx`` would keep tensors from one for the other: nothing has to be kept here.
+    Backward: each rank uses its copy of x in another way, so the gradient that arrives is partial.
+    An all-reduce makes it replicated. Do not write into the gradient that you are given: autograd
+    may use it elsewhere. Do not assume that it is contiguous: the gradient of ``y.sum()`` is one
+    number in memory that ``expand()`` shows as a tensor of y's shape, with strides of 0.
+
+    In a ``torch.autograd.Function``, ``backward`` gets the gradient of what ``forward`` returned,
+    and returns the gradient of what ``forward`` got. ``ctx`` can save tensors in ``forward`` for use
+    in ``backward``. Here nothing has to be saved.
 
     With 2 ranks whose gradients of y are [1, 2] and [3, 4]:  the gradient of x is [4, 6] on both.
     About 5 lines, forward and backward.
@@ -147,22 +171,25 @@ class CopyToRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        """x, any shape → the same; x itself will do."""
+        """Return x, replicated, of any shape. x itself will do."""
         raise NotImplementedError("Problem 4.4: CopyToRanks.forward")
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
-        """The gradient of y on this rank → the sum over the ranks."""
+        """Return the gradient of x, replicated. ``grad_y`` is partial."""
         raise NotImplementedError("Problem 4.4: CopyToRanks.backward")
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Problem 4.4 · The operator *g* of Megatron-LM, the conjugate of f: add up every rank's term.
+    """Problem 4.4 · The operator *g* of Megatron-LM, the conjugate of f: add up a partial tensor over the ranks.
 
         y = SumOverRanks.apply(x)
 
-    Forward: all-reduce. x has any shape, may be non-contiguous, and keeps its values. Backward: the identity. Each term enters the sum
-    with factor 1, and the gradient of the sum is already known on every rank, because what follows is computed by each.
+    Forward: return the sum over the ranks, by an all-reduce. x is partial and may have any shape and
+    any strides. It keeps its values.
+
+    Backward: return the gradient as it is. The tensor of each rank enters the sum with factor 1.
+    Every rank computes all that follows the sum, so the gradient of the sum is replicated.
 
     With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both; a gradient [5, 5] of y is [5, 5] for each x.
     About 5 lines, forward and backward.
@@ -170,32 +197,34 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        """x, any shape, one term on every rank → the sum of all terms."""
+        """Return the sum over the ranks, replicated. ``x`` is partial, of any shape."""
         raise NotImplementedError("Problem 4.4: SumOverRanks.forward")
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad_y: Tensor) -> Tensor:
-        """The gradient of y, the same on every rank → the same."""
+        """Return the gradient of x, which is ``grad_y``. Both are replicated."""
         raise NotImplementedError("Problem 4.4: SumOverRanks.backward")
 
 
 def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
-    """Problem 4.4 · Two layers, y = gelu(gelu(x @ A) @ B), with one all-reduce forward and one backward.
+    """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B), with one all-reduce forward and one backward.
 
-    A is cut by columns. Its outputs stay where they are: gelu works on each entry alone, and B is cut by rows, so that a
-    rank has just the columns of the hidden layer that its rows of B need. What comes out are the terms of a sum, and gelu of
-    a sum is not the sum of gelus. Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, those of
+    A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns, too. B is sharded
+    by rows, so each rank already has the columns of the hidden layer that its rows of B need.
+    The product with B is partial, and gelu of a sum is not the sum of gelus: add up first.
+
+    Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, those of
     them that require one (shards may be frozen), also where several pairs follow each other.
 
     Args:
-        column: (D, H/n), this rank's columns of A, (D, H).
-        row: (H/n, D), this rank's rows of B, (H, D).
-        x: (B, D), the same on every rank.
+        column: A, (D, H), sharded by columns: (D, H/n).
+        row: B, (H, D), sharded by rows: (H/n, D).
+        x: replicated, (B, D).
     Returns:
-        y, (B, D), the same on every rank.
+        y, replicated, (B, D).
     Raises:
-        ValueError: ``x`` does not have as many columns as ``column`` has rows, or ``column`` not as many columns as ``row``
-            has rows.
+        ValueError: ``x`` does not have as many columns as ``column`` has rows, or ``column`` does not
+            have as many columns as ``row`` has rows.
 
     With 2 ranks, x [[1]], A [[1, 2]] and B [[1], [1]]:  rank 0 computes gelu(1)·1 = 0.8413, rank 1 gelu(2)·1 = 1.9545; both
     return gelu(2.7958) = [[2.7886]].

@@ -18,7 +18,7 @@ CLOSE = rounding(np.float64)
 @number("4.1")
 @weight(0.5)
 def test_shards(world):
-    """Two ranks take half of the columns each, and half of the rows"""
+    """A weight is sharded by columns, and by rows, on two ranks"""
     whole = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
     by_columns, by_rows, odd = world(
         2,
@@ -35,14 +35,14 @@ def test_shards(world):
 @number("4.2")
 @weight(1.0)
 def test_forward(world):
-    """Two layers on two ranks give the output of a single device, on both, and save what backward needs"""
+    """Two layers on two ranks return the output of a single device, replicated, and save (x, z) of each layer"""
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*SHARDS), BATCH))
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.forward_mistakes(WEIGHTS, BATCH, 2)
     run.returns(y, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=[mistakes] * 2)
-    parts = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    known = [parallel.forward_saved_mistakes(own, y) for own in parts]
-    run.returns(*parts, tolerance=CLOSE, select=lambda r: r[1], label="the list of (x, z)", known_mistakes=known)
+    own_saved = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
+    known = [parallel.forward_saved_mistakes(own, y) for own in own_saved]
+    run.returns(*own_saved, tolerance=CLOSE, select=lambda r: r[1], label="the list of (x, z)", known_mistakes=known)
     run.keeps_inputs()
 
 
@@ -102,9 +102,13 @@ def test_megatron_pair(world):
         known_mistakes=parallel.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()
-    for half, value, gradient in ((f, BATCH, 2 * upstream), (g, 2 * BATCH, upstream)):
-        half.returns(value, value, tolerance=CLOSE, select=lambda r: r["value"], label="the value")
+    for name, half, value, gradient in (("f", f, BATCH, 2 * upstream), ("g", g, 2 * BATCH, upstream)):
+        half.returns(value, value, tolerance=CLOSE, select=lambda r: r["value"], label=f"{name}(x)")
         half.returns(
-            [gradient], [gradient], tolerance=CLOSE, select=lambda r: r["gradients"], label="the gradient of its input"
+            [gradient],
+            [gradient],
+            tolerance=CLOSE,
+            select=lambda r: r["gradients"],
+            label=f"the gradient of x in {name}(x)",
         )
         half.keeps_inputs()

@@ -25,7 +25,7 @@ def laid_out(array, layout, rank=0):
 LARGE = {"rows": 16, "width": 48}
 
 
-def in_parts(dtype):
+def rounding_of_shards(dtype):
     """A shard may be as narrow as one column, whose gradient hangs on one sum."""
     return replace(rounding(dtype), small=0.01)
 
@@ -35,7 +35,7 @@ def on_ranks(n, of_rank):
 
 
 class Problem:
-    """A model whose width divides by every world size, its batch, and what each rank has of it."""
+    """A model whose width divides by every world size, its batch, and the shards of every rank."""
 
     def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64, padding=0):
         """The last rows of the batch are ``padding``: zeros, of which a layer makes zeros again."""
@@ -49,13 +49,13 @@ class Problem:
         self.grad_y = self._cast(rng.standard_normal((rows, width)))
         self.grad_x, self.gradients = single_device.backward(self.weights, self.saved, self.grad_y)
         self.shards = self.of_ranks(self.weights)
-        self.bytes = self.x.nbytes  # of one whole activation
+        self.bytes = self.x.nbytes  # of one replicated activation
 
     def _cast(self, value):
         return np.asarray(value, self.dtype)
 
     def of_ranks(self, weights):
-        """For each rank the list of its columns."""
+        """Return, for each rank, its shards by columns."""
         return [[self._cast(parts.columns(weight, self.n)[rank]) for weight in weights] for rank in range(self.n)]
 
     def saved_by(self, rank):
@@ -92,13 +92,13 @@ class Problem:
 
     @property
     def tolerance(self):
-        return in_parts(self.dtype)
+        return rounding_of_shards(self.dtype)
 
     @property
     def sizes(self):
         """The bytes of what stays where it is."""
         shard, weight_ = self.shards[0][0], self.weights[0]
-        return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a whole weight"}
+        return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
@@ -124,7 +124,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
 @number("4.1")
 @weight(0.5)
 def test_shards(world, rng):
-    """Each rank of 1 to 4 has its own columns, and rows, of weights that need not be square"""
+    """Weights that need not be square are sharded by columns, and by rows, on 1 to 4 ranks"""
     for n in SIZES:
         whole = [
             (rng.standard_normal((2 * n, 3 * n)), "transpose"),
@@ -152,7 +152,7 @@ def test_shards(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_own_their_memory(world, rng):
-    """A shard is contiguous memory of its own, 1/n of the weight's: it does not keep the whole weight alive"""
+    """A shard is contiguous memory of its own, 1/n of the weight's, and does not keep the full weight alive"""
     for n in (2, 4, 1):
         square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
         given = [(axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)]
@@ -163,7 +163,7 @@ def test_shards_own_their_memory(world, rng):
             run.returns(*[(whole.size // n,)] * n, select=lambda r: (r["value"].size,), label="the number of entries")
             for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
                 most = whole.nbytes // n
-                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the whole weight?"
+                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the full weight?"
                 run.require(shard.bytes <= most, text)
                 run.require(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
                 run.require(shard.own, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy.")
@@ -218,7 +218,7 @@ def test_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_forward_saves(world, rng):
-    """Each rank saves the whole input of every layer, and its own columns of x @ W"""
+    """Each rank saves every layer's replicated input x, and z = x @ W, sharded by columns"""
     for n in (1, 2, 3):
         # Two batches, one after the other, judged at the end: what the first call returned must be its own.
         first, second = Problem(rng, n), Problem(rng, n)
@@ -242,7 +242,7 @@ def test_forward_saves(world, rng):
         for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
-                f"rank {rank}'s saved z keep {kept} bytes alive, of which {most} are needed: a view of the whole x @ W?"
+                f"rank {rank}'s saved z keep {kept} bytes alive, of which {most} are needed: a view of the full x @ W?"
             )
             run.require(kept <= most, text)
 
@@ -250,7 +250,7 @@ def test_forward_saves(world, rng):
 @number("4.2")
 @weight(0.75)
 def test_forward_traffic(world, rng):
-    """A layer communicates each rank's own part of the activations once, and no weights"""
+    """A layer sends each rank's shard of the activations once, and no weights"""
     for n in (2, 4):
         p = Problem(rng, n, layers=4, **LARGE)
         (run,) = world(n, p.forward())
@@ -294,7 +294,7 @@ def backward_runs(world, rng, n):
 @number("4.3")
 @weight(1.0)
 def test_backward_shards(world, rng):
-    """The gradients of a rank's shards are its columns of the single device's, on every rank of 1 to 4"""
+    """The gradients of the weights are sharded by columns and equal a single device's, on every rank of 1 to 4"""
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
             run.returns(
@@ -310,7 +310,7 @@ def test_backward_shards(world, rng):
 @number("4.3")
 @weight(1.0)
 def test_backward_input(world, rng):
-    """The gradient of the input is the whole sum, on every rank of 1 to 4"""
+    """The gradient of x is replicated: the sum over the ranks, on every rank of 1 to 4"""
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
             run.returns(
@@ -347,7 +347,7 @@ def test_backward_twice(world, rng):
 @number("4.3")
 @weight(0.5)
 def test_gradients_are_no_larger_than_shards(world, rng):
-    """What the backward pass returns keeps alive the memory of x's gradient and of the shards' gradients, no whole weight's"""
+    """What the backward pass returns keeps alive the memory of x's gradient and of the shards' gradients, no full weight's"""
     for n in (3, 4):
         p = Problem(rng, n)
         (run,) = world(n, p.backward(driver="described"))
@@ -357,9 +357,9 @@ def test_gradients_are_no_larger_than_shards(world, rng):
         for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")):
             own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
             whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
-            text = f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of whole weights it would be {whole}."
+            text = f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of full weights it would be {whole}."
             run.require(
-                kept < (own + whole) / 2, f"{text} A slice is a view, and no rank holds a whole weight's gradient."
+                kept < (own + whole) / 2, f"{text} A slice is a view, and no rank holds a full weight's gradient."
             )
 
 
@@ -406,18 +406,18 @@ def test_backward_misuse(world, rng):
             )
 
 
-def added_as_it_lies(terms):
+def added_as_it_lies(partials):
     """What each rank has where the memory of all is added up, and that of even ranks is transposed."""
-    orders = ["C" if rank % 2 else "F" for rank in range(len(terms))]
-    total = sum(term.ravel(order) for term, order in zip(terms, orders))
+    orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
+    total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
     sentence = "the memory of the ranks was added as it lies, but it is not laid out alike on all of them"
-    return [{sentence: total.reshape(terms[0].shape, order=order)} for order in orders]
+    return [{sentence: total.reshape(partials[0].shape, order=order)} for order in orders]
 
 
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """f: the identity forward, the sum of all ranks' gradients backward, of any shape and layout"""
+    """f (CopyToRanks): the identity forward, the sum of the ranks' gradients backward, for any shape and layout"""
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
@@ -438,7 +438,7 @@ def test_copy_to_ranks(world, rng):
         values = x, x, wide, row, one, x, wide
         gradients = total, total, np.full_like(wide, n), n * row, np.asarray(n * one), n * x, n * wide
         for run, value, gradient in zip(runs, values, gradients):
-            known = [{parts.OWN_TERM: [own]} for own in upstream] if gradient is total else [{}] * n
+            known = [{parts.OWN_PARTIAL: [own]} for own in upstream] if gradient is total else [{}] * n
             if run is runs[1]:
                 lie = [{sentence: [wrong] for sentence, wrong in own.items()} for own in added_as_it_lies(upstream)]
                 known = [a | b for a, b in zip(known, lie)]
@@ -460,17 +460,17 @@ def test_copy_to_ranks(world, rng):
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """g: the sum of all ranks' terms forward, the identity backward, of any shape and layout"""
+    """g (SumOverRanks): the sum of a partial x over the ranks forward, the identity backward, for any shape and layout"""
     for n in SIZES:
-        terms, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
-        leaves = [per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(terms))) for s in (False, True)]
+        partials, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
+        leaves = [per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(partials))) for s in (False, True)]
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED
         others = [[rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes]
         run, strided, flat, *more = world(
             n,
             *(call(name, own, upstream, driver="differentiate") for own in leaves),
-            call(name, per_rank(*(Leaf(t[0]) for t in terms)), None, driver="differentiate"),
+            call(name, per_rank(*(Leaf(t[0]) for t in partials)), None, driver="differentiate"),
             *(
                 call(
                     name,
@@ -482,19 +482,23 @@ def test_sum_over_ranks(world, rng):
             ),
         )
         strided.returns(
-            *[sum(terms)] * n,
+            *[sum(partials)] * n,
             tolerance=CLOSE,
             select=lambda r: r["value"],
             label="g(x) of a non-contiguous x",
-            known_mistakes=added_as_it_lies(terms),
+            known_mistakes=added_as_it_lies(partials),
         )
         for other, own in zip(more, others):
             tolerance = rounding(np.float32)
             other.returns(*[np.asarray(sum(own))] * n, tolerance=tolerance, select=lambda r: r["value"], label="g(x)")
             other.returns(*[[own[0]]] * n, select=lambda r: r["gradients"], label="x's gradient")
             other.keeps_inputs()
-        run.returns(*[sum(terms)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
-        again = {"added up again on its way back: every rank already holds the whole gradient": [n * upstream]}
+        run.returns(*[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
+        again = {
+            "added up again on its way back, though it is replicated: every rank already has the complete gradient": [
+                n * upstream
+            ]
+        }
         run.returns(
             *[[upstream]] * n,
             tolerance=CLOSE,
@@ -509,18 +513,18 @@ def test_sum_over_ranks(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_sum_keeps_nothing(world, rng):
-    """g keeps no tensor for its way back: the terms are gone as soon as nobody else needs them"""
+    """g (SumOverRanks) saves no tensor for its backward pass: its partial input is freed when nothing else needs it"""
     for n in (1, 2):
-        terms = [rng.standard_normal((3, 4)) for _ in range(n)]
-        (run,) = world(n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, terms)), driver="let_go"))
-        run.returns(*[sum(terms)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
-        for rank, kept in enumerate(run.read(lambda r: bool(r["kept"]), "whether the term is still there")):
-            text = f"rank {rank}'s term is still in memory after the forward pass: does ctx keep it? Its gradient needs no values."
+        partials = [rng.standard_normal((3, 4)) for _ in range(n)]
+        (run,) = world(n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, partials)), driver="let_go"))
+        run.returns(*[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
+        for rank, kept in enumerate(run.read(lambda r: bool(r["kept"]), "whether the partial input is still there")):
+            text = f"rank {rank}'s partial input is still in memory after the forward pass: does ctx keep it? The gradient does not need it."
             run.require(not kept, text)
 
 
 class Pair:
-    """Two layers of different widths, cut by columns and by rows."""
+    """Two layers of different widths, sharded by columns and by rows."""
 
     def __init__(self, rng, n, rows=5, width=6, dtype=np.float64, hidden=2):
         self.n, self.hidden = n, hidden * n
@@ -576,7 +580,7 @@ def test_megatron_pair(world, rng):
 
 
 def judge_pair(run, pair, x, upstream, trained):
-    n, dtype, tolerance = pair.n, x.dtype, in_parts(x.dtype)
+    n, dtype, tolerance = pair.n, x.dtype, rounding_of_shards(x.dtype)
     y, saved = single_device.forward([pair.a, pair.b], x)
     run.returns(
         *[y.astype(dtype)] * n,

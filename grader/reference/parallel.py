@@ -1,6 +1,6 @@
-"""What each rank should hold where a model is cut into parts, and what well-known mistakes would leave there instead.
+"""What each rank should hold where a model is cut up, and what well-known mistakes would leave there instead.
 
-In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
+In numpy and float64, on top of the single device in ``single_device``. Lists have an entry for each rank.
 """
 
 import math
@@ -11,24 +11,26 @@ import numpy as np
 from grader.reference.single_device import backward, gelu, gelu_derivative
 
 SPLIT = (
-    "between two layers every rank took its columns of its own term of the gradient: the terms of all ranks have to be"
-    " added up first (reduce-scatter, not split)"
+    "between two layers every rank took its columns of its own partial gradient: add the partial gradients of all ranks first"
+    " (reduce-scatter, not split)"
 )
-OWN_TERM = "this rank's own term of the sum: the other ranks' terms were never added"
-ADDED_WHOLE = "grad_y was added up over the ranks, but every rank already holds the whole of it"
-AVERAGED_TERMS = "averaged over the ranks where terms add up: nothing is divided in tensor parallelism"
-AGAIN = "the gradient was added up on its way back through g, though every rank already holds the whole of it"
+OWN_PARTIAL = "still partial: only this rank's summand; the other ranks' summands were never added"
+ADDED_REPLICATED = (
+    "grad_y was added up over the ranks, but it is replicated: every rank already has the complete gradient"
+)
+AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks: add it up, and divide by nothing"
+AGAIN = "the gradient was added up on its way back through g, though it is replicated: every rank already has the complete one"
 OF_ALL_SHARDS = (
-    "the gradients of all ranks' shards were added up, as in data parallelism: each belongs to columns of its own, and stays"
-    " where it is"
+    "the gradients of all ranks' shards were added up, as in data parallelism: they are sharded by columns, not partial, so"
+    " nothing is added"
 )
 SWAPPED = "f and g have changed places: f goes before the column shard, g after the row shard"
-NO_SUM = "gelu of this rank's own term: the terms of all ranks were never added"
+NO_SUM = "gelu of a partial tensor: the ranks' summands were never added"
 LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
-REVERSED_COLUMNS = "the ranks' columns were put together in the wrong order"
-STACKED = "the ranks' columns were stacked along rows and then reshaped: they belong side by side (dim=1)"
+REVERSED_COLUMNS = "the ranks' shards were put together in the wrong order"
+STACKED = "the shards were stacked along rows and then reshaped: shards by columns belong side by side (dim=1)"
 CUT_ROWS = (
-    "a term of the gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that takes one tensor for all"
+    "a partial gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that takes one tensor for all"
     " ranks cuts along rows)"
 )
 TANH = "gelu's approximation by tanh: the exact gelu was asked for, F.gelu as it is"
@@ -38,7 +40,7 @@ OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was 
 EVERY_NTH = "every n-th: consecutive ones were asked for"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
-EARLY_GELU = "gelu came before the sum: gelu of a sum is not the sum of gelus"
+EARLY_GELU = "gelu came before the sum, on a partial tensor: gelu of a sum is not the sum of gelus"
 
 OWN_MEANS = (
     "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of micro-batches: the mean is"
@@ -85,19 +87,19 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     layers = len(weights)
     right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
     between = {
-        SPLIT: lambda terms: [columns(term, n)[rank] for rank, term in enumerate(terms)],
-        CUT_ROWS: lambda terms: sum(terms).reshape(n, len(grad_y), -1),
+        SPLIT: lambda partials: [columns(partial, n)[rank] for rank, partial in enumerate(partials)],
+        CUT_ROWS: lambda partials: sum(partials).reshape(n, len(grad_y), -1),
     }
     made = {name: _backward_on_ranks(weights, saved, grad_y, n, exchange) for name, exchange in between.items()}
     for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
-        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda terms: columns(sum(terms), n), derivative)
+        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda own: columns(sum(own), n), derivative)
     of_input = [
         {
-            OWN_TERM: own_term(weights, saved, grad_y, n, rank),
-            **{name: sum(terms) for name, (terms, _) in made.items()},
+            OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
+            **{name: sum(partials) for name, (partials, _) in made.items()},
             SPLIT + "; and so for x": made[SPLIT][0][rank],
-            ADDED_WHOLE: n * grad_x,
-            AVERAGED_TERMS: grad_x / n**layers,
+            ADDED_REPLICATED: n * grad_x,
+            AVERAGED_PARTIAL: grad_x / n**layers,
         }
         for rank in range(n)
     ]
@@ -105,16 +107,16 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
         {
             **{name: gradients[rank] for name, (_, gradients) in made.items()},
             OF_ALL_SHARDS: [sum(gradients) for gradients in zip(*right)],
-            ADDED_WHOLE: [n * g for g in right[rank]],
-            AVERAGED_TERMS: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
+            ADDED_REPLICATED: [n * g for g in right[rank]],
+            AVERAGED_PARTIAL: [g / n ** (layers - 1 - l) for l, g in enumerate(right[rank])],
         }
         for rank in range(n)
     ]
     return of_input, of_shards
 
 
-def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
-    """What a rank alone knows of the gradient of the input of the first layer."""
+def own_partial(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
+    """Return what a rank has of the partial gradient of the first layer's input."""
     grad_y, _ = backward(weights[1:], saved[1:], grad_y)
     _, z = saved[0]
     grad_z = columns(grad_y * gelu_derivative(z), n)[rank]
@@ -124,15 +126,18 @@ def own_term(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) 
 def _backward_on_ranks(
     weights: list, saved: list, grad_y: np.ndarray, n: int, exchange: Callable, derivative: Callable = gelu_derivative
 ) -> tuple[list, list]:
-    """For each rank its last term of grad_x, and its shards' gradients; ``exchange`` makes of all terms what each goes on with."""
-    own, gradients, terms = columns(grad_y, n), [[] for _ in range(n)], []
+    """Return, for each rank, its partial grad_x of the first layer, and its shards' gradients.
+
+    Between two layers, ``exchange`` gets the partial gradients of all ranks, and returns what each rank goes on with.
+    """
+    own, gradients, partials = columns(grad_y, n), [[] for _ in range(n)], []
     for weight, (x, z) in zip(reversed(weights), reversed(saved)):
-        grad_z = [part * derivative(own_z) for part, own_z in zip(own, columns(z, n))]
+        grad_z = [own_grad * derivative(own_z) for own_grad, own_z in zip(own, columns(z, n))]
         for rank in range(n):
             gradients[rank].insert(0, x.T @ grad_z[rank])
-        terms = [of_rank @ shard.T for of_rank, shard in zip(grad_z, columns(weight, n))]
-        own = exchange(terms)
-    return terms, gradients
+        partials = [of_rank @ shard.T for of_rank, shard in zip(grad_z, columns(weight, n))]
+        own = exchange(partials)
+    return partials, gradients
 
 
 def gelu_by_tanh(z: np.ndarray) -> np.ndarray:
@@ -198,7 +203,7 @@ def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[di
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
-    """For each rank gelu of its own term."""
+    """Return, for each rank, gelu of its partial output."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
@@ -216,9 +221,9 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray,
         right = [columns(of_a, n)[rank], rows(of_b, n)[rank]]
         known.append(
             {
-                OWN_TERM: [*right, own],
+                OWN_PARTIAL: [*right, own],
                 AGAIN: [n * right[0], n * right[1], n * grad_x],
-                AGAIN + ", and not on its way through f": [n * right[0], n * right[1], n * own],
+                AGAIN + ", and not on its way back through f": [n * right[0], n * right[1], n * own],
             }
         )
     return known

@@ -40,13 +40,13 @@ def torch_mlp(weights: list[Tensor]) -> nn.Sequential:
 
 
 def torch_gradients(model: nn.Module) -> list[Tensor]:
-    """As the reference has them: this rank's part, and not transposed."""
+    """As the reference has them: this rank's shard, and not transposed."""
     gradients = [parameter.grad for parameter in model.parameters()]
     return [(g.to_local() if isinstance(g, DTensor) else g).T for g in gradients]
 
 
 def cut_by_columns(weights: list[Tensor]) -> nn.Module:
-    """Each layer's whole output on every rank, as ``tensor_parallel_forward`` has it."""
+    """Each layer's output replicated, as ``tensor_parallel_forward`` has it."""
     return _parallelize(weights, [ColwiseParallel(output_layouts=Replicate())] * len(weights))
 
 
@@ -158,7 +158,7 @@ def _tensor_parallel_torch(model: nn.Module, x: Tensor) -> Tensors:
 
 
 def _only_mine(weight: Tensor, dim: int) -> Tensor:
-    """The weight with zeros where other ranks have their parts: a layer as if nobody else were there."""
+    """The weight with zeros where other ranks have their shards: a layer as if nobody else were there."""
     own = torch.zeros_like(weight)
     n, rank = dist.get_world_size(), dist.get_rank()
     own.chunk(n, dim)[rank].copy_(weight.chunk(n, dim)[rank])

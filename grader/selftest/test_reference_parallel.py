@@ -127,11 +127,11 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
     close([model.grad_x] * n, of_x)  # these ranks do right where they make no mistake
     close([[parts.columns(g, n)[rank] for g in model.gradients] for rank in range(n)], of_shards)
     made = {
-        parts.OWN_TERM: backward_on_ranks(model, n, at_the_end=itself),
+        parts.OWN_PARTIAL: backward_on_ranks(model, n, at_the_end=itself),
         parts.SPLIT: backward_on_ranks(model, n, between=split),
         parts.SPLIT + "; and so for x": backward_on_ranks(model, n, between=split, at_the_end=itself),
-        parts.ADDED_WHOLE: backward_on_ranks(model, n, at_the_start=n),
-        parts.AVERAGED_TERMS: backward_on_ranks(model, n, averaged(reduce_scatter), averaged(all_reduce)),
+        parts.ADDED_REPLICATED: backward_on_ranks(model, n, at_the_start=n),
+        parts.AVERAGED_PARTIAL: backward_on_ranks(model, n, averaged(reduce_scatter), averaged(all_reduce)),
         parts.CUT_ROWS: backward_on_ranks(model, n, between=cut_along_rows),
         parts.TANH: backward_on_ranks(model, n, gelu=by_tanh),
         parts.NO_DERIVATIVE: backward_on_ranks(model, n, gelu=itself),
@@ -142,7 +142,7 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
         close([of_input[rank][name] for name in made], [of_x[rank] for of_x, _ in made.values()])
         of_all = of_gradients[rank].pop(parts.OF_ALL_SHARDS)
         close(of_all, [sum(of_layer) for of_layer in zip(*of_shards)])
-        assert set(of_gradients[rank]) == made.keys() - {parts.OWN_TERM, parts.SPLIT + "; and so for x"}
+        assert set(of_gradients[rank]) == made.keys() - {parts.OWN_PARTIAL, parts.SPLIT + "; and so for x"}
         for name, known in of_gradients[rank].items():
             close(known, made[name][1][rank])
 
@@ -157,7 +157,7 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
         right = [parts.columns(g, n)[rank] for g in model.gradients]
         for name, known in of_gradients[rank].items():
             # At the last layer nothing has been exchanged yet that could be wrong, except grad_y itself.
-            at_once = (parts.ADDED_WHOLE, parts.OF_ALL_SHARDS, parts.NO_DERIVATIVE)
+            at_once = (parts.ADDED_REPLICATED, parts.OF_ALL_SHARDS, parts.NO_DERIVATIVE)
             found = [apart(*pair) for pair in zip(known, right)]
             if name == parts.TANH:  # which is exact where all entries of z are large, as in the last layers here
                 assert found[0]
@@ -198,11 +198,11 @@ def test_what_one_buffer_saves_for_all_layers_is_known():
     close([z for _, z in known[parts.LATE_Z]], outputs)
 
 
-def test_a_ranks_own_term_is_the_one_of_the_handout():
+def test_a_ranks_partial_gradient_is_the_one_of_the_handout():
     x, identity = np.array([[1.0, 2.0]]), np.eye(2)
     _, saved = single_device.forward([identity], x)
-    terms = [parts.own_term([identity], saved, np.ones((1, 2)), 2, rank) for rank in range(2)]
-    np.testing.assert_allclose(terms, [[[1.0833, 0]], [[0, 1.0852]]], atol=1e-4)
+    partials = [parts.own_partial([identity], saved, np.ones((1, 2)), 2, rank) for rank in range(2)]
+    np.testing.assert_allclose(partials, [[[1.0833, 0]], [[0, 1.0852]]], atol=1e-4)
 
 
 def test_a_single_rank_can_make_none_of_these_mistakes():
@@ -253,9 +253,9 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
     right = [[parts.columns(of_a, n)[rank], parts.rows(of_b, n)[rank], model.grad_x] for rank in range(n)]
     close(right, gradients)
     made = {
-        parts.OWN_TERM: pair_on_ranks(model, n, f_back=itself),
+        parts.OWN_PARTIAL: pair_on_ranks(model, n, f_back=itself),
         parts.AGAIN: pair_on_ranks(model, n, g_back=all_reduce),
-        parts.AGAIN + ", and not on its way through f": pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
+        parts.AGAIN + ", and not on its way back through f": pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
     }
     mistakes = parts.pair_mistakes(*model.weights, model.saved, model.grad_y, n)
     assert len(mistakes) == n
@@ -264,7 +264,7 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
         for name, (_, theirs) in made.items():
             close(known[name], theirs[rank])
             # The shards' gradients do not depend on what f does on its way back.
-            wrong = [name != parts.OWN_TERM] * 2 + [True]
+            wrong = [name != parts.OWN_PARTIAL] * 2 + [True]
             assert [apart(*both) for both in zip(known[name], right[rank])] == wrong
     late = sum(parts.gelus_before_the_sum(*model.weights, model.x, n))
     close([late] * n, pair_on_ranks(model, n, late_sum=True)[0])

@@ -41,9 +41,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "GradientBuckets.__init__: room = 0 → room = 1": "The first parameter opens a bucket whatever the room, because there is none yet.",
     },
     "tensor_parallel": {
-        "_all_gather_columns: parts = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → parts = [torch.empty_like(y) for _ in range(dist.get_world_size())]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "_all_gather_columns: dist.all_gather(parts, y.contiguous()) → dist.all_gather(parts, y)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "_reduce_scatter_columns: parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(), dim=1)] → parts = [part for part in partial.chunk(dist.get_world_size(), dim=1)]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_all_gather_columns: shards = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → shards = [torch.empty_like(y) for _ in range(dist.get_world_size())]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_all_gather_columns: dist.all_gather(shards, y.contiguous()) → dist.all_gather(shards, y)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_reduce_scatter_columns: blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)] → blocks = [block for block in partial.chunk(dist.get_world_size(), dim=1)]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
     },
     "pipeline_parallel": {
         "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": "A layer's weight is square.",
