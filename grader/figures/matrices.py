@@ -1,31 +1,31 @@
-"""A matrix product, cut by columns and by rows; and the pair of both."""
+"""A matrix product whose weight is sharded by columns and by rows; and the pair of both."""
 
 from grader.figures.picture import Picture
 
 
 def columns() -> Picture:
     described = (
-        "x, of B rows and D columns, is whole on both ranks. W is cut into a left and a right half. Each rank's product is its half of "
-        "the columns of the result; an all-gather makes the whole of them."
+        "x, of B rows and D columns, is replicated on two ranks. W is sharded by columns, into a left and a right half. Each rank's "
+        "product is its half of the columns of z: z is sharded by columns. An all-gather makes it replicated."
     )
-    picture = Picture(340, 142, "Cut by columns: the parts of the result stand side by side", described)
-    picture.text(0, 13, "by columns: parts stand side by side", 12, kind="bold")
+    picture = Picture(340, 142, "W sharded by columns: z is sharded by columns", described)
+    picture.text(0, 13, "W sharded by columns: z sharded by columns", 12, kind="bold")
     _matrix(picture, 8, 44, 64, 38, ["whole"], ["x"], "B × D")
     picture.text(84, 68, "@", 14, "middle")
     _matrix(picture, 96, 31, 64, 64, ["r0", "r1"], ["W₀", "W₁"], "D × D/2 each")
     picture.text(178, 68, "=", 14, "middle")
     _matrix(picture, 196, 44, 64, 38, ["r0", "r1"], ["z₀", "z₁"], "B × D/2 each")
-    picture.text(0, 136, "Each rank holds columns. An all-gather makes z whole.", 11)
+    picture.text(0, 136, "z is sharded. An all-gather makes it replicated.", 11)
     return picture
 
 
 def rows() -> Picture:
     described = (
-        "x is cut by columns, W by rows. Each rank multiplies its columns of x by its rows of W; the product has the whole "
-        "shape, and is one term of a sum. An all-reduce adds the terms up."
+        "x is sharded by columns, W by rows. Each rank multiplies its columns of x by its rows of W. The product has the full shape of z, "
+        "and z is the sum of both products: z is partial. An all-reduce makes it replicated."
     )
-    picture = Picture(340, 142, "Cut by rows: the results are terms of a sum", described)
-    picture.text(0, 13, "by rows: terms of a sum", 12, kind="bold")
+    picture = Picture(340, 142, "W sharded by rows: z is partial", described)
+    picture.text(0, 13, "W sharded by rows: z partial", 12, kind="bold")
     _matrix(picture, 8, 44, 64, 38, ["r0", "r1"], ["x₀", "x₁"], "B × D/2 each")
     picture.text(84, 68, "@", 14, "middle")
     _matrix(picture, 96, 31, 64, 64, ["r0", "r1"], ["W₀", "W₁"], "D/2 × D each", by_rows=True)
@@ -33,7 +33,7 @@ def rows() -> Picture:
     _matrix(picture, 188, 44, 60, 38, ["r0"], ["x₀W₀"], "B × D")
     picture.text(258, 68, "+", 14, "middle")
     _matrix(picture, 268, 44, 60, 38, ["r1"], ["x₁W₁"], "B × D")
-    picture.text(0, 136, "Each rank holds one term. An all-reduce adds them up.", 11)
+    picture.text(0, 136, "z is partial. An all-reduce makes it replicated.", 11)
     return picture
 
 
@@ -52,8 +52,8 @@ def _matrix(
 
 def megatron() -> Picture:
     described = (
-        "Two ranks side by side. x goes through f, then on each rank through its columns of A, gelu, and its rows of B; g adds "
-        "up the terms of both; gelu gives y. Forward, f copies and g all-reduces. Backward, g copies and f all-reduces."
+        "Two ranks. x goes through f, then on each rank through its columns of A, gelu, and its rows of B. g adds up the partial "
+        "results of both ranks; gelu gives y. Forward, f copies and g all-reduces. Backward, g copies and f all-reduces."
     )
     picture = Picture(340, 172, "The Megatron pair: one all-reduce forward, one backward", described)
     picture.block(0, 58, 26, 30, "whole", "x")
