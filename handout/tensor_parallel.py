@@ -16,8 +16,8 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
 
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
-The backward pass multiplies by the transposed weight, so one way becomes the other. No rank ever
-holds more than its shard of a weight, or of the gradient of a weight.
+The backward pass multiplies by the transposed weight, so one way becomes the other. In Problems 4.2
+to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
