@@ -58,8 +58,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return None
     if _is_garbage(got):
         return (
-            "this looks like memory that was never filled: is it the tensor that the communication writes to? And irecv and"
-            " asynchronous calls return at once; wait() before the tensor is used"
+            "this looks like memory that was never filled. Is it the tensor that the communication writes to? irecv and"
+            " asynchronous calls return at once: call wait() before you use the tensor."
         )
     for explain in (_factor, _another_place, _another_rank, _untouched, _stale, _shape, _rearranged, _terms, _partly):
         if sentence := explain(got, expected, context):
@@ -87,7 +87,7 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
         n * n: f"exactly {n}²× the expected value. Did you reduce twice?",
         1 / n**2: f"exactly 1/{n}² of the expected value. Did you divide by the world size more than once?",
         n - 1: f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave one rank out?",
-        -1: "the expected value with the wrong sign",
+        -1: "the expected value with the wrong sign. Is a difference taken the wrong way round?",
     }
     for factor, sentence in factors.items():
         if factor not in (0, 1) and same(got, expected, factor):
@@ -98,14 +98,14 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 def _another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for path, array in context.elsewhere.items():
         if fits(got, array, expected):
-            return f"this belongs at {path}: is the order right?"
+            return f"this value belongs at {path}. Is the order right?"
     return None
 
 
 def _another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
-            return f"this is what rank {rank} should hold: another rank's part"
+            return f"this is what rank {rank} should hold. Do you use the right rank's number?"
     return None
 
 
@@ -114,17 +114,17 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
         for array in arrays:
             if fits(got, array, expected):
                 if _is_everywhere(array, rank, context):
-                    return f"every rank has rank {rank}'s input, as it was: was that one asked for?"
+                    return f"every rank has rank {rank}'s unchanged input. Was this rank asked for?"
                 if rank == context.rank:
                     return (
-                        "this rank's own input came back: communicated nothing, left the result elsewhere, or returned"
-                        " before wait()?"
+                        "this rank's own input came back. Did the function communicate nothing, leave the result in another"
+                        " tensor, or return before wait()?"
                     )
-                return f"this is the input of rank {rank}, as it was"
+                return f"this is the unchanged input of rank {rank}"
     if got.ndim and got.size and not got.any() and expected.any():
         return (
-            "all zeros: is the output ever filled, is it the tensor that you return, and does anybody wait() for what fills it?"
-            " irecv and asynchronous calls return at once"
+            "all zeros. Is the output ever filled, and do you return that tensor? irecv and asynchronous calls return at once:"
+            " call wait() on what they return."
         )
     return None
 
@@ -140,7 +140,7 @@ def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
 def _stale(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for earlier in context.earlier:
         if fits(got, earlier, expected):
-            return "this was right for an earlier call: something is kept from one call to the next"
+            return "this was right for an earlier call. Is something kept from one call to the next?"
     return None
 
 
@@ -151,13 +151,13 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.size == expected.size and expected.ndim > 1 and got.shape == expected.shape[::-1]:
         return "transposed" if same(got.T, expected) else "of a transposed shape"
     if n > 1 and got.size == n * expected.size:
-        return f"{n} times as many entries: the tensors of all ranks, where one part was asked for?"
+        return f"{n} times as many entries as expected. Did you return the tensors of all ranks instead of one rank's?"
     if n > 1 and got.size * n == expected.size:
-        return f"1/{n} of the entries: one rank's part, where all were asked for?"
+        return f"1/{n} of the expected entries. Did you return one rank's tensor instead of all of them?"
     if got.size == expected.size:
         return "the right number of entries in another shape"
     if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
-        return "right up to its end, and it goes on beyond: padding, or too far a slice?"
+        return "the beginning is right, and more entries follow. Is padding left over, or is a slice too long?"
     return None
 
 
@@ -167,7 +167,7 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
     if expected.ndim == 2 and got.shape[0] == got.shape[1] and same(got, expected.T):
         return "transposed"
     if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
-        return "the right numbers in the wrong order: blocks of the wrong ranks, or of the wrong dimension?"
+        return "the right numbers in the wrong order. Are blocks of the wrong ranks, or along the wrong dimension, put together?"
     return None
 
 
@@ -186,7 +186,7 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
             longest, found = end, times
     if found is None:
         return _lacking(got, expected.ravel(), terms, scale)
-    wrong = {0: "is missing", 2: "is there twice", 3: "is there three times"}
+    wrong = {0: "is missing", 2: "is added twice", 3: "is added three times"}
     what = [f"rank {rank}'s term {wrong[k]}" for rank, k in enumerate(found) if k in wrong]
     return f"in entries {begin} to {longest - 1} of the sum {', '.join(what)}" if what else None
 
@@ -211,5 +211,7 @@ def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     wrong = np.abs(got.astype(np.float64) - expected.astype(np.float64)).ravel() > 1e-4 * scale
     first = int(wrong.argmax())
     if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
-        return f"right up to entry {first} and wrong from there: a last, shorter part, or a mistake that shows from there on?"
+        return (
+            f"the first {first} entries are right and all others are wrong. Does a last, shorter block need other code?"
+        )
     return None

@@ -336,7 +336,7 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
             return x
         """)
     (run,) = world(2, call("collectives.broken", per_rank(X, 10 * X + 1)))
-    with pytest.raises(CheckFailed, match="every rank has rank 0's input, as it was: was that one asked for"):
+    with pytest.raises(CheckFailed, match="every rank has rank 0's unchanged input. Was this rank asked for"):
         run.returns(10 * X + 1, 10 * X + 1)
 
 

@@ -32,19 +32,22 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
         (RIGHT / 16, "exactly 1/4² of the expected value"),
         (3 * RIGHT, "exactly 3× the expected value"),
         (-RIGHT, "the wrong sign"),
-        (BESIDE, "this belongs at [1]: is the order right?"),
+        (BESIDE, "this value belongs at [1]. Is the order right?"),
         (EXPECTED[0], "this is what rank 0 should hold"),
         (EXPECTED[3], "this is what rank 3 should hold"),
         (INPUTS[1][0], "this rank's own input came back"),
-        (INPUTS[2][0], "this is the input of rank 2, as it was"),
+        (INPUTS[2][0], "this is the unchanged input of rank 2"),
         (0 * RIGHT, "all zeros"),
         (EARLIER, "this was right for an earlier call"),
         (np.tile(RIGHT, 4), "4 times as many entries"),
         (RIGHT.reshape(2, 3), "the right numbers in another shape"),
         (EARLIER.reshape(2, 3), "the right number of entries in another shape"),
-        (np.append(RIGHT, [0, 0]).astype(np.float32), "it goes on beyond: padding, or too far a slice?"),
+        (
+            np.append(RIGHT, [0, 0]).astype(np.float32),
+            "more entries follow. Is padding left over, or is a slice too long?",
+        ),
         (RIGHT[::-1], "the right numbers in the wrong order"),
-        (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "right up to entry 4 and wrong from there"),
+        (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "the first 4 entries are right and all others are wrong"),
     ],
 )
 def test_a_fingerprint_gives_its_sentence(got, words):
@@ -55,7 +58,7 @@ def test_one_ranks_input_on_all_ranks_is_told():
     everywhere = replace(AROUND, got=[INPUTS[1][0]] * 4)
     assert (
         likely_cause(INPUTS[1][0], RIGHT, everywhere)
-        == "every rank has rank 1's input, as it was: was that one asked for?"
+        == "every rank has rank 1's unchanged input. Was this rank asked for?"
     )
     one_is_right = replace(AROUND, got=[RIGHT, *[INPUTS[1][0]] * 3])
     assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, one_is_right)
@@ -73,7 +76,11 @@ SQUARE = np.array([[1.0, 2.0], [3.5, 4.0]])
         (MATRIX.T, MATRIX, "transposed"),
         (MATRIX.T + 1, MATRIX, "of a transposed shape"),
         (SQUARE.T, SQUARE, "transposed"),
-        (MATRIX[:1], np.vstack([MATRIX, MATRIX]), "1/4 of the entries: one rank's part, where all were asked for?"),
+        (
+            MATRIX[:1],
+            np.vstack([MATRIX, MATRIX]),
+            "1/4 of the expected entries. Did you return one rank's tensor instead of all of them?",
+        ),
     ],
 )
 def test_a_matrix_gives_its_sentence(got, expected, sentence):
@@ -182,8 +189,8 @@ def test_entries_that_lack_ranks_terms_are_told():
     "times, sentence",
     [
         ((1, 0, 1), "in entries 2 to 4 of the sum rank 1's term is missing"),
-        ((2, 1, 0), "in entries 2 to 4 of the sum rank 0's term is there twice, rank 2's term is missing"),
-        ((1, 1, 3), "in entries 2 to 4 of the sum rank 2's term is there three times"),
+        ((2, 1, 0), "in entries 2 to 4 of the sum rank 0's term is added twice, rank 2's term is missing"),
+        ((1, 1, 3), "in entries 2 to 4 of the sum rank 2's term is added three times"),
     ],
 )
 def test_a_sum_of_other_terms_is_told(times, sentence):

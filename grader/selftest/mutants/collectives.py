@@ -104,7 +104,7 @@ MUTANTS = [
         "dist.broadcast(received, src=root)",
         "dist.broadcast(received, src=0)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "Likely: every rank has rank 0's input, as it was: was that one asked for?",
+        "Likely: every rank has rank 0's unchanged input. Was this rank asked for?",
     ),
     Mutant(
         "all-to-all does not mind a remainder",
@@ -623,7 +623,7 @@ MUTANTS = [
         "    return total[: tensor.numel()].reshape(tensor.shape)",
         "    return total",
         {"public all_reduce_from_parts", "hidden all_reduce_from_parts"},
-        "it goes on beyond: padding, or too far a slice?",
+        "more entries follow. Is padding left over, or is a slice too long?",
     ),
     Mutant(
         "flat as it travelled",
@@ -928,7 +928,7 @@ MUTANTS = [
             "public all_reduce_from_parts",
             "hidden all_reduce_from_parts",
         },
-        "another rank's part",
+        "should hold. Do you use the right rank's number?",
     ),
     Mutant(
         "an all-gather into one part n times",

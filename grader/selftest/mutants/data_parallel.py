@@ -249,7 +249,7 @@ MUTANTS = [
         "batch[dist.get_rank() * rows :][:rows]",
         "batch.roll(-rows, 0)[dist.get_rank() * rows :][:rows]",
         {"public shard_batch", "hidden shard_batch"},
-        "another rank's part",
+        "should hold. Do you use the right rank's number?",
     ),
     Mutant(
         "two ranks are taken for granted",

@@ -1078,7 +1078,7 @@ MUTANTS = [
         "        saved.append((x, z))\n",
         "        saved.append((x if len(saved) < 2 else saved[1][0], z))\n",
         {"hidden forward_saves", "hidden run_schedule"} | FREES,
-        "this belongs at [0][1][0]: is the order right?",
+        "this value belongs at [0][1][0]. Is the order right?",
     ),
     Mutant(
         "the input of the third layer is sent on",
