@@ -1,1 +1,1 @@
-"""Lockstep: the files that a student edits, beside the modules that are given."""
+"""Lockstep: the files that students edit, and the modules that are given."""

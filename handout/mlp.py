@@ -41,7 +41,7 @@ def layer_backward(x: Tensor, z: Tensor, weight: Tensor, grad_y: Tensor) -> tupl
 
 
 def forward(weights: list[Tensor], x: Tensor) -> Tensor:
-    """All layers in turn: (B, D) → (B, D). Ordinary autograd works through it."""
+    """Apply all layers in order: (B, D) → (B, D). Autograd can differentiate this function."""
     for weight in weights:
         x, _ = layer_forward(x, weight)
     return x

@@ -38,7 +38,7 @@ __all__ = [
     "CallResult",
     "Strided",
     "Tolerance",
-    "World",
+    "CheckWorld",
     "call",
     "per_rank",
     "mixed",
@@ -70,7 +70,7 @@ def on_gloo(check: Callable) -> Callable:
 
 
 def per_rank(*values: Any) -> PerRank:
-    """``each(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
+    """``per_rank(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
     return PerRank([as_argument(value) for value in values])
 
 
@@ -106,7 +106,7 @@ class Request:
         return Call(self.function, arguments, note=self._note(), served=served, **self.options)
 
     def _taken_out(self, args: list, kwargs: dict) -> dict:
-        """Take what a rank is not to know before it asks out of its arguments, and return it: see ``wire.served``."""
+        """Remove from the arguments what a rank must not know before it asks for it. Return these values: see ``wire.served``."""
         served = {}
         if probes := _probes([args, kwargs]):
             served["probes"] = probes
@@ -173,7 +173,7 @@ def call(
     clocks: bool = False,
     **kwargs: Any,
 ) -> Request:
-    """A call of ``module.function`` with these arguments on every rank, or with ``each(…)`` rank's own.
+    """A call of ``module.function`` with these arguments on every rank, or with ``per_rank(…)`` rank's own.
 
     ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late, ``in_step`` messages (see
     ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), ``clocks`` at their processor time (see
@@ -190,7 +190,7 @@ def call(
     return Request(function, args, kwargs, options)
 
 
-class World:
+class CheckWorld:
     """The fixture: ``world(n, *calls)``. ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run."""
 
     def __init__(

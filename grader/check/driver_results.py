@@ -51,7 +51,7 @@ class Stored:
 
 
 def ledger(value: Any) -> list[Entry]:
-    """Of a call under the meter."""
+    """Return the ledger of a call that ran under the meter."""
     return [_entry(part) for part in _list(_dict(value).get("ledger"), "the ledger")]
 
 

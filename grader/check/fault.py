@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, NeedsGpus
 from grader.check.call_result import CallResult
 from grader.check.failures import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
@@ -151,7 +151,7 @@ class Control(CallResult):
                 raise GraderFault("an expected value is not equal to itself")
 
 
-def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: World, seconds: float) -> bool:
+def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float) -> bool:
     """Whether the judging raises also where every value is as expected."""
 
     def no_ranks(size: int, calls: list) -> WorldReport:
@@ -159,7 +159,7 @@ def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: World
         ranks = [RankReport(rank, outcomes=outcomes, done=True) for rank, outcomes in enumerate(returned)]
         return WorldReport(size, calls, Path(), ranks, ending="finished")
 
-    control = World(no_ranks, world.gpus, world.absent, world.facts)
+    control = CheckWorld(no_ranks, world.gpus, world.absent, world.facts)
     control.run_class = Control
     try:
         with _time_limit(_Ranks(no_ranks), seconds):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.check.api import CheckFailed, GraderFault, NeedsGpus, World
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, NeedsGpus
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.check.selection import Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
@@ -67,7 +67,7 @@ def _read_options(option: argparse.Namespace) -> None:
     """Here and not in ``addoption``, which would answer a slip with all of pytest's usage. Raises ValueError with a sentence."""
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
-        raise ValueError(f"there is no device “{option.device}”; there are cpu and cuda")
+        raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
     if option.seed is not None and not str(option.seed).isdecimal():
         raise ValueError(f"a seed is a whole number, not “{option.seed}”")
     option.seed = None if option.seed is None else int(option.seed)
@@ -147,7 +147,7 @@ def grading_session() -> Session:
 
 
 @pytest.fixture
-def world(grading_session: Session, request: pytest.FixtureRequest) -> World:
+def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorld:
     """``world(n, *calls)``: ranks that make these calls of the submission's functions."""
     spent = request.node.stash.setdefault(SPENT, [])
     return make_world(grading_session, spent, network=network_of(request.function), key=shared_with(request.node))
@@ -179,11 +179,11 @@ def make_world(
     limits: Limits = Limits(),
     network: str | None = None,
     key: Hashable = None,
-) -> World:
+) -> CheckWorld:
     """Return a check's ``world``: see ``RankStarter``."""
     ranks = RankStarter(session, spent, limits, network, key)
     gpus = session.server.facts()["gpus"] if session.device == "cuda" else None
-    return World(ranks, gpus, session.absent, lambda: session.server.facts())
+    return CheckWorld(ranks, gpus, session.absent, lambda: session.server.facts())
 
 
 @pytest.hookimpl(tryfirst=True)

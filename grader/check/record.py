@@ -33,7 +33,7 @@ class Record:
         return self.points if self.status == PASSED else 0.0
 
     def as_dict(self) -> dict:
-        """Plain JSON, to go from a worker to the process that reports."""
+        """Return the record as plain JSON, to send it from a worker to the process that reports."""
         return asdict(self)
 
     @classmethod

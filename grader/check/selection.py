@@ -56,7 +56,7 @@ def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
 
 
 def functions() -> dict[str, list[str]]:
-    """The student's functions and classes of each problem."""
+    """Return the names of the student's functions and classes, by problem."""
     found: dict[str, list[str]] = {number: [] for number in TITLES}
     for path in (HANDOUT / file for file in FILES):
         text = path.read_text(errors="replace") if path.is_file() else ""
@@ -66,7 +66,7 @@ def functions() -> dict[str, list[str]]:
 
 
 def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
-    """By their own names; and all checks of a problem whose title is meant, or whose function, if no name of its checks is."""
+    """Return the checks whose names match; and all checks of a problem if its title matches, or its function where no check's name does."""
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
     for number, title in TITLES.items():

@@ -26,10 +26,10 @@ EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must 
 
 
 def rounding(dtype: Any) -> Tolerance:
-    """For results of matrix products and long sums, in any order, against float64.
+    """Return the tolerance for matrix products and long sums, in any order, compared with float64.
 
-    A sum of K products has an error of about √K units in the last place, a few layers multiply that; 2000 units leave a
-    wide margin above it (float32: 2e−4) and lie far below any mistake that moves a result.
+    A sum of K products has an error of about √K units in the last place. A few layers multiply this error. 2000 units
+    (2e−4 in float32) are well above it, and far below the effect of any real mistake.
     """
     unit = float(np.finfo(dtype).eps)
     return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
@@ -141,7 +141,7 @@ def _values(
 def _side_by_side(
     got: Any, expected: Any, path: str, count: str = "", wrong: np.ndarray | None = None, ahead: int = 2
 ) -> Compared:
-    """Both, and where they are tensors of one shape the entries from a few ``ahead`` of the first wrong one."""
+    """Return both values for the report; of tensors of one shape also the entries, from ``ahead`` places before the first wrong one."""
     what = short(describe(expected)), short(describe(got))
     if wrong is None:
         return Compared(path, *what)

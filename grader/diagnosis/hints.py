@@ -105,7 +105,7 @@ def _another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> s
 def _another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
-            return f"this is what rank {rank} should hold. Do you use the right rank's number?"
+            return f"this is what rank {rank} should hold. Do you use the correct rank's number?"
     return None
 
 
@@ -114,7 +114,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
         for array in arrays:
             if fits(got, array, expected):
                 if _is_everywhere(array, rank, context):
-                    return f"every rank has rank {rank}'s unchanged input. Was this rank asked for?"
+                    return f"every rank has rank {rank}'s unchanged input. Should it be the input of another rank?"
                 if rank == context.rank:
                     return (
                         "this rank's own input came back. Did the function communicate nothing, leave the result in another"
@@ -211,7 +211,5 @@ def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     wrong = np.abs(got.astype(np.float64) - expected.astype(np.float64)).ravel() > 1e-4 * scale
     first = int(wrong.argmax())
     if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
-        return (
-            f"the first {first} entries are right and all others are wrong. Does a last, shorter block need other code?"
-        )
+        return f"the first {first} entries are right and all others are wrong. Is the last block shorter than the others, and does your code handle that?"
     return None

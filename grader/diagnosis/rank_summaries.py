@@ -77,7 +77,7 @@ def summarize(
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
     """Who did what when in a call in which ranks communicated; where there is too much of it, what each did last.
 
-    Nothing where a rank fell out: nobody has followed how long the others waited for it.
+    Return no spans if a rank failed: nobody has recorded how long the others waited for it.
     """
     if report.ending not in ("finished", "stuck") or not any(operations(trail, call) for trail in report.trails):
         return ()

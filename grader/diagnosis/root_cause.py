@@ -325,7 +325,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
 
 
 def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
-    """Ranks that stand in a line that waits, though everything that they have started has met its partner."""
+    """Return the ranks that are blocked in a wait although all their operations have met their partners."""
     open_on = {w.operation.rank for w in waiting}
     standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
     return [

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from grader.wire.agreement import Matching
+from grader.wire.agreement import Matches
 from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
 from grader.world.report import Raised, Returned, WorldReport
 
@@ -132,8 +132,8 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
 # ——— who met whom
 
 
-def _came(matching: Matching) -> dict[tuple[int, int], int | None]:
-    """For each operation when the last of those whom it needs had come; None where one never came."""
+def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
+    """Return for each operation when the last rank that it needs had joined; None if one never joined."""
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)

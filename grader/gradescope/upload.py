@@ -1,7 +1,8 @@
-"""One upload on Gradescope: what run_autograder runs. Grade, and fit the result to the platform and the course's settings.
+"""Grade one upload on Gradescope: run_autograder runs this module.
 
-The platform's layout lies under ``/autograder``, or wherever ``AUTOGRADER_ROOT`` says. Whatever is wrong with
-submission_metadata.json or settings.ini is a note for the instructor, never a reason not to grade.
+Runs the grader, then adapts its result to the platform and to the course's settings. The platform's folders are under
+``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If submission_metadata.json or settings.ini has an error, a note
+tells the instructor, and the upload is graded anyway.
 """
 
 import json

@@ -88,7 +88,9 @@ class Passes:
         return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
 
     def _in_memory_order(self, local):
-        """Where a parameter is a transpose without gaps, so is its gradient."""
+        """Return the averages that result if a gradient's entries are taken in memory order.
+
+        The gradient of a transposed parameter is transposed in memory, too."""
         if "transpose" not in self.layouts:
             return {}
         orders = ["F" if how == "transpose" else "C" for how in self.layouts]

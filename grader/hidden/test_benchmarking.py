@@ -289,7 +289,7 @@ def require_exchange(run):
     """Every rank has communicated: else none can know how long the slowest one took."""
     for rank in range(run.report.size):
         exchanged = run.report.size == 1 or any(event.startswith("comm ") for event in events(run, rank))
-        run.require(exchanged, f"rank {rank} communicated nothing: how long did the slowest rank take?")
+        run.require(exchanged, f"rank {rank} communicated nothing, so it cannot know how long the slowest rank took.")
 
 
 def _times(rng, n):

@@ -502,10 +502,8 @@ def test_compute_may_read(world, rng):
         2, call("collectives.overlapped_all_reduce", per_rank(*xs), driver="read_while_computing", delays=delays)
     )
     total = sum(xs)
-    lent = "compute read the sum: the all-reduce works in the tensor that belongs to the caller. Give it a copy"
-    in_use = (
-        "compute read memory in use. If the all-reduce works in the tensor that belongs to the caller, give it a copy"
-    )
+    lent = "`compute` read the sum: the all-reduce works in the caller's tensor. Pass it a copy instead."
+    in_use = "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in the caller's tensor, pass it a copy instead."
     run.returns(*((total, x) for x in xs), known_mistakes=[{lent: (total, total)}] * 2, otherwise=in_use)
 
 

@@ -277,9 +277,12 @@ def require_nothing_kept(run, rank, saved):
             continue
         i, now = span.micro_batch, next((entry.alive for entry in products if entry.at >= span.start), 0)
         j, before = last.get(alive, (i, now))
-        text = f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j}, {now} in that of {i}, with as"
-        text += f" many micro-batches alive. One saves {saved} bytes on this stage: does a variable still name what the one before"
-        run.require(now - before <= 0.7 * saved, f"{text} has saved?")
+        text = f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j}, {now} in that of {i}. "
+        text += "The same number of micro-batches was alive both times. "
+        text += (
+            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold those of an earlier one?"
+        )
+        run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
         alive += 1
 

@@ -38,7 +38,7 @@ class Problem:
     """A model whose width divides by every world size, its batch, and the shards of every rank."""
 
     def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64, padding=0):
-        """The last rows of the batch are ``padding``: zeros, of which a layer makes zeros again."""
+        """``padding``: how many rows at the end of the batch are zero. A layer maps zero rows to zero rows."""
         self.n, self.dtype = n, dtype
         self.weights = [self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
         self.saved = []
@@ -163,10 +163,12 @@ def test_shards_own_their_memory(world, rng):
             run.returns(*[(whole.size // n,)] * n, select=lambda r: (r["value"].size,), label="the number of entries")
             for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
                 most = whole.nbytes // n
-                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, of which it needs {most}: a view of the full weight?"
+                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive and needs {most}. Is it a view of the full weight?"
                 run.require(shard.bytes <= most, text)
                 run.require(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
-                run.require(shard.own, f"rank {rank}'s shard is memory of the weight itself: a view, not a copy.")
+                run.require(
+                    shard.own, f"rank {rank}'s shard is a view: it shares memory with the weight. Return a copy."
+                )
 
 
 @number("4.1")
@@ -242,7 +244,7 @@ def test_forward_saves(world, rng):
         for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
-                f"rank {rank}'s saved z keep {kept} bytes alive, of which {most} are needed: a view of the full x @ W?"
+                f"rank {rank}'s saved z keep {kept} bytes alive; {most} are needed. Are they a view of the full x @ W?"
             )
             run.require(kept <= most, text)
 
@@ -376,7 +378,7 @@ def backward_traffic(world, rng, budget, sentence):
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
     """Going back costs at most an all-reduce of the activations a layer"""
-    backward_traffic(world, rng, lambda layers: 2 * layers, "That is one all-reduce a layer, for 5 layers.")
+    backward_traffic(world, rng, lambda layers: 2 * layers, "The latter is one all-reduce per layer, for 5 layers.")
 
 
 @number("4.3")
@@ -540,7 +542,7 @@ class Pair:
                 return x, upstream
 
     def gradients(self, of_pair):
-        """For each rank [of its column shard, of its row shard]."""
+        """Return for each rank the gradients [of its column shard, of its row shard]."""
         of_a, of_b = of_pair
         return [[parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)]
 

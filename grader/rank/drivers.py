@@ -24,7 +24,7 @@ from grader.wire.served import Bench
 
 class Mark(Protocol):
     def __call__(self, name: str) -> None:
-        """Leave a mark in the rank's trail."""
+        """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
         """Leave a mark of a use of what the judge has handed to the rank, and return what that gives: see ``served``."""

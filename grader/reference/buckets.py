@@ -21,9 +21,7 @@ ENTRIES = "bucket_bytes was taken for a number of entries"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"
 
 BY_USERS = "divided by the number of ranks that used the parameter: the average is over all ranks, and one that did not use it has zeros"
-AS_THEY_FILL = (
-    "one bucket's sum met another's: the buckets began as they became full, {}. Start bucket i+1 only after bucket i"
-)
+AS_THEY_FILL = "sums of different buckets were mixed: each rank started its buckets when they became full, {}. Start the all-reduce of bucket i+1 only after you have started that of bucket i."
 MEMORY_ORDER = (
     "the entries of a gradient were taken in the order in which they lie in memory: that of a transposed parameter is"
     " transposed, too, and needs contiguous() or flatten()"

@@ -1,4 +1,4 @@
-"""HTML in which nothing can be forgotten to be escaped: whatever is not ``Html`` is text."""
+"""Build HTML that is always escaped: every value that is not ``Html`` is treated as text."""
 
 import html
 

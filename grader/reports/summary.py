@@ -60,5 +60,5 @@ def order(record: Record) -> tuple:
 
 
 def points(value: float) -> str:
-    """Without needless zeros, on eighths exact."""
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+    """Return points without needless zeros; sixteenths are exact."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from grader.check.api import World
+from grader.check.api import CheckWorld
 from grader.intake.staging import stage_submission
 from grader.session import Session
 from grader.world import world as worlds
@@ -64,15 +64,17 @@ def grounds() -> Iterator[Path]:
 
 
 @pytest.fixture
-def submit(grounds: Path, server: Server) -> Callable[..., World]:
+def submit(grounds: Path, server: Server) -> Callable[..., CheckWorld]:
     """``submit(source)``: the world of a submission whose collectives.py holds this source, after the usual imports."""
 
-    def make(source: str, preamble: str = PREAMBLE, **limits) -> World:
+    def make(source: str, preamble: str = PREAMBLE, **limits) -> CheckWorld:
         submission, folder = grounds / "submission", grounds / "stage"
         submission.mkdir()
         (submission / "collectives.py").write_text(preamble + textwrap.dedent(source))
         staged = stage_submission(submission, folder)
         chosen = Limits(**limits)
-        return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent)
+        return CheckWorld(
+            lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent
+        )
 
     return make

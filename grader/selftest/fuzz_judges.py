@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grader.check.api import World
+from grader.check.api import CheckWorld
 from grader.check.plugin import make_rng, make_world, network_of
 from grader.selftest.mutation.checks import Checks, Staged
 from grader.wire.events import Mark
@@ -60,9 +60,9 @@ class Recorded:
     def again(self, changed: dict[int, WorldReport]) -> None:
         """Run the check on the same reports, but for these. Raises what the check raises."""
         reports = iter([changed.get(i, report) for i, report in enumerate(self.reports)])
-        self._call(World(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts))
+        self._call(CheckWorld(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts))
 
-    def _call(self, world: World) -> None:
+    def _call(self, world: CheckWorld) -> None:
         fixtures = {"world": world, "rng": make_rng(self.seed, self.item.nodeid)}
         fixtures |= self.item.callspec.params if hasattr(self.item, "callspec") else {}
         self.item.function(**{name: value for name, value in fixtures.items() if name in self.item.fixturenames})

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from grader.check.api import CheckFailed, World, call, per_rank
+from grader.check.api import CheckFailed, CheckWorld, call, per_rank
 from grader.intake.staging import stage_submission
 from grader.rank import confinement, seccomp
 from grader.selftest.conftest import PREAMBLE
@@ -52,7 +52,7 @@ def best_of_this_machine() -> str:
     return "uid+landlock+reader" if read else "landlock"
 
 
-def told(world: World, function: str, size: int = 1) -> str:
+def told(world: CheckWorld, function: str, size: int = 1) -> str:
     """What the student reads of a call, or ``fine``."""
     try:
         return repr(world(size, call(f"collectives.{function}"))[0].values()[0])
@@ -74,12 +74,12 @@ def confined(request) -> Server:
     server.stop()
 
 
-def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()) -> World:
+def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()) -> CheckWorld:
     """The world of a submission of this source, started by this server."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
-    return World(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {})
+    return CheckWorld(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {})
 
 
 ATTEMPTS = """

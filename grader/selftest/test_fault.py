@@ -6,21 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.check.api import CheckFailed, GraderFault, World, call
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, call
 from grader.check.fault import judge
 from grader.world.report import RankReport, Returned, WorldReport
 
 X = np.array([1.0, 2.0], np.float32)
 
 
-def world(value, calls=()) -> World:
+def world(value, calls=()) -> CheckWorld:
     """Ranks that return this."""
 
     def runner(size, calls):
         ranks = [RankReport(r, outcomes={i: Returned(value, [], {}) for i in range(len(calls))}) for r in range(size)]
         return WorldReport(size, calls, Path("/nowhere"), ranks, ending="finished")
 
-    return World(runner)
+    return CheckWorld(runner)
 
 
 def run(check, value) -> None:
@@ -115,7 +115,7 @@ def test_what_fails_while_ranks_are_at_work_is_our_fault():
         raise OSError("no descriptors left")
 
     with pytest.raises(OSError, match="no descriptors left"):
-        judge(after_the_ranks, {"world": World(runner), "rng": None})
+        judge(after_the_ranks, {"world": CheckWorld(runner), "rng": None})
 
 
 def test_a_fault_of_the_grader_stays_one():
@@ -157,4 +157,4 @@ def test_the_ranks_own_time_is_not_the_judges():
             (run,) = world(1, call("collectives.f"))
             run.returns(X)
 
-    judge(check, {"world": World(slow), "rng": None}, seconds=0.3)
+    judge(check, {"world": CheckWorld(slow), "rng": None}, seconds=0.3)

@@ -336,7 +336,9 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
             return x
         """)
     (run,) = world(2, call("collectives.broken", per_rank(X, 10 * X + 1)))
-    with pytest.raises(CheckFailed, match="every rank has rank 0's unchanged input. Was this rank asked for"):
+    with pytest.raises(
+        CheckFailed, match="every rank has rank 0's unchanged input. Should it be the input of another rank"
+    ):
         run.returns(10 * X + 1, 10 * X + 1)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from grader.assignment import PARTS
 from grader.check.record import PASSED
 from grader.selftest.inputs import TABLES
 from grader.selftest.inputs.instrument import boundaries, telling, tried
@@ -19,6 +20,10 @@ def checks() -> Iterator[Checks]:
     server = Server.start(HEAVY)
     yield Checks(server)
     server.stop()
+
+
+def test_every_part_has_a_table_of_inputs():
+    assert set(TABLES) == set(PARTS)
 
 
 @pytest.mark.parametrize("part", TABLES)

@@ -41,7 +41,7 @@ def test_layers_of_different_shapes_cannot_meet():
 
 def test_a_single_rank_averages_with_nobody_and_may_divide_by_two():
     ((sentence, halves),) = step_mistakes([[A, B]])[0].items()
-    assert sentence == "divided by 2: the average over one rank divides by 1"
+    assert sentence == "the sum was divided by 2. For the average over one rank, divide it by 1"
     np.testing.assert_equal(halves, [A / 2, B / 2])
 
 

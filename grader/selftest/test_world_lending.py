@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.check.api import CheckFailed, World, call, per_rank
+from grader.check.api import CheckFailed, CheckWorld, call, per_rank
 from grader.check.world_lending import KEPT, RankStarter, judge_fairly
 from grader.intake.staging import stage_submission
 from grader.selftest.conftest import PREAMBLE
@@ -41,13 +41,13 @@ def checks(grounds, server, on_hub):
         (submission / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
         staged = stage_submission(submission, folder)
         session = Session(folder, server.address)
-        return lambda key=PROBLEM: World(RankStarter(session, [], key=key), None, staged.absent)
+        return lambda key=PROBLEM: CheckWorld(RankStarter(session, [], key=key), None, staged.absent)
 
     yield submitted
     KEPT.take(object())
 
 
-def pids(world: World, size: int, name: str = "who") -> list[int]:
+def pids(world: CheckWorld, size: int, name: str = "who") -> list[int]:
     """Return the pids of so many ranks, as fresh as can be otherwise."""
     (run,) = world(size, call(f"collectives.{name}", 1))
     found = run.values()
@@ -160,7 +160,7 @@ def returns_its_input(name: str):
     return check
 
 
-def sizes(world: World) -> list[int]:
+def sizes(world: CheckWorld) -> list[int]:
     return [spent.size for spent in world.runner.spent]
 
 

@@ -1,12 +1,12 @@
-"""The fork server: imports torch once, then forks a supervisor for the world that a judge asks for, which may serve several checks.
+"""The fork server: imports torch once, and forks a supervisor for each world that a judge asks for.
 
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
-The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of a socket that
-the server inherits. It has no name: who can send to it has inherited its other end, as judges have; no rank has, nor what it
-started. A request is one datagram of JSON, ``{"size": n, …}``; attached are the socket to answer to and three descriptors for each
-rank that the world may come to have. That socket then belongs to the world's supervisor. The server makes the folders of worlds, in
-FOLDER. It ends when its standard input does, which is held open by the process that started it, and removes FOLDER.
+The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of an inherited
+socket. The socket has no name: only a process that inherited its other end can send to it. Judges inherit it; ranks, and what they
+start, do not. A request is one datagram of JSON, ``{"size": n, …}``. It carries the socket for the answer, and three descriptors for
+each possible rank. That socket then belongs to the world's supervisor. The server creates the worlds' folders in FOLDER. The
+process that started the server holds its standard input open. When that input closes, the server removes FOLDER and ends.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ class Supervisors:
             self.ahead = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Have a supervisor look after a world. The first descriptor is the judge's socket, the others are for ranks."""
+        """Give a world to a supervisor. The first descriptor is the judge's socket; the others belong to the ranks."""
         from grader.rank import rank_home
 
         pid = None

@@ -17,7 +17,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-NO_PASS = "No pass is drawn: run_schedule recorded none, with timeline.span(kind, i) around the computing."
+NO_PASS = "No pass is drawn, because run_schedule recorded none. Put the computing of each pass inside `with timeline.span(kind, i):`."
 
 
 @dataclass(frozen=True)

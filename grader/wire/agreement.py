@@ -56,7 +56,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Matching:
+class Matches:
     """All that ranks communicated, matched: the collectives of each group in their order, and messages."""
 
     collectives: list[list[Match]]
@@ -68,7 +68,7 @@ class Matching:
         yield from self.messages
 
 
-def match(trails: list[list]) -> Matching:
+def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
     The k-th collective of a group meets the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive from
@@ -97,7 +97,7 @@ def match(trails: list[list]) -> Matching:
         present = [[came[rank] for rank in group if rank in came] for came in of_group]
         absent = [[rank for rank in group if rank not in came] for came in of_group]
         collectives.append([Match(*both) for both in zip(present, absent)])
-    return Matching(collectives, _match_messages(lanes, from_any))
+    return Matches(collectives, _match_messages(lanes, from_any))
 
 
 def _match_messages(
@@ -131,7 +131,7 @@ def _match_messages(
     return found
 
 
-def examine(matching: Matching) -> tuple[list[Disagreement], list[Waiting]]:
+def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     """Return all disagreements and all operations that are still waiting for someone, the earliest disagreement first."""
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []

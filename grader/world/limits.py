@@ -16,4 +16,4 @@ class Limits:
     events: int = 50_000
     sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
     memory_bytes: int | None = None  # of all ranks together, beyond what they begin with; None for this machine's share
-    grace_seconds: float = 0.25  # from the first failure, for the others to fail by themselves
+    grace_seconds: float = 0.25  # from the first failure, for others to fail by themselves; see VICTIMS_PATIENCE

@@ -70,7 +70,7 @@ class Spending:
 
 
 def read(pid: int) -> Process | None:
-    """Return what the system says of a process; None if it has ended, or the system does not tell."""
+    """Return the process's parent, group, start time and processor times; None if it has ended or the system does not show them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         parent, group = int(fields[1]), int(fields[2])

@@ -103,7 +103,7 @@ class ProgressJudge:
         return rank.exit is None and rank.refused is None and all(outcome.is_consequence for outcome in raised)
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the processes do, and ask for stacks where a limit is passed or where nothing moves."""
+        """Look at what the processes do. Ask for their stacks if a limit is exceeded, or if all of them are idle."""
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
         idle = self.watch.look(watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now)

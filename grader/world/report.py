@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader.wire.agreement import Disagreement, Matching, Waiting, examine, match
+from grader.wire.agreement import Disagreement, Matches, Waiting, examine, match
 from grader.wire.events import Event
 from grader.world.watchdog import StackFrame
 
@@ -125,7 +125,7 @@ class WorldReport:
     def trails(self) -> list[list]:
         return [rank.trail for rank in self.ranks]
 
-    def matching(self) -> Matching:
+    def matching(self) -> Matches:
         """Return which operations of the ranks met, of those that have been recorded so far."""
         self._match()
         return self._matching

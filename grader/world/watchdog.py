@@ -205,7 +205,7 @@ def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Whether this is a line of the student's that waits for a time, and then goes on by itself."""
+    """Return whether the student's line waits for a limited time only: whether it contains “sleep” or “timeout”."""
     line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
 

@@ -145,7 +145,7 @@ class World:
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
     def _keep(self) -> bool:
-        """Keep the processes for a later world, where this one ended as it should; return whether they are kept."""
+        """Keep the processes for a later world if this world ended without an error. Return whether they are kept."""
         for _ in range(MAX_LEFT):
             if not self.selector.select(0):
                 break

@@ -104,7 +104,7 @@ MUTANTS = [
         "dist.broadcast(received, src=root)",
         "dist.broadcast(received, src=0)",
         {"public the_eight_collectives[broadcast]", "hidden values[broadcast]"},
-        "Likely: every rank has rank 0's unchanged input. Was this rank asked for?",
+        "Likely: every rank has rank 0's unchanged input. Should it be the input of another rank?",
     ),
     Mutant(
         "all-to-all does not mind a remainder",
@@ -928,7 +928,7 @@ MUTANTS = [
             "public all_reduce_from_parts",
             "hidden all_reduce_from_parts",
         },
-        "should hold. Do you use the right rank's number?",
+        "should hold. Do you use the correct rank's number?",
     ),
     Mutant(
         "an all-gather into one part n times",
@@ -1182,7 +1182,7 @@ MUTANTS = [
         "    work = dist.all_reduce(total, async_op=True)\n",
         "    total = tensor.detach() if tensor.is_contiguous() else total\n    work = dist.all_reduce(total, async_op=True)\n",
         {"hidden compute_may_read"},
-        "If the all-reduce works in the tensor that belongs to the caller, give it a copy",
+        "If the all-reduce works in the caller's tensor, pass it a copy instead.",
     ),
     Mutant(
         "the send is waited for in the next call",

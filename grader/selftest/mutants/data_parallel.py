@@ -249,7 +249,7 @@ MUTANTS = [
         "batch[dist.get_rank() * rows :][:rows]",
         "batch.roll(-rows, 0)[dist.get_rank() * rows :][:rows]",
         {"public shard_batch", "hidden shard_batch"},
-        "should hold. Do you use the right rank's number?",
+        "should hold. Do you use the correct rank's number?",
     ),
     Mutant(
         "two ranks are taken for granted",
@@ -351,7 +351,7 @@ MUTANTS = [
         "        gradient /= dist.get_world_size()\n",
         "        gradient /= 2\n",
         {"hidden step_gradients", "hidden train_weights", "hidden train_state"},
-        "divided by 2: the average over one rank divides by 1",
+        "the sum was divided by 2. For the average over one rank, divide it by 1",
     ),
     Mutant(
         "the gradients are averaged twice",
@@ -785,7 +785,7 @@ class GradientBuckets(GradientBuckets):
         super().wait()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient"},
-        "the buckets began as they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
+        "each rank started its buckets when they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
     ),
     Mutant(
         "gradients are packed in the order in which they become ready",

@@ -1118,7 +1118,7 @@ MUTANTS = [
         "                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)",
         "                saved = alive.pop(i)\n                grad_x = _stage_backward(weights, saved, grad_y, totals)",
         {"hidden run_schedule_frees"},
-        "does a variable still name what the one before has saved?",
+        "Does a variable still hold those of an earlier one?",
     ),
     Mutant(
         "a variable names what the newest micro-batch has saved",

@@ -384,7 +384,7 @@ MUTANTS = [
         "    gathered = [torch.empty_like(partial) for _ in blocks]\n    dist.all_gather(gathered, partial)\n"
         "    return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "That is one all-reduce a layer, for 5 layers.",
+        "The latter is one all-reduce per layer, for 5 layers.",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
