@@ -7,7 +7,7 @@ only lines with something in them count, and not those that stand in a file that
 import re
 
 from grader.packaging import stubs
-from grader.packaging.visibility import ROOT
+from grader.packaging.visibility import NOT_FOR_STUDENTS, ROOT, files
 
 SHORTEST = 25  # characters, without spaces at the ends
 
@@ -27,8 +27,9 @@ def secrets() -> dict[str, str]:
     """Every telling line of the answers and of the hidden checks, with the file that it is of."""
     lines: dict[str, str] = {}
     answers = {source.name for source in stubs.sources()}
-    files = [path for path in (ROOT / "handout").iterdir() if path.is_file() and path.name not in answers]
-    shown = {code(line) for path in files for line in path.read_text().splitlines()}  # in the given modules, the text
+    given_files = [ROOT / name for name in files(NOT_FOR_STUDENTS) if name.parts[0] == "handout"]
+    given_files = [path for path in given_files if path.name not in answers]
+    shown = {code(line) for path in given_files for line in path.read_text().splitlines()}  # modules and text
     for source in stubs.sources():
         text = source.read_text()
         given = {code(line) for line in stubs.stub(text).splitlines()}

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from grader.selftest.grading import ROOT
-from handout import bandwidth, bandwidth_cases, bandwidth_report
+from handout.bandwidth import __main__ as command_line
+from handout.bandwidth import cases, machine, measurement, report, units
 
 MIB, GIB = 2**20, 2**30
 LIMIT = 60  # seconds, for a command on a busy machine
@@ -28,8 +29,8 @@ TINY = ("--world-size", "2", "--iterations", "3", "--warm-up", "1", "--device", 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
     """What runs in this process; commands are told by --device."""
-    monkeypatch.setattr(bandwidth, "device", lambda: torch.device("cpu"))
-    bandwidth_cases.pattern.cache_clear()
+    monkeypatch.setattr(measurement, "device", lambda: torch.device("cpu"))
+    cases.pattern.cache_clear()
 
 
 def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
@@ -83,9 +84,9 @@ def test_a_sweep_is_printed_and_written(tmp_path):
     code, out, err = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
     assert code == 0 and "Traceback" not in err and "rong" not in err
     rows, found = table(tmp_path), document(tmp_path)
-    assert tuple(rows[0]) == bandwidth_report.COLUMNS and found["complete"]
+    assert tuple(rows[0]) == report.COLUMNS and found["complete"]
     assert [(row["collective"], int(row["size"])) for row in rows] == [
-        (name, size) for name in bandwidth_cases.COLLECTIVES for size in (1000, 16016, 256256)
+        (name, size) for name in cases.COLLECTIVES for size in (1000, 16016, 256256)
     ]
     for row, same in zip(rows, found["rows"], strict=True):
         assert row == {name: "" if value is None else str(value) for name, value in same.items()}
@@ -100,7 +101,7 @@ def test_a_sweep_is_printed_and_written(tmp_path):
     for fit in found["fits"].values():
         assert fit["half_peak_size"] == pytest.approx(fit["alpha"] * fit["beta"])
     assert "2 ranks on 1 machine, gloo" in out and "not a network" in out
-    assert sum(line.startswith(bandwidth_cases.COLLECTIVES) for line in out.splitlines()) == 24 + 8
+    assert sum(line.startswith(cases.COLLECTIVES) for line in out.splitlines()) == 24 + 8
     written = sorted(path.name for path in tmp_path.iterdir())
     if importlib.util.find_spec("matplotlib"):
         assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG") and written.pop() == "out.png"
@@ -128,7 +129,7 @@ def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     ],
 )
 def test_ranks_are_as_many_as_gpus_or_cores_and_at_most_four(cores, gpus, wanted, ranks):
-    assert bandwidth_cases.default_ranks(cores, gpus, wanted) == ranks
+    assert cases.default_ranks(cores, gpus, wanted) == ranks
 
 
 @pytest.mark.parametrize(
@@ -145,21 +146,21 @@ def test_ranks_are_as_many_as_gpus_or_cores_and_at_most_four(cores, gpus, wanted
     ],
 )
 def test_sizes_end_where_the_device_does(device, memory, largest):
-    assert bandwidth_cases.default_largest(device, memory) == largest
+    assert cases.default_largest(device, memory) == largest
 
 
-@pytest.mark.parametrize("collective", bandwidth_cases.COLLECTIVES)
+@pytest.mark.parametrize("collective", cases.COLLECTIVES)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_the_largest_size_fits_into_memory_on_every_rank(collective, n):
     """What a row is found to need, a copy of the backend's among it, is never more than the default allows for."""
     for rank in range(n):
-        assert sum(bandwidth_cases.entries(collective, 24, n, rank)) + 24 <= bandwidth_cases.BUFFERS * 24
+        assert sum(cases.entries(collective, 24, n, rank)) + 24 <= cases.BUFFERS * 24
 
 
 def test_sizes_are_multiples_that_grow_by_a_factor():
-    assert bandwidth_cases.sizes(1024, 4 * MIB, 2, 8) == [2**power for power in range(10, 23)]
-    assert bandwidth_cases.sizes(10, 100, 2, 12) == [12, 36, 72]
-    assert bandwidth_cases.sizes(8 * GIB, 8 * GIB, 2, 8) == [8 * GIB]
+    assert cases.sizes(1024, 4 * MIB, 2, 8) == [2**power for power in range(10, 23)]
+    assert cases.sizes(10, 100, 2, 12) == [12, 36, 72]
+    assert cases.sizes(8 * GIB, 8 * GIB, 2, 8) == [8 * GIB]
 
 
 @pytest.mark.parametrize("memory, most", [(0.9 * 80 * GIB, 8 * GIB), (3 * MIB, MIB), (0, 2 * MIB)])
@@ -170,20 +171,20 @@ def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
     replaced = {"device": lambda: torch.device("cuda"), "on_signal": lambda react: None, "Report": mock.MagicMock()}
     replaced["hardware"] = lambda: {"memory": memory}
     for name, value in replaced.items():
-        monkeypatch.setattr(bandwidth, name, value)
-    monkeypatch.setattr(bandwidth.importlib, "import_module", lambda name: sweep)
+        monkeypatch.setattr(measurement, name, value)
+    monkeypatch.setattr(measurement.importlib, "import_module", lambda name: sweep)
     monkeypatch.setattr(
         sys, "argv", ["bandwidth", "--min-bytes", str(min(most, 2 * MIB)), "--out", str(tmp_path / "o")]
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    options = bandwidth.parse()
+    options = command_line.parse()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         gathered = dist.all_gather_object
         more = {"memory": 2 * memory, "complaint": None}  # a second rank
         monkeypatch.setattr(dist, "all_gather_object", lambda into, own: (gathered(into, own), into.append(more)))
         with pytest.raises(SystemExit):
-            bandwidth.benchmark(options)
+            measurement.benchmark(options)
     finally:
         dist.destroy_process_group()
     assert asked[0][-1] == most
@@ -196,7 +197,7 @@ def test_defaults_on_this_machine(launcher, tmp_path):
     command = agent if launcher == "torchrun" else ()
     code, _, err = finish(start(tmp_path, "--module", "solutions", *options, "--device", "cpu", launcher=command))
     assert code == 0, err
-    ranks = 3 if launcher == "torchrun" else max(2, min(4, bandwidth_report.cores()))
+    ranks = 3 if launcher == "torchrun" else max(2, min(4, machine.cores()))
     assert document(tmp_path)["environment"]["ranks"] == ranks
     assert [int(row["size"]) for row in table(tmp_path)] == [
         size // (4 * ranks) * 4 * ranks for size in (2 * MIB, 4 * MIB)
@@ -234,33 +235,33 @@ def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
 
 
 def test_entries_that_are_wrong_are_counted():
-    values = bandwidth_cases.pattern(0, 4, torch.float32)
-    whole = torch.empty(3 * bandwidth_cases.PERIOD + 7)
-    bandwidth_cases.fill(whole, values)
-    assert bandwidth_cases.count_wrong(whole, values) == 0
-    assert bandwidth_cases.count_wrong(whole[100_000:], values, 100_000) == 0
+    values = cases.pattern(0, 4, torch.float32)
+    whole = torch.empty(3 * cases.PERIOD + 7)
+    cases.fill(whole, values)
+    assert cases.count_wrong(whole, values) == 0
+    assert cases.count_wrong(whole[100_000:], values, 100_000) == 0
     whole[[0, 70_000, 70_001, -1]] += 1
     whole[5] = torch.nan
-    assert bandwidth_cases.count_wrong(whole, values) == 5
-    assert bandwidth_cases.count_wrong(whole[1:], values) > bandwidth_cases.PERIOD  # shifted by one
+    assert cases.count_wrong(whole, values) == 5
+    assert cases.count_wrong(whole[1:], values) > cases.PERIOD  # shifted by one
 
 
-@pytest.mark.parametrize("name", bandwidth_cases.DTYPES)
+@pytest.mark.parametrize("name", cases.DTYPES)
 def test_sums_are_exact(name):
     dtype = getattr(torch, name)
-    total = sum(bandwidth_cases.pattern(rank, 8, dtype).double() for rank in range(8))
+    total = sum(cases.pattern(rank, 8, dtype).double() for rank in range(8))
     assert torch.equal(total.to(dtype).double(), total)
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])  # which decides on the form of the call; gloo has both
-@pytest.mark.parametrize("collective", bandwidth_cases.COLLECTIVES)
+@pytest.mark.parametrize("collective", cases.COLLECTIVES)
 def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        monkeypatch.setattr(bandwidth_cases.dist, "get_backend", lambda: backend)
-        case = bandwidth_cases.Case(collective, 1000, torch.float32)
-        assert case.wrong() == (0, 0 if collective in bandwidth_cases.IN_PLACE else None)
+        monkeypatch.setattr(cases.dist, "get_backend", lambda: backend)
+        case = cases.Case(collective, 1000, torch.float32)
+        assert case.wrong() == (0, 0 if collective in cases.IN_PLACE else None)
         monkeypatch.setattr(case, "operation", lambda source, target: lambda: target.zero_())
         assert case.wrong()[0] > 900
     finally:
@@ -311,10 +312,10 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
 def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, tmp_path, monkeypatch, capsys):
     (tmp_path / "taken.json").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bandwidth, "launch", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(command_line, "launch", lambda *_: pytest.fail("ranks were started"))
     monkeypatch.setattr(sys, "argv", ["bandwidth", "--module", "solutions", *arguments.split()])
     with pytest.raises(SystemExit) as ended:
-        bandwidth.main()
+        command_line.main()
     printed = capsys.readouterr()
     assert ended.value.code == 2 and printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
@@ -332,15 +333,15 @@ def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, t
 def test_a_slow_row_shows_digits_too(seconds, algbw, busbw):
     row = {"collective": "all_reduce", "size": 1024, "count": 256, "dtype": "float32", "op": "sum", "skipped": ""}
     row |= {"seconds": seconds, "fastest": seconds, "slowest": seconds, "wrong_out_of_place": 0, "wrong_in_place": 0}
-    text = bandwidth_report.line(row | {"algbw": 1024e-9 / seconds, "busbw": 1536e-9 / seconds})
+    text = report.line(row | {"algbw": 1024e-9 / seconds, "busbw": 1536e-9 / seconds})
     assert text.split()[-4:-2] == [algbw, busbw]
-    assert len(text) == len(bandwidth_report.line(row | {"algbw": 1.0, "busbw": 1.0}))
+    assert len(text) == len(report.line(row | {"algbw": 1.0, "busbw": 1.0}))
 
 
 @pytest.mark.parametrize("text, size", [("1", 1), ("512B", 512), ("3 KiB", 3072), ("1GiB", 2**30)])
 def test_sizes(text, size):
-    assert bandwidth_report.in_bytes(text) == size
-    assert bandwidth_report.in_bytes(bandwidth_report.size_text(size)) == size
+    assert units.in_bytes(text) == size
+    assert units.in_bytes(units.size_text(size)) == size
 
 
 # ——— interruption
@@ -390,5 +391,5 @@ def test_two_agents_give_the_same_columns(tmp_path):
     assert (code, other_code) == (0, 0), err + other_err
     assert "2 ranks on 1 machine, gloo" in out and "all_reduce" not in other_out
     rows = table(tmp_path)
-    assert tuple(rows[0]) == bandwidth_report.COLUMNS and len(rows) == 4
+    assert tuple(rows[0]) == report.COLUMNS and len(rows) == 4
     assert {row["wrong_out_of_place"] for row in rows} == {"0"}

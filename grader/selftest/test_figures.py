@@ -103,7 +103,10 @@ def options_of(module: str, monkeypatch) -> argparse.ArgumentParser:
 
     with monkeypatch.context() as patch, pytest.raises(Caught) as caught:
         patch.setattr(argparse.ArgumentParser, "parse_args", catch)
-        importlib.import_module(module).main()
+        found = importlib.import_module(module)
+        if hasattr(found, "__path__"):  # a package is run as its __main__
+            found = importlib.import_module(f"{module}.__main__")
+        found.main()
     return caught.value.args[0]
 
 

@@ -52,6 +52,14 @@ def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
     assert not (copy / "grader" / "selftest").exists() and not (copy / "grader" / "gradescope").exists()
 
 
+def test_the_students_copy_runs_the_benchmark(copy):
+    """It is a package: its folder has to be packed, too."""
+    done = command(copy, "-m", "handout.bandwidth", "--help")
+    assert done.returncode == 0 and "--max-bytes" in done.stdout, done.stderr
+    done = command(copy, "-m", "handout.bandwidth", "--world-size", "1", "--device", "cpu", "--out", "here")
+    assert (done.returncode, done.stderr) == (1, "Not implemented yet: Problem 2.3: sweep.\n")
+
+
 def test_it_holds_no_line_of_an_answer_or_of_a_hidden_check(copy):
     contents = {str(p.relative_to(copy)): p.read_bytes() for p in copy.rglob("*") if p.is_file()}
     assert leaks.leaks(contents) == []

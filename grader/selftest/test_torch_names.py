@@ -12,7 +12,7 @@ from grader.selftest.grading import ROOT
 
 SINCE_2_13 = {"all_gather_single", "reduce_scatter_single"}
 OLD_NAMES = {"all_gather_into_tensor", "reduce_scatter_tensor"}
-NEITHER = {"handout/ASSIGNMENT.md": 1, "handout/bandwidth_cases.py": 1}  # mentions of each: what is new, and a fallback
+NEITHER = {"handout/ASSIGNMENT.md": 1, "handout/bandwidth/cases.py": 1}  # mentions of each: what is new, and a fallback
 PROGRAM = """
 from handout.launcher import launch
 from handout.run import PARTS

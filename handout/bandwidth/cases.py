@@ -12,9 +12,8 @@ REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch knows these in place only: out of place they get a copy
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
-BUFFERS = (
-    3  # of S bytes that a rank needs at most: what it puts in, what it gets out, and a copy that the backend may make
-)
+# How many buffers of S bytes a rank needs at most: its input, its result, and a copy that the backend may make.
+BUFFERS = 3
 PERIOD = 65521  # entries after which a pattern repeats: a prime, so that parts of the usual sizes begin differently
 
 

@@ -1,32 +1,24 @@
-"""What ``handout.bandwidth`` says: sizes in words, the machine, the table, the files and the picture. Given, not graded."""
+"""What rank 0 of ``handout.bandwidth`` prints and writes. Given, not graded."""
 
 import argparse
-import contextlib
 import csv
 import importlib.util
 import io
 import json
-import math
 import os
-import platform
-import re
-import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
-import torch
-import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from handout.launcher import device
+from handout.bandwidth.machine import environment, in_memory
+from handout.bandwidth.picture import draw
+from handout.bandwidth.units import size_text
 
-UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 # Bytes, seconds and GB/s; empty where there is nothing to say.
 COLUMNS = ("collective", "size", "count", "dtype", "op", "seconds", "fastest", "slowest", "algbw", "busbw")
 COLUMNS += ("wrong_out_of_place", "wrong_in_place", "skipped")
@@ -36,85 +28,11 @@ HEADER = (
 )
 
 
-def in_bytes(text: str) -> int:
-    """``"16MiB"`` → 16777216. Raises ArgumentTypeError for what is no size."""
-    match = re.fullmatch(r"0*([1-9]\d{0,11}) ?([KMGT]iB|B|)", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: a positive number, alone or with {', '.join(UNITS)}")
-    return int(match[1]) * UNITS[match[2] or "B"]
-
-
-def size_text(size: float) -> str:
-    """16777216 → ``"16 MiB"``, 1000000 → ``"976.6 KiB"``."""
-    unit = max((unit for unit in UNITS if UNITS[unit] <= size), key=UNITS.get, default="B")
-    return f"{size / UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
-
-
-# ——— the machine
-
-
-def cores() -> int:
-    """How many cores this program may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def hardware() -> dict:
-    """This rank's machine and device, how many cores its program may use, and how much memory."""
-    if device().type == "cuda":
-        model = torch.cuda.get_device_name()
-    else:
-        listed, model = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
-        if listed.exists() and (named := re.search(r"model name\s*: (.+)", listed.read_text())):
-            model = named[1]
-    return {"machine": socket.gethostname(), "device": model, "cores": cores(), "memory": available()}
-
-
-def available() -> float:
-    """Bytes of memory for this rank, a tenth kept back; infinitely many where the system does not say."""
-    if device().type == "cuda":
-        torch.cuda.empty_cache()
-        return 0.9 * torch.cuda.mem_get_info()[0]
-    free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-    if memory.exists():
-        free = 1024 * int(re.search(r"MemAvailable:\s*(\d+)", memory.read_text())[1])
-    if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
-        free = min(free, int(limit) - int((group / "memory.current").read_text()))
-    return 0.9 * free / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-
-
-def environment(ranks: list[dict]) -> dict:
-    """What the figures depend on, from the ``hardware()`` of all ranks."""
-    on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
-    named = (
-        ranks
-        if on_gpu
-        else [rank | {"device": f"{rank['device']}, {rank['cores']} cores"} for rank in machines.values()]
-    )
-    counted = Counter(rank["device"] for rank in named)
-    topology = None
-    if shutil.which("nvidia-smi"):
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            topology = subprocess.check_output(["nvidia-smi", "topo", "-m"], text=True, timeout=30)
-    return {
-        "hardware": " + ".join(f"{n} × {name}" if n > 1 or on_gpu else name for name, n in counted.items()),
-        "cores": sum(rank["cores"] for rank in machines.values()),
-        "gpus": len(ranks) if on_gpu else 0,
-        "machines": len(machines),
-        "ranks": len(ranks),
-        "device": device().type,
-        "backend": dist.get_backend(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
-        "topology": topology,
-    }
-
-
-def in_memory(environment: dict) -> bool:
-    return environment["device"] == "cpu" and environment["machines"] == 1
-
-
-# ——— the table and the files
+def refuse(sentence: str) -> NoReturn:
+    """Say what is wrong with the input, once, and exit with 2."""
+    if os.environ.get("RANK", "0") == "0":
+        print(sentence, file=sys.stderr)
+    sys.exit(2)
 
 
 def unwritable(out: str) -> str | None:
@@ -256,46 +174,3 @@ def line(row: dict) -> str:
         f"{start} {median:>11}  {f'({fastest} … {slowest})':<23} {' '.join(f'{shown:>9}' for shown in bandwidths)}"
         f" {row['wrong_out_of_place']:>6} {in_place:>8}"
     )
-
-
-# ——— the picture
-
-
-def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -> bytes:
-    """A PNG: the bus bandwidth over the size, measured, and dashed what the model says."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    figure = Figure(figsize=(10, 5.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes, n = figure.add_subplot(), environment["ranks"]
-    handles = []
-    for number, collective in enumerate(dict.fromkeys(row["collective"] for row in rows)):
-        done = [row for row in rows if row["collective"] == collective and not row["skipped"]]
-        sizes, style = [row["size"] for row in done], {"color": f"C{number}", "marker": "osD^vP*X"[number % 8]}
-        handles += axes.plot(sizes, [row["busbw"] for row in done], label=collective, markersize=5, **style)
-        if collective in fits:
-            between = [sizes[0] * (sizes[-1] / sizes[0]) ** (step / 100) for step in range(101)]
-            times = [student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s) for s in between]
-            curve = [(s, student.bus_bandwidth(collective, s, n, t)) for s, t in zip(between, times) if t > 0]
-            axes.plot(*zip(*curve), color=f"C{number}", linestyle="--", linewidth=1)
-    if fits:
-        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="fit t = α + S/β"))
-    sizes = sorted({row["size"] for row in rows if not row["skipped"]}) or [1]
-    axes.set_xscale("log", base=2)
-    low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
-    ticks = [2**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 10)))]
-    axes.set_xticks(ticks, [size_text(tick) for tick in ticks])
-    axes.set_xticks([], minor=True)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("size S of the whole array")
-    axes.set_ylabel("bus bandwidth, GB/s (10⁹ bytes per second)")
-    axes.grid(alpha=0.3)
-    note = "\ncopies in the memory of one machine, not a network" if in_memory(environment) else ""
-    ranks = f"{n} rank{'s' if n > 1 else ''}, {environment['backend']}, {rows[0]['dtype']}"
-    axes.set_title(f"{environment['hardware']} · {ranks}{note}", fontsize=11)
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()

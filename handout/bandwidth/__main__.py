@@ -1,0 +1,123 @@
+"""Measure the collectives of your machine, with your own functions of part 2. Given, not graded.
+
+    python -m handout.bandwidth --world-size 4
+    python -m handout.bandwidth --collectives all_reduce,broadcast --max-bytes 1GiB --out results/four-ranks
+    torchrun --nproc-per-node 4 -m handout.bandwidth
+
+One command starts all ranks on this machine; under ``torchrun``, on one machine or many, each rank is already there. Rank 0
+prints a table, and writes it after every row to ``<out>.csv`` and ``<out>.json``; the picture ``<out>.png`` comes last. A size
+is S, bytes of the whole array, rounded so that it falls into n equal parts; times are in seconds, bandwidths in GB/s. Ctrl-C
+keeps the rows that are done; twice ends at once.
+
+Unless told otherwise, it starts a rank for each GPU, or for each core where there are fewer than two GPUs, but at most 4; and
+it goes up to 4 MiB on CPUs, and on GPUs to 8 GiB, or to what 0.9 of the free memory holds.
+
+Exits with 0; with 1 where a function is not implemented yet or a value is wrong, 2 for bad input, 130 if interrupted.
+"""
+
+import argparse
+import importlib
+import multiprocessing.resource_tracker
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+if __name__ == "__main__":  # importing torch takes a second: Ctrl-C ends that, too, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+
+from handout.bandwidth.cases import COLLECTIVES, DTYPES, default_ranks, largest
+from handout.bandwidth.machine import cores
+from handout.bandwidth.measurement import benchmark
+from handout.bandwidth.report import refuse, unwritable
+from handout.bandwidth.signals import SIGNALS, STOP, on_signal, pass_on
+from handout.bandwidth.units import in_bytes
+from handout.launcher import launch
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        refuse(message)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A type for argparse: a whole number that is at least this."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def parse() -> argparse.Namespace:
+    """The options, checked, and ``sizes``, the S of each row. Exits with 2 where something is wrong with them."""
+    parser = Parser(prog="python -m handout.bandwidth", description=__doc__.split("\n")[0], allow_abbrev=False)
+    say = parser.add_argument
+    say("--collectives", default=",".join(COLLECTIVES), metavar="A,B,…", help="which (default: all eight)")
+    say("--min-bytes", type=in_bytes, default="1KiB", metavar="S", help="the smallest size (default 1KiB)")
+    say("--max-bytes", type=in_bytes, metavar="S", help="the largest size (default 4MiB; on GPUs up to 8GiB)")
+    say("--factor", type=whole(2), default=2, metavar="F", help="from one size to the next (default 2)")
+    say("--world-size", type=whole(1), metavar="N", help="local ranks to start (default: GPUs or cores, up to 4)")
+    say("--device", choices=("cpu", "cuda"), help="default: cuda where every local rank has a GPU")
+    say("--module", default="handout", help="the package that holds the answers (default handout)")
+    say("--dtype", choices=DTYPES, default="float32")
+    say("--iterations", type=whole(1), default=20, metavar="I", help="timed calls for each row (default 20)")
+    say("--warm-up", type=whole(0), default=5, metavar="W", help="calls before them (default 5)")
+    say("--out", default="bandwidth", metavar="PATH", help="writes PATH.csv, PATH.json, PATH.png (default bandwidth)")
+    options = parser.parse_args()
+    gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
+    if dist.is_torchelastic_launched():
+        options.world_size, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    else:
+        options.world_size = local = options.world_size or default_ranks(cores(), gpus, options.device)
+    options.collectives = list(dict.fromkeys(options.collectives.split(",")))
+    for name in options.collectives:
+        if name not in COLLECTIVES:
+            refuse(f"{name!r} is none of the collectives {', '.join(COLLECTIVES)}")
+    if options.max_bytes and options.min_bytes > options.max_bytes:
+        refuse(f"the smallest size, {options.min_bytes} bytes, is larger than the largest, {options.max_bytes}")
+    if largest(getattr(torch, options.dtype), n := options.world_size) < 1:
+        refuse(f"sums over {n} ranks are not exact in {options.dtype}, so that wrong values could not be told")
+    if options.device == "cuda" and gpus < local:
+        refuse(f"on cuda each of the {local} local ranks needs a GPU of its own, and there are {gpus}")
+    try:
+        importlib.import_module(f"{options.module}.benchmarking")
+    except (ModuleNotFoundError, TypeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{options.module}.benchmarking.".startswith(
+            f"{error.name}."
+        ):
+            raise  # something that the student's file imports
+        refuse(f"there is no module {options.module}.benchmarking")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the launcher takes GPUs where it sees them
+    if not dist.is_torchelastic_launched():
+        if complaint := unwritable(options.out):
+            refuse(complaint)
+        on_signal(pass_on())
+        # Ranks inherit the mask: a signal waits until they listen. (The tracker would lift it when the first rank starts.)
+        multiprocessing.resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        launch(benchmark, options.world_size, options)
+    except SystemExit:
+        if STOP.is_set():
+            Console().show_cursor()  # hidden by a progress bar that was killed
+            sys.exit(130)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The hardware of a benchmark: device, cores, memory. Given, not graded."""
+
+import contextlib
+import math
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from handout.launcher import device
+
+
+def cores() -> int:
+    """How many cores this program may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware() -> dict:
+    """This rank's machine and device, how many cores its program may use, and how much memory."""
+    if device().type == "cuda":
+        model = torch.cuda.get_device_name()
+    else:
+        listed, model = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
+        if listed.exists() and (named := re.search(r"model name\s*: (.+)", listed.read_text())):
+            model = named[1]
+    return {"machine": socket.gethostname(), "device": model, "cores": cores(), "memory": available()}
+
+
+def available() -> float:
+    """Bytes of memory for this rank, a tenth kept back; infinitely many where the system does not say."""
+    if device().type == "cuda":
+        torch.cuda.empty_cache()
+        return 0.9 * torch.cuda.mem_get_info()[0]
+    free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+    if memory.exists():
+        free = 1024 * int(re.search(r"MemAvailable:\s*(\d+)", memory.read_text())[1])
+    if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
+        free = min(free, int(limit) - int((group / "memory.current").read_text()))
+    return 0.9 * free / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def environment(ranks: list[dict]) -> dict:
+    """What the figures depend on, from the ``hardware()`` of all ranks."""
+    on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
+    named = (
+        ranks
+        if on_gpu
+        else [rank | {"device": f"{rank['device']}, {rank['cores']} cores"} for rank in machines.values()]
+    )
+    counted = Counter(rank["device"] for rank in named)
+    topology = None
+    if shutil.which("nvidia-smi"):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            topology = subprocess.check_output(["nvidia-smi", "topo", "-m"], text=True, timeout=30)
+    return {
+        "hardware": " + ".join(f"{n} × {name}" if n > 1 or on_gpu else name for name, n in counted.items()),
+        "cores": sum(rank["cores"] for rank in machines.values()),
+        "gpus": len(ranks) if on_gpu else 0,
+        "machines": len(machines),
+        "ranks": len(ranks),
+        "device": device().type,
+        "backend": dist.get_backend(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
+        "topology": topology,
+    }
+
+
+def in_memory(environment: dict) -> bool:
+    return environment["device"] == "cpu" and environment["machines"] == 1

@@ -1,0 +1,104 @@
+"""What every rank of ``handout.bandwidth`` runs: a sweep of your own, and a count of the wrong values. Given, not graded."""
+
+import argparse
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+
+from handout.bandwidth.cases import REDUCTIONS, Case, default_largest, entries, fill, pattern, sizes
+from handout.bandwidth.machine import available, hardware
+from handout.bandwidth.report import Report, refuse, unwritable
+from handout.bandwidth.signals import STOP, interrupt, on_signal
+from handout.launcher import device
+
+
+def agree(*mine: bool) -> list[bool]:
+    """Whether each of these is so on any rank; returns when all ranks have called it.
+
+    Raises:
+        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that nobody waits for one who left.
+    """
+    flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    stop, *anywhere = flags.tolist()
+    if stop:
+        raise KeyboardInterrupt
+    return [bool(flag) for flag in anywhere]
+
+
+def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
+    """Buffers for S = ``size`` bytes; None on every rank if any rank lacks the memory."""
+    agree()  # all ranks have freed the last row's buffers before anyone looks
+    count, case = size // dtype.itemsize, None
+    own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
+    if agree(own + size > available())[0]:  # the size once more: gloo copies whole arrays
+        return None
+    try:
+        case = Case(collective, count, dtype)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+    return None if agree(case is None)[0] else case
+
+
+def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
+    """What one row adds to the student's: seconds of the fastest and the slowest iteration, and the wrong values."""
+    dtype = getattr(torch, options.dtype)
+    more = {"count": size // dtype.itemsize, "dtype": options.dtype, "op": "sum" if collective in REDUCTIONS else "-"}
+    case = allocate(collective, size, dtype)
+    if case is None:
+        # A time without end: whatever a sweep makes of it is a bandwidth of 0, and is not shown.
+        return more | {"seconds": float("inf"), "skipped": "not enough memory"}
+    fill(case.source, pattern(case.rank, case.n, dtype))
+    operation = case.operation(case.source, case.target)
+    # An agreement is a barrier too: a sweep can be interrupted between two iterations, outside the watch.
+    watch = {"barrier": agree} | ({"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {})
+    timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
+    out_of_place, in_place = case.wrong()
+    wrong = torch.tensor([out_of_place, in_place or 0], device=device())
+    dist.all_reduce(wrong)
+    more |= {"wrong_out_of_place": int(wrong[0]), "wrong_in_place": None if in_place is None else int(wrong[1])}
+    return more | {"seconds": timing.seconds, "fastest": min(timing.samples), "slowest": max(timing.samples)}
+
+
+def benchmark(options: argparse.Namespace) -> None:
+    """Run the sweep; the function of every rank. Exits, with the code that the module's docstring gives it."""
+    on_signal(interrupt)
+    student = importlib.import_module(f"{options.module}.benchmarking")
+    first, n = dist.get_rank() == 0, dist.get_world_size()
+    ranks: list = [None] * n
+    dist.all_gather_object(ranks, hardware() | {"complaint": unwritable(options.out) if first else None})
+    if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 could know
+        refuse(complaint)
+    most = options.max_bytes or default_largest(device().type, min(rank["memory"] for rank in ranks))
+    part = n * getattr(torch, options.dtype).itemsize
+    options.sizes = sizes(options.min_bytes, max(most, options.min_bytes), options.factor, part)
+    report = Report(student, ranks, options) if first else None
+    more: dict[tuple[str, int], dict] = {}
+
+    def run(collective: str, size: int) -> tuple[float, int]:
+        if first:
+            report.begins(collective, size)
+        more[collective, size] = found = measure(student, collective, size, options)
+        return found["seconds"], found.get("wrong_out_of_place", 0) + (found.get("wrong_in_place") or 0)
+
+    ended = None
+    try:
+        for row in student.sweep(options.collectives, options.sizes, n, run):
+            if first:
+                report.add(row, more[row.collective, row.size])
+    except KeyboardInterrupt as exception:
+        ended = exception
+    except NotImplementedError as stub:
+        if not str(stub).startswith("Problem"):
+            raise  # torch's own
+        ended = stub
+    finally:
+        if first:
+            report.progress.stop()
+    code = report.finish(ended) if first else 0
+    dist.barrier()  # a rank that exits is taken for the end of all: rank 0 has the picture to draw
+    sys.exit(130 if isinstance(ended, KeyboardInterrupt) else code)
