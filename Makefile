@@ -1,4 +1,4 @@
-# Lockstep. `make` lists what there is to do; every command sets up what it needs.
+# Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
 .PHONY: help setup test mutation-test soak load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
@@ -25,44 +25,44 @@ $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(valu
 BLACK := $(PY) -m black --line-length 120
 OPTIONS := $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(DEVICE),--device="$$DEVICE") $(if $(SEED),--seed="$$SEED")
 # After any exit code but 0 make prints a line of its own, which looks like a crash: say first that it is none.
-SAID := { code=$$?; echo "Not everything is right, as said above. make repeats that in its own way:" >&2; exit $$code; }
+SAID := { code=$$?; echo "The command did not succeed; the reason is above. make reports that in its own way:" >&2; exit $$code; }
 
-help:  ## this list
+help:  ## show this list
 	@echo "make ..."
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 	@echo "test, grade and report take PART=collectives, K=ring (words of a check, problem 1.7, shift_right), DEVICE=cuda, SEED=7"
 
-setup: $(READY)  ## make .venv, with everything in it (other commands do so by themselves)
+setup: $(READY)  ## create .venv with everything in it (other commands do this when needed)
 
 $(VENV)/.ready: $(REQUIREMENTS)
 	@command -v "$$PYTHON" > /dev/null || { \
 	  echo "There is no $$PYTHON. Lockstep needs Python 3.10 or later; name the one to use: make setup PYTHON=python3.12"; exit 2; }
 	@"$$PYTHON" handout/set_up.py
 
-# IMPL=handout judges that, with the public checks.
-test: $(READY)  ## the public checks on handout/; where there are solutions/: all checks on these, and the grader's own tests
+# IMPL=handout runs the public checks on handout/, also where there are solutions.
+test: $(READY)  ## run the public checks on handout/; where solutions/ exists, run all checks on it, and the grader's own tests
 	@$(PY) -m pytest $(if $(K),-n 0,-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL" tests) || $(SAID)
 
 # BEGIN INSTRUCTOR
-mutation-test: $(READY)  ## every wrong submission fails as intended, every right one passes; a report. MUTATION_TEST='--part collectives'
+mutation-test: $(READY)  ## check that wrong submissions fail as intended and right ones pass; MUTATION_TEST='--part collectives'
 	$(PY) -m grader.selftest.mutation $$MUTATION_TEST
 
-soak: $(READY)  ## every hostile submission in every tier, all nonsense, a hundred kills (make test tries some of each)
+soak: $(READY)  ## run all hostile submissions in all tiers, all malformed values, 100 kills (make test runs some of each)
 	LOCKSTEP_SOAK=1 $(PY) -m pytest -n auto --dist worksteal $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py)
 
-load: $(READY)  ## right submissions on a busy machine, again and again; LOAD='--gradings 1000 --at-a-time 10'
+load: $(READY)  ## grade right submissions many times on a busy machine; LOAD='--gradings 1000 --at-a-time 10'
 	$(PY) -m grader.selftest.load $$LOAD
 
 # END INSTRUCTOR
-grade: $(READY)  ## grade SUBMISSION=<directory or zip>, into RESULTS=<file>, REPORT=<file>.html
-	@test -n "$$SUBMISSION" || { echo "say what to grade: make grade SUBMISSION=<directory or zip>"; exit 2; }
+grade: $(READY)  ## grade SUBMISSION=<directory or zip>; write RESULTS=<file>, REPORT=<file>.html
+	@test -n "$$SUBMISSION" || { echo "Name the submission: make grade SUBMISSION=<directory or zip>"; exit 2; }
 	@$(PY) -m grader $(if $(RESULTS),--results="$$RESULTS") $(if $(REPORT),--report="$$REPORT") $(OPTIONS) -- "$$SUBMISSION" || $(SAID)
 
-report: $(READY)  ## grade handout/ with the checks that are here, into report.html; IMPL=solutions grades those
+report: $(READY)  ## grade handout/ with the checks that you have, write report.html; IMPL=solutions grades solutions/
 	@$(PY) -m grader --report="$${REPORT:-report.html}" $(OPTIONS) -- "$${IMPL:-handout}" || $(SAID)
 
-# CLUSTER=handout/clusters/h100.ini times the run on that cluster, which nobody has; MICRO_BATCHES=64 for a pipeline there.
-timeline: $(READY)  ## draw a run of PART in handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>, CLUSTER=<file>
+# CLUSTER=handout/clusters/h100.ini times the run on that modelled cluster; MICRO_BATCHES=64 is for a pipeline there.
+timeline: $(READY)  ## draw a run of PART of handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>, CLUSTER=<file>
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
 	  $(if $(CLUSTER),--cluster="$$CLUSTER") $(if $(MICRO_BATCHES),--micro-batches="$$MICRO_BATCHES") \
 	  -- "$${PART:-pipeline_parallel}" || $(SAID)
@@ -71,29 +71,29 @@ bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL
 	@$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" $(if $(RANKS),--world-size="$$RANKS") \
 	  $(if $(MAX_BYTES),--max-bytes="$$MAX_BYTES") $(if $(DEVICE),--device="$$DEVICE") || $(SAID)
 
-submission: $(READY)  ## check what is in handout/, and pack submission.zip; with problems that do not import: ANYWAY=1
+submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs it even if a file cannot be imported
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
-handout: $(READY) stubs  ## dist/handout.zip, the student's copy
+handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy
 	@$(PY) -m grader.packaging.pack handout
 
-autograder: $(READY) stubs  ## dist/autograder.zip, for Gradescope
+autograder: $(READY) stubs  ## pack dist/autograder.zip, for Gradescope
 	@$(PY) -m grader.packaging.pack autograder
 
-rehearse: $(READY) stubs  ## Gradescope's run, here: within 0.5 CPU and 0.75 GB where this machine can hold a program to that
+rehearse: $(READY) stubs  ## run what Gradescope runs, with 0.5 CPU and 0.75 GB if this machine can enforce that
 	@$(PY) -m grader.gradescope.rehearse
 
 stubs: $(READY)  ## generate handout/ from solutions/
 	$(PY) -m grader.packaging.stubs
 
-figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md, into handout/figures
+figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md into handout/figures
 	@$(PY) -m grader.figures
 
-format: $(READY) stubs  ## black, and the stubs
+format: $(READY) stubs  ## run black, and generate the stubs
 	$(BLACK) --quiet handout solutions tests grader
 
-lint: $(READY)  ## formatting, common mistakes, spelling, the boundaries between folders, Python 3.10, stubs as generated
+lint: $(READY)  ## check formatting, common mistakes, spelling, boundaries between folders, Python 3.10, generated stubs
 	$(BLACK) --check handout solutions tests grader
 	$(PY) -m ruff check --quiet handout solutions tests grader
 	$(PY) -m codespell_lib --ignore-words-list=notin,regraded,caf --skip="*.svg,requirements.txt,./*/selftest/hostile,__pycache__,*.zip" \
@@ -102,17 +102,17 @@ lint: $(READY)  ## formatting, common mistakes, spelling, the boundaries between
 	$(PY) -c 'from vermin import main; main()' --quiet --no-tips --target=3.10- --violations handout solutions tests grader
 	$(PY) -m grader.packaging.stubs --check
 
-lock:  ## the autograder's packages again, newest versions, with hashes; needs uv (pip install uv)
+lock:  ## lock the newest versions of the autograder's packages, with hashes; needs uv (pip install uv)
 	cd grader/gradescope/platform && uv pip compile requirements.in --output-file requirements.txt --quiet --upgrade --no-config \
 	  --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-matrix: $(READY)  ## solutions and stubs graded with the oldest and the newest Python and torch that are here (GBs to download)
+matrix: $(READY)  ## grade solutions and stubs with the oldest and the newest Python and torch (downloads GBs)
 	@$(PY) -m grader.selftest.matrix $(MATRIX)
 
-bench: $(READY)  ## how fast: worlds, verdicts, grading; beside torch's own way
+bench: $(READY)  ## measure how fast worlds, verdicts and grading are, beside torch's own implementations
 	$(PY) -m grader.selftest.bench
 
-fuzz: $(READY)  ## hostile frames and submissions, 120,000 of each; FUZZ='intake --seed S --only N' repeats one
+fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='intake --seed S --only N' repeats one
 	$(PY) -m grader.selftest.fuzz $$FUZZ
 
 # END INSTRUCTOR
