@@ -3,17 +3,17 @@
     make test PART=benchmarking                              judge this file
     python -m handout.bandwidth --world-size 4               run your benchmark: table, CSV, JSON and picture
 
-Two people who measure the same machine often report figures that differ by a factor of n, of 2, or of 1.07: because they count
-other bytes, divide by other units, or stop the watch at another moment. This part fixes the conventions, which are those of
-NVIDIA's nccl-tests (doc/PERFORMANCE.md in its repository), and builds a stopwatch that one can trust. Nothing here is
-judged by how fast your machine is.
+Two people who measure the same machine often report figures that differ by a factor of n, of 2, or of 1.07. They count
+different bytes, use different units, or stop the clock at different moments. This part fixes the conventions, which are those
+of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its repository), and builds a stopwatch that you can trust. No check looks at
+how fast your machine is.
 
-The size S of a collective is the number of bytes of the *whole* array: what one rank holds of it, if it holds all of it.
+The size S of a collective is the number of bytes of the *whole* array: of what a rank holds if it holds all of it.
 
-    all-reduce, broadcast, reduce    the buffer, of one size on every rank
-    reduce-scatter, scatter          what goes *in*: n times what a rank gets out (scatter: on the root)
-    all-gather, gather               what comes *out*: n times what a rank puts in (gather: on the root)
-    all-to-all                       what a rank puts in, and gets out
+    all-reduce, broadcast, reduce    the buffer, which has one size on every rank
+    reduce-scatter, scatter          the *input*: n times the output of a rank (scatter: the input of the root)
+    all-gather, gather               the *output*: n times the input of a rank (gather: the output of the root)
+    all-to-all                       the input of a rank, which is as large as its output
 """
 
 import statistics
@@ -30,43 +30,43 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduc
 
 
 class Timing(NamedTuple):
-    """How long an operation takes, in seconds: the median, and one sample for each iteration."""
+    """The time that an operation takes, in seconds: the median, and one sample for each iteration."""
 
     seconds: float
     samples: list[float]
 
 
 class Row(NamedTuple):
-    """A line of a benchmark's table."""
+    """One row of a benchmark's table."""
 
     collective: str
     size: int  # S, bytes of the whole array
     seconds: float
     algbw: float  # GB/s
     busbw: float  # GB/s
-    wrong: int  # entries of the result that are not what they should be, on all ranks
+    wrong: int  # wrong entries of the result, summed over all ranks
 
 
 def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
-    """Problem 2.1 · S, the bytes of the whole array, from the bytes of the tensor that a rank puts in.
+    """Problem 2.1 · Return S, the bytes of the whole array, from the bytes of a rank's input.
 
     Args:
         collective: one of ``COLLECTIVES``.
-        input_bytes: of the tensor that goes in: on every rank, or on the root where only the root's does (broadcast, scatter).
+        input_bytes: bytes of a rank's input tensor. In a broadcast or a scatter only the root has an input: bytes of that.
         world_size: n.
     Returns:
         S.
     Raises:
-        ValueError: ``collective`` is none of them; ``world_size`` is not positive.
+        ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` is not positive.
 
-    With 4 ranks: 100 bytes into an all-gather make an array of 400, into a reduce-scatter one of 100.
+    With 4 ranks: 100 bytes of input make an array of 400 bytes in an all-gather, and of 100 bytes in a reduce-scatter.
     About 4 lines.
     """
     raise NotImplementedError("Problem 2.1: array_bytes")
 
 
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Problem 2.1 · S / t: at what rate the array is dealt with. On the same links it falls as ranks are added.
+    """Problem 2.1 · Return S / t, the rate at which the array is processed. On the same links it falls as ranks are added.
 
     Args:
         size: S, in bytes.
@@ -83,12 +83,12 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -> float:
-    """Problem 2.1 · The rate at which the links have to work: comparable between collectives, numbers of ranks, and data sheets.
+    """Problem 2.1 · Return the rate at which the links had to work, which is comparable across collectives and world sizes.
 
-    It is the algorithm bandwidth times the bytes that the busiest rank has to send (or to receive), at the least, for each byte
-    of the array. Of an array of n parts a rank must receive the n−1 that it has not, for an all-gather, (n−1)/n; an all-reduce
-    is a reduce-scatter and an all-gather, 2(n−1)/n; a broadcast sends the whole array through every rank, 1, and so does
-    a reduce.
+    The bus bandwidth is the algorithm bandwidth times a factor: the bytes that the busiest rank must at least send (or
+    receive), divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have: (n−1)/n. An
+    all-reduce is a reduce-scatter and an all-gather: 2(n−1)/n. A broadcast sends the whole array through every rank: 1. So
+    does a reduce.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -96,9 +96,9 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
         world_size: n.
         seconds: t.
     Returns:
-        Gigabytes per second, decimal; 0 for a single rank, except where the factor is 1.
+        Gigabytes per second, decimal. For a single rank this is 0, unless the factor is 1.
     Raises:
-        ValueError: ``collective`` is none of them; ``world_size`` or ``seconds`` is not positive.
+        ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` or ``seconds`` is not positive.
 
     An all-reduce of 4·10⁹ bytes on 4 ranks in 2 seconds  →  2.0 · 6/4 = 3.0.
     About 8 lines.
@@ -107,23 +107,23 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
 
 
 def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
-    """Problem 2.1 · From a figure that somebody reported, the bus bandwidth as everybody else reports it.
+    """Problem 2.1 · Convert a reported figure into the bus bandwidth of the usual convention.
 
-    A lecture measured four H100s, and printed for the all-reduce of a tensor 277 "GB/s", for a reduce-scatter 70. It had used
-    the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had divided by 1024³; and for the size of the
-    reduce-scatter it had taken what *one rank gets out*. Is reduce-scatter four times slower?
+    A lecture measured four H100s, and printed 277 "GB/s" for the all-reduce of a tensor, and 70 for a reduce-scatter. It had
+    used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had divided by 1024³. For the size of the
+    reduce-scatter, it had taken the *output of one rank*. Is reduce-scatter four times slower?
 
     Args:
-        reported: the figure, in 2³⁰ bytes a second; the factor with n is in it already.
+        reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
         world_size: n.
-        counted: what was taken for the size: "whole", the whole array; or "part", what one of n ranks has of it.
+        counted: what the figure takes as the size: "whole" for the whole array, or "part" for one rank's part, 1/n of it.
     Returns:
-        The bus bandwidth by the usual convention, decimal gigabytes per second.
+        The bus bandwidth of the usual convention, in decimal gigabytes per second.
     Raises:
         ValueError: ``counted`` is neither; ``world_size`` is not positive.
 
     With 2 ranks, 1 reported for a part  →  2.147483648.
-    About 5 lines. Then compare the two figures of the lecture.
+    About 5 lines. Then convert the two figures of the lecture: they differ by about 1 %.
     """
     raise NotImplementedError("Problem 2.1: usual_bandwidth")
 
@@ -136,28 +136,30 @@ def stopwatch(
     synchronize: Callable[[], None] = lambda: None,
     barrier: Callable[[], None] = dist.barrier,
 ) -> Timing:
-    """Problem 2.2 · How long a collective takes, measured so that one can trust it. Called by all ranks together.
+    """Problem 2.2 · Measure how long a collective takes. All ranks call this function together.
 
-    - The first calls set up connections and memory: ``warm_up`` calls are made and not timed.
-    - Before each timed call all ranks meet in a barrier, else a rank times how long it waits for a late one. The barrier itself
-      is not timed.
-    - A GPU is only told what to do, and does it later: ``synchronize()`` waits for it. What was started before the watch must
-      be over when it starts, and the operation when it stops: synchronize twice. (Synchronize before the barrier, not
-      after it: a rank that still synchronizes after the barrier starts late, and the others would time its delay.)
-    - A collective has ended when its slowest rank has: of each iteration, the longest time of all ranks counts. (Exchange the times
-      after the measurement, or between iterations, but never while the watch runs; use a float64 tensor on ``device()``.)
-    - Now and then an iteration is disturbed by other work; the median ignores such outliers. Of an even number, it is the mean of
-      the two in the middle.
+    - Warm-up: the first calls set up connections and memory, so make ``warm_up`` calls and do not time them.
+    - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time how long it waits for a late
+      rank. The barrier itself is not timed.
+    - GPU: a call only tells the GPU what to do, and ``synchronize()`` waits until it is done. Earlier work must be over when
+      you start the clock, and the operation must be over when you stop it. So synchronize twice. (The first time, synchronize
+      before the barrier. After the barrier, a rank that still synchronizes would start late, and the other ranks would time
+      its delay.)
+    - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the maximum over the ranks.
+      (Exchange the times after the measurement or between iterations, but never while the clock runs. Use a float64 tensor on
+      ``device()``. Communicate with ``torch.distributed`` for this; ``barrier`` is only for the meeting before a timed call.)
+    - Median: other work disturbs some iterations, and the median ignores such outliers. The median of an even number of
+      samples is the mean of the two in the middle.
 
     Args:
-        operation: the collective; takes nothing. Called exactly ``warm_up + iterations`` times.
-        warm_up: how many calls are not timed.
-        iterations: how many are, each by itself.
-        clock: the time in seconds, of this rank; the clocks of different ranks have nothing to do with each other.
-        synchronize: returns when this rank's device has done all that it was told to.
+        operation: the collective; takes no arguments. It is called exactly ``warm_up + iterations`` times.
+        warm_up: the number of calls that are not timed.
+        iterations: the number of calls that are timed, each by itself.
+        clock: returns this rank's time in seconds. The clocks of different ranks are unrelated.
+        synchronize: returns when this rank's device has done all its work.
         barrier: returns when all ranks have called it.
     Returns:
-        ``Timing(seconds, samples)``, the same on every rank: the median, and for each iteration the time of its slowest rank.
+        ``Timing(seconds, samples)``, the same on every rank: the median, and the time of the slowest rank in each iteration.
     Raises:
         ValueError: ``iterations`` is not positive, or ``warm_up`` is negative.
 
@@ -173,20 +175,21 @@ def sweep(
     world_size: int,
     run: Callable[[str, int], tuple[float, int]],
 ) -> Iterator[Row]:
-    """Problem 2.3 · The table of a benchmark: every collective at every size, and whether the result was right.
+    """Problem 2.3 · Yield the table of a benchmark: a row for every collective at every size.
 
-    A row is yielded as soon as it is measured, before the next run begins: whoever interrupts the sweep keeps what is done.
+    Yield each row as soon as it is measured, before the next run begins. Then an interrupted sweep keeps its finished rows.
 
     Args:
-        collectives: names out of ``COLLECTIVES``; all sizes of one come before the next.
+        collectives: names out of ``COLLECTIVES``. All sizes of one collective come before the next collective.
         sizes: S of each row, in bytes, in this order.
         world_size: n.
-        run: ``run(collective, size)`` measures one, and returns the seconds and the number of wrong entries. Where there is no
-            memory for that size the seconds are infinite, and the bandwidths 0.
+        run: ``run(collective, size)`` measures one row, and returns the seconds and the number of wrong entries. If there is
+            not enough memory for that size, the seconds are infinite, and both bandwidths are 0.
     Returns:
-        Yields a ``Row`` for each.
+        Yields one ``Row`` for each collective and size.
     Raises:
-        ValueError: a collective is none of them; at the first row at the latest, before anything is run.
+        ValueError: a collective is none of ``COLLECTIVES``. Raise it before anything is run: when ``sweep`` is called, or when
+            the first row is asked for. (A generator raises only then.)
 
     About 8 lines.
     """
@@ -194,17 +197,18 @@ def sweep(
 
 
 def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """Problem 2.4 · The model t = α + S/β: a latency that every message pays, and a rate for its bytes [Hockney, 1994].
+    """Problem 2.4 · Fit the model t = α + S/β: a latency that every message pays, and a rate for its bytes [Hockney, 1994].
 
-    Sizes differ by a factor of a million, and so do times; a fit of least squares of the *times* would see the largest alone. So
-    minimise the sum of the squares of the relative errors, Σ ((α + Sᵢ/β − tᵢ) / tᵢ)²: with aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the
-    linear problem of α·aᵢ + (1/β)·bᵢ ≈ 1. Compute in float64: next to each other, such columns are too much for float32.
+    Sizes differ by a factor of a million, and times do, too. Least squares of the errors in *time* would fit only the largest
+    times. So minimise the sum of the squared relative errors, Σ ((α + Sᵢ/β − tᵢ) / tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this
+    is the linear least-squares problem α·aᵢ + (1/β)·bᵢ ≈ 1. Compute in float64: the two columns differ too much in size for
+    float32.
 
     Args:
         sizes: Sᵢ, in bytes.
         seconds: tᵢ, positive.
     Returns:
-        ``(α, β)``: seconds, and bytes per second. α may come out negative where the times are disturbed.
+        ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are disturbed.
     Raises:
         ValueError: not as many times as sizes; fewer than two different sizes; fewer than two different times (the
             slope would be zero up to rounding); times that do not grow with the size (1/β not positive).
@@ -216,7 +220,7 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
 
 
 def predict_seconds(alpha: float, beta: float, size: int) -> float:
-    """Problem 2.4 · What the model says: α + S/β, in seconds, for S bytes.
+    """Problem 2.4 · Return the time that the model predicts for S bytes: α + S/β, in seconds.
 
     α = 1, β = 500, S = 250  →  1.5. One line.
     """
@@ -224,8 +228,8 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 
 
 def half_peak_size(alpha: float, beta: float) -> float:
-    """Problem 2.4 · The size at which half the peak is reached: S / t(S) = β/2. Smaller messages mostly wait.
+    """Problem 2.4 · Return the size at which half the peak is reached: S / t(S) = β/2. Smaller messages mostly wait.
 
-    α = 2, β = 500  →  1000.0 bytes. One line, after two of algebra.
+    α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
     """
     raise NotImplementedError("Problem 2.4: half_peak_size")

@@ -4,20 +4,24 @@
     python -m handout.run collectives --world-size 4        watch your functions work on four ranks
 
 Your functions run inside one *rank*: one of ``n = dist.get_world_size()`` processes that all execute this file.
-A rank is handed its own tensors, returns its own tensors, and learns of the others only by communicating.
+A rank gets its own tensors as arguments and returns its own tensors. It knows of the other ranks only what it receives
+from them.
 
 For every function here:
-- inputs keep their values: what you return is new memory (with one rank it may be the input itself);
-- what you return does not require a gradient, whether the inputs do or not (``detach()``): nobody may differentiate through a
-  communication without saying so. The operators of Problem 4.4 will say so;
-- a tensor has the same shape and dtype on every rank, is float32, float64 or int64, holds at least one element, and need
-  **not** be contiguous, nor lie in memory as on the other ranks. Some calls of ``torch.distributed`` refuse other memory, some
-  mix up its entries without a word; and ``clone()`` and ``empty_like`` of a transpose are transposed, too;
-- it works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice;
-- in Problem 1.1 the function communicates once, by the collective that it is named after; what it computes before and
-  after that is up to you;
-- misuse raises ``ValueError`` with a message that holds the offending value (and n, where it matters), before anything is
-  sent, on every rank that can detect it. Only the root can see a bad ``tensor`` in scatter, so there only the root raises.
+- Inputs must stay unchanged, and what you return is new memory. (With one rank you may return the input itself.)
+- What you return does not require a gradient, even if the inputs do: use ``detach()``. Autograd does not know what the
+  communication did, so it must not differentiate through it. The operators of Problem 4.4 tell autograd.
+- A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and it holds at least one
+  element.
+- A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of ``torch.distributed`` reject
+  non-contiguous tensors; others silently scramble their entries. ``clone()`` and ``empty_like()`` keep the strides of a
+  transpose.
+- The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice.
+- In Problem 1.1 the function communicates once, by the collective that it is named after. You may compute anything before
+  and after that.
+- Misuse raises ``ValueError`` with a message that holds the offending value (and n, if it matters). It raises before anything
+  is sent, on every rank that can detect it. Only the root can see a bad ``tensor`` in scatter, so there only the root raises.
+  Every rank can see a bad ``root``, so every rank raises.
 """
 
 from collections.abc import Callable
@@ -29,7 +33,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# What an ``op`` may be called. "average" is not among them: some backends lack ReduceOp.AVG, and some versions of
+# The operations by name. "average" is not among them: some backends lack ReduceOp.AVG, and some versions of
 # gloo silently return the sum for it.
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -40,10 +44,10 @@ OPS = {
 
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
-    """Problem 1.1 · Every rank gets the root's tensor.
+    """Problem 1.1 · Send the root's tensor to every rank.
 
     Args:
-        tensor: any shape. On the root the data to send; elsewhere only its shape and dtype matter.
+        tensor: any shape. On the root, the data to send. On the other ranks, only its shape and dtype matter.
         root: the rank that sends.
     Returns:
         The root's tensor, on every rank.
@@ -57,17 +61,17 @@ def broadcast(tensor: Tensor, root: int) -> Tensor:
 
 
 def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
-    """Problem 1.1 · The root deals out its tensor, one block of rows to each rank.
+    """Problem 1.1 · Send each rank one block of rows of the root's tensor.
 
     Args:
-        tensor: on the root (n·k, …); None elsewhere.
-        like: (k, …), with the shape, dtype and device of the block that this rank receives; its values mean nothing.
-        root: the rank that deals.
+        tensor: on the root (n·k, …); None on the other ranks.
+        like: (k, …), with the shape, dtype and device of the block that this rank receives. Its values have no meaning.
+        root: the rank that sends.
     Returns:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
-        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; or, on the root, the tensor is None, or is not (n·k, …):
-            n blocks of the shape of ``like``, one below the other.
+        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is None, or its shape is not
+            (n·k, …), that is n blocks of the shape of ``like`` along dimension 0.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -76,13 +80,13 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
 
 
 def gather(tensor: Tensor, root: int) -> Tensor | None:
-    """Problem 1.1 · The root collects the tensors of all ranks. The inverse of scatter.
+    """Problem 1.1 · Collect the tensors of all ranks on the root. This is the inverse of scatter.
 
     Args:
         tensor: (k, …).
         root: the rank that collects.
     Returns:
-        On the root (n·k, …): the tensors in the order of the ranks, along dimension 0. None elsewhere.
+        On the root (n·k, …): the tensors in rank order, concatenated along dimension 0. None on the other ranks.
     Raises:
         ValueError: ``root`` is not a rank; the tensor has no dimension 0.
 
@@ -93,16 +97,17 @@ def gather(tensor: Tensor, root: int) -> Tensor | None:
 
 
 def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
-    """Problem 1.1 · The root gets the elementwise reduction of all ranks' tensors.
+    """Problem 1.1 · Reduce the tensors of all ranks, entry by entry, to the root.
 
     Args:
         tensor: any shape.
         root: the rank that receives.
         op: "sum", "max", "min", "product" or "average" (float dtypes only).
     Returns:
-        On the root the reduction, of the shape of ``tensor``. None elsewhere.
+        On the root the reduction, in the shape of ``tensor``. None on the other ranks.
     Raises:
-        ValueError: ``root`` is not a rank; ``op`` is none of the five, such as a list; the average of integers.
+        ValueError: ``root`` is not a rank; ``op`` is none of the five (it may be any object, such as a list); ``op`` is
+            "average" and the dtype is an integer dtype.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -111,12 +116,12 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    """Problem 1.1 · Every rank gets the tensors of all ranks: a gather whose root is everyone.
+    """Problem 1.1 · Collect the tensors of all ranks on every rank. This is a gather to every rank.
 
     Args:
         tensor: (k, …).
     Returns:
-        (n·k, …): the tensors in the order of the ranks, along dimension 0.
+        (n·k, …): the tensors in rank order, concatenated along dimension 0.
     Raises:
         ValueError: the tensor has no dimension 0.
 
@@ -127,7 +132,7 @@ def all_gather(tensor: Tensor) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
-    """Problem 1.1 · The reduction of all ranks' tensors, one block of rows of it to each rank.
+    """Problem 1.1 · Reduce the tensors of all ranks, and give each rank one block of rows of the result.
 
     Args:
         tensor: (n·k, …).
@@ -135,8 +140,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: the first dimension does not divide by n, or there is none; ``op`` is none of the five, such as a list; the
-            average of integers.
+        ValueError: there is no dimension 0, or n does not divide it; ``op`` is none of the five (it may be any object, such as
+            a list); ``op`` is "average" and the dtype is an integer dtype.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -145,15 +150,16 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
 
 
 def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
-    """Problem 1.1 · Every rank gets the elementwise reduction of all ranks' tensors.
+    """Problem 1.1 · Reduce the tensors of all ranks, entry by entry, on every rank.
 
     Args:
         tensor: any shape.
         op: "sum", "max", "min", "product" or "average" (float dtypes only).
     Returns:
-        The reduction, of the shape of ``tensor``.
+        The reduction, in the shape of ``tensor``.
     Raises:
-        ValueError: ``op`` is none of the five, such as a list; the average of integers.
+        ValueError: ``op`` is none of the five (it may be any object, such as a list); ``op`` is "average" and the dtype is an
+            integer dtype.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.
@@ -162,14 +168,14 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
-    """Problem 1.1 · Every rank sends a different block of rows to every rank: a transposition of blocks.
+    """Problem 1.1 · Send a different block of rows to every rank. This transposes the blocks of all ranks.
 
     Args:
-        tensor: (n·k, …); block j, rows [j·k, (j+1)·k), is for rank j.
+        tensor: (n·k, …). Block j, rows [j·k, (j+1)·k), is for rank j.
     Returns:
-        (n·k, …); block i is what rank i had for this rank.
+        (n·k, …). Block i is the block that rank i had for this rank.
     Raises:
-        ValueError: the first dimension does not divide by n, or there is none.
+        ValueError: there is no dimension 0, or n does not divide it.
 
     With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [1, 3], rank 1 [2, 4].
     About 3 lines.
@@ -178,13 +184,13 @@ def all_to_all(tensor: Tensor) -> Tensor:
 
 
 def in_rank_order(action: Callable[[], T]) -> T:
-    """Problem 1.2 · Run ``action`` once on every rank, in the order of the ranks.
+    """Problem 1.2 · Run ``action`` once on every rank, in rank order.
 
-    Rank r begins only when rank r−1 has ended, and nobody returns before the last rank has ended: what you want for
-    printing. Barriers are all you need.
+    Rank r begins only after rank r−1 has ended. No rank returns before the last rank has ended. This is useful for printing.
+    Barriers are all you need.
 
     Args:
-        action: takes nothing; may take a while.
+        action: takes no arguments; may take a while.
     Returns:
         What ``action`` returned on this rank.
 
@@ -195,51 +201,50 @@ def in_rank_order(action: Callable[[], T]) -> T:
 
 
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
-    """Problem 1.3 · The sum over all ranks, built from one reduce-scatter and one all-gather.
+    """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
-    This is what an all-reduce *is*, and why it costs what those two cost together. The number of elements need not
-    divide by n.
+    This is what an all-reduce *is*: it costs as much as the two together. n need not divide the number of elements.
 
     Args:
         tensor: any shape.
     Returns:
-        The sum of all ranks' tensors, of the shape of ``tensor``.
+        The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both; on the way, rank 0 held [5, 7] and
-    rank 1 held [9, 0].
+    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. In between, rank 0 held [5, 7] and rank 1 held
+    [9, 0].
     About 7 lines.
     """
     raise NotImplementedError("Problem 1.3: all_reduce_from_parts")
 
 
 def average(tensor: Tensor) -> Tensor:
-    """Problem 1.4 · The average over all ranks, without ReduceOp.AVG.
+    """Problem 1.4 · Average over all ranks, without ReduceOp.AVG.
 
-    Exact about the division: sum first and divide once, so that the result is the sum's nearest quotient. Dividing
-    before the sum rounds n times, and multiplying by 1/n rounds 1/n first.
+    Sum first, then divide once, by n. Then the result is rounded only once after the sum. If you divide before the sum, you
+    round n times; if you multiply by 1/n, you round 1/n as well.
 
     Args:
         tensor: any shape, a float dtype.
     Returns:
-        The average, of the shape and dtype of ``tensor``.
+        The average, in the shape and dtype of ``tensor``.
     Raises:
         ValueError: an integer dtype; the message names it.
 
-    With 3 ranks holding [1], [2] and [4]:  [2.3333333] on all.
+    With 3 ranks that hold [1], [2] and [4]:  [2.3333333] on all.
     About 4 lines.
     """
     raise NotImplementedError("Problem 1.4: average")
 
 
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
-    """Problem 1.5 · Sum over all ranks while something else is being computed.
+    """Problem 1.5 · Sum over all ranks while something else is computed.
 
-    Start the all-reduce, call ``compute`` once while it is under way, and wait only then. What is judged is the order of
-    these events: another rank may be made to come late, and ``compute`` must not have to wait for it.
+    Start the all-reduce, call ``compute`` once while the all-reduce runs, and only then wait. The checks look at the order of
+    these events: they delay another rank, and ``compute`` must not have to wait for that rank.
 
     Args:
         tensor: any shape.
-        compute: takes nothing; does not communicate.
+        compute: takes no arguments; does not communicate.
     Returns:
         ``(total, result)``: the sum of all ranks' tensors, and what ``compute`` returned.
 
@@ -250,40 +255,40 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 
 
 def shift_right(tensor: Tensor) -> Tensor:
-    """Problem 1.6 · Send to the right neighbour, receive from the left one, on every rank at once.
+    """Problem 1.6 · Send to the right neighbour and receive from the left neighbour, on every rank at once.
 
-    The ranks form a ring: to the right of the last stands the first. A blocking send may wait until its receiver is
-    there, so a ring in which everyone sends first can stand still for ever, at any size.
+    The ranks form a ring: the right neighbour of the last rank is rank 0. A blocking send may wait until its receiver is
+    there. If every rank sends before it receives, the ring may deadlock, whatever the size of the tensors.
 
     Args:
         tensor: any shape.
     Returns:
-        The tensor of rank (rank − 1) mod n.
+        The tensor of rank (rank − 1) mod n. With one rank this is its own tensor, and nothing is sent.
 
-    With 3 ranks holding [0], [1] and [2]:  rank 0 [2], rank 1 [0], rank 2 [1].
+    With 3 ranks that hold [0], [1] and [2]:  rank 0 [2], rank 1 [0], rank 2 [1].
     About 6 lines.
     """
     raise NotImplementedError("Problem 1.6: shift_right")
 
 
 def ring_all_reduce(tensor: Tensor) -> Tensor:
-    """Problem 1.7 · The sum over all ranks, from sends and receives alone.
+    """Problem 1.7 · Sum over all ranks, with sends and receives alone.
 
-    Cut the tensor into n chunks. In each of n−1 steps every rank passes one chunk to its right neighbour and adds the one
-    from its left neighbour to its own: after them, each rank holds one finished chunk (reduce-scatter). In n−1 more
-    steps the finished chunks travel round the ring (all-gather). Each rank sends 2(n−1) chunks of 1/n of the tensor,
-    which no all-reduce can beat by more than a constant [Patarasuk and Yuan, 2009].
+    Cut the tensor into n chunks. The first n−1 steps are the reduce-scatter: in each step every rank sends one chunk to its
+    right neighbour, receives one from its left neighbour, and adds it to its own. After them, each rank holds one finished
+    chunk. The next n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of
+    1/n of the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009].
 
     Args:
-        tensor: any shape, of one element or more, also fewer than n.
+        tensor: any shape, with one element or more; it may have fewer than n elements.
     Returns:
-        The sum of all ranks' tensors, of the shape of ``tensor``.
+        The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    Traffic: at most 2(n−1) sends a rank (none at n = 1), each of at most ⌈elements / n⌉ elements; no collectives.
+    Traffic: at most 2(n−1) sends per rank (none if n = 1), each of at most ⌈elements / n⌉ elements; no collectives.
 
-    With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]  →  first step: rank 0 sends [1] and adds [4] to its [2], while rank 1 sends
-    [4] and adds [1] to its [3]; second step: the sums [6] and [4] change places; [4, 6] on both.
-    (``torch.chunk`` may make fewer than n chunks: of 4 elements for 3, it makes 2.)
+    With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to its [2], while rank 1 sends
+    [4] and adds [1] to its [3]. In the second step, the sums [6] and [4] change places:  [4, 6] on both.
+    (``torch.chunk`` may make fewer than n chunks: if you ask it for 3 chunks of 4 elements, it makes 2.)
     About 15 lines.
     """
     raise NotImplementedError("Problem 1.7: ring_all_reduce")
