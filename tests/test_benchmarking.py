@@ -20,7 +20,7 @@ def as_number(value):
 @number("2.1")
 @weight(0.5)
 def test_bandwidths(world):
-    """An all-reduce of 4 GB on 4 ranks in 2 seconds: 2 GB/s, and 3 GB/s on the bus; an all-gather of 4 parts of 100 bytes"""
+    """An all-reduce of 4 GB on 4 ranks in 2 seconds has 2 GB/s, and 3 GB/s on the bus; an all-gather of 4 × 100 bytes has S = 400"""
     size, algorithm, bus, timeless = world(
         1,
         call("benchmarking.array_bytes", "all_gather", 100, 4),
@@ -46,10 +46,10 @@ def test_bandwidths(world):
 @number("2.2")
 @weight(1.0)
 def test_stopwatch(world):
-    """Two ranks whose three calls take 1, 5, 1 and 2, 2, 2 seconds: samples 2, 5, 2, and the median 2"""
+    """stopwatch returns samples 2, 5, 2 and median 2 for two ranks whose calls take 1, 5, 1 and 2, 2, 2 seconds"""
     watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
     calls = per_rank((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
-    # Now meeting takes 100 seconds, a call 1000 more where the ranks have not met, and a device does it, at first busy for 300.
+    # Now the barrier takes 100 seconds, a call 1000 more if the ranks have not met, and the device is busy for 300 at first.
     slow = {"warm_up": 0, "iterations": 3, "asynchronous": True, "barrier_takes": 100.0, "late": 1000.0, "busy": 300.0}
     run, hard = world(
         2,
@@ -106,7 +106,7 @@ def test_stopwatch(world):
 @number("2.3")
 @weight(0.5)
 def test_sweep(world):
-    """Two collectives at two sizes make four rows, each with both bandwidths and the number of wrong entries"""
+    """sweep yields four rows for two collectives at two sizes, each with both bandwidths and the number of wrong entries"""
     answers = [(1.0, 0), (1.0, 0), (2.0, 0), (4.0, 7)]
     (run,) = world(
         1, call("benchmarking.sweep", ["all_reduce", "broadcast"], [10**9, 4 * 10**9], 2, answers, driver="swept")
@@ -131,7 +131,7 @@ def test_sweep(world):
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """Times of 1 second for nothing and 3 for 1000 bytes: 1 second and 500 bytes a second; with 2 seconds, half of it at 1000 bytes"""
+    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500); predict_seconds(1, 500, 250) is 1.5; half_peak_size(2, 500) is 1000"""
     fit, equal, predicted, half = world(
         1,
         call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),

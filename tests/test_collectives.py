@@ -10,7 +10,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import Delay, Probe, Strided, call, mixed, per_rank, tensor
 from grader.reference import collective_mistakes as mistakes
 
-# Problem 1.1: what each rank puts in and gets out, with two ranks, and the arguments.
+# Problem 1.1, on two ranks: the input of each rank, the other arguments, and the output of each rank.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 EIGHT = {
     "broadcast": (per_rank(A, B), {"root": 1}, [B, B]),
@@ -38,11 +38,9 @@ MISTAKES = {
 @weight(0.25)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
-    """{collective} of two ranks' tensors, and of one rank alone"""
+    """{collective} returns the right tensors on two ranks and on one rank"""
     tensors, arguments, expected = EIGHT[collective]
-    spread = per_rank(
-        *(None if own is None else Strided(tensor(own)) for own in tensors.values)
-    )  # not in one run of memory
+    spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))  # non-contiguous
     for run in world(2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))):
         run.returns(*expected, known_mistakes=MISTAKES.get(collective))
         run.keeps_inputs()
@@ -54,7 +52,7 @@ def test_the_eight_collectives(world, collective):
 @number("1.2")
 @weight(0.25)
 def test_in_rank_order(world):
-    """The action runs once on every rank, in rank order"""
+    """in_rank_order runs the action once on every rank, in rank order"""
     actions = per_rank(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))
     late = {0: Delay(until="call began", on=1, then=0.1)}  # rank 0 comes later, and still goes first
     (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
@@ -68,7 +66,7 @@ def test_in_rank_order(world):
 @number("1.3")
 @weight(0.5)
 def test_all_reduce_from_parts(world):
-    """The sum of two ranks' tensors, of 4 and of 3 elements"""
+    """all_reduce_from_parts returns the sum of two ranks' tensors, of 4 and of 3 elements"""
     even, odd = world(
         2,
         call("collectives.all_reduce_from_parts", per_rank(A, B)),
@@ -83,7 +81,7 @@ def test_all_reduce_from_parts(world):
 @number("1.4")
 @weight(0.25)
 def test_average(world):
-    """The average of two ranks' tensors"""
+    """average returns the average of two ranks' tensors"""
     whole = np.array([1, 2])
     run, integers = world(
         2,
@@ -98,7 +96,7 @@ def test_average(world):
 @number("1.5")
 @weight(0.5)
 def test_overlapped_all_reduce(world):
-    """The sum is right, and compute runs while it is under way"""
+    """overlapped_all_reduce returns the sum, and compute runs during the all-reduce"""
     late = {1: Delay(until="compute ended", on=0)}
     (run,) = world(
         2, call("collectives.overlapped_all_reduce", per_rank([1, 2], [3, 4]), Probe("compute", "done"), delays=late)
@@ -112,7 +110,7 @@ def test_overlapped_all_reduce(world):
 @weight(0.25)
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
-    """Each rank gets its left neighbour's tensor, on {size} ranks"""
+    """shift_right returns the left neighbour's tensor, on {size} ranks"""
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
     spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
     plain, strided = world(
@@ -129,7 +127,7 @@ def test_shift_right(world, size):
 @weight(0.5)
 @pytest.mark.parametrize("size", [2, 4])
 def test_ring_all_reduce(world, size):
-    """The sum over a ring of {size} ranks"""
+    """ring_all_reduce returns the sum over {size} ranks"""
     tensors = [[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0], [100.0, 200.0, 300.0, 400.0], [1e3, 2e3, 3e3, 4e3]][
         :size
     ]

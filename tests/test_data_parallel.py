@@ -32,7 +32,7 @@ CLOSE = rounding(np.float64)
 @number("3.1")
 @weight(0.5)
 def test_shard_batch(world):
-    """Two ranks take two rows each of a batch of four"""
+    """shard_batch returns two rows of four on each of two ranks"""
     run, odd = world(
         2,
         call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])),
@@ -46,7 +46,7 @@ def test_shard_batch(world):
 @number("3.2")
 @weight(0.5)
 def test_broadcast_parameters(world):
-    """Rank 0's parameters overwrite rank 1's"""
+    """broadcast_parameters overwrites rank 1's parameters with rank 0's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
     late = {0: Delay(until="", on=1, patience=1)}  # the root begins when rank 1 has returned, or waits for it
@@ -60,7 +60,7 @@ def test_broadcast_parameters(world):
 @number("3.3")
 @weight(1.5)
 def test_data_parallel_step(world):
-    """Two ranks' gradients are those of the whole batch, and each returns its own loss"""
+    """data_parallel_step returns each rank's own loss and the gradients of the whole batch, on two ranks"""
     (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE))
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     local = [single_device.loss_and_gradients(WEIGHTS, half) for half in HALVES]
@@ -85,7 +85,7 @@ def test_data_parallel_step(world):
 @number("3.4")
 @weight(1.0)
 def test_train(world):
-    """Three steps on two ranks end with the weights of a single device"""
+    """train ends three steps on two ranks with the weights of a single device"""
     batches = [BATCH, BATCH[::-1] + 0.3, BATCH * 0.5]
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, per_rank(*shards), lr=0.01, delays=LATE))
@@ -112,7 +112,7 @@ def test_train(world):
 @number("3.5")
 @weight(1.0)
 def test_gradient_buckets(world):
-    """After backward and wait, two ranks hold the gradients of the whole batch"""
+    """After backward and wait, the gradients on two ranks are those of the whole batch"""
     (run,) = world(
         2,
         call(

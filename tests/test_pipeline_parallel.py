@@ -23,14 +23,14 @@ F, B = "forward", "backward"
 
 
 def late(receiver):
-    """A hold on the receiver: whoever does not wait for a send returns before it went out, however busy the machine is."""
+    """Delay the receiver, so that a stage that does not wait for its send returns before the send has ended."""
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)}
 
 
 @number("5.1")
 @weight(0.5)
 def test_split_layers(world):
-    """Five layers on three stages: 2, 2 and 1; four on three: 2, 1 and 1"""
+    """split_layers cuts five layers into stages of 2, 2 and 1, and four layers into 2, 1 and 1"""
     (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
     for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
         run.require(parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
@@ -39,7 +39,7 @@ def test_split_layers(world):
 @number("5.2")
 @weight(1.0)
 def test_forward(world):
-    """Three micro-batches through two stages come out as from a single device, and each stage saves its own"""
+    """pipeline_forward returns the output of a single device for three micro-batches on two stages, and each stage saves its own layers"""
     run, odd = world(
         2,
         call("pipeline_parallel.pipeline_forward", STAGES, per_rank(BATCH, None), 9, M, delays=late(1)),
@@ -59,7 +59,7 @@ def test_forward(world):
 @number("5.3")
 @weight(1.5)
 def test_backward(world):
-    """Three micro-batches back through two stages leave the gradients of a single device"""
+    """pipeline_backward returns the gradients of a single device for three micro-batches on two stages"""
     y, saved = single_device.forward(WEIGHTS, BATCH)
     own = per_rank(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
     (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, per_rank(None, y), delays=late(0)))
@@ -76,7 +76,7 @@ def test_backward(world):
 @number("5.4")
 @weight(1.0)
 def test_schedules(world):
-    """Two stages, three micro-batches: GPipe and 1F1B have every pass once, in an order that can be carried out"""
+    """GPipe and 1F1B hold every pass once, in an order that two stages can execute, for three micro-batches"""
     stages = [(stage, 2, 3) for stage in range(2)]
     for run, name in zip(
         world(
@@ -105,7 +105,7 @@ def test_schedules(world):
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """Two stages carry out GPipe, then 1F1B: loss and gradients are those of a single device"""
+    """run_schedule returns the loss and the gradients of a single device with GPipe, then with 1F1B, on two stages"""
     gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
     first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)]
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
@@ -144,7 +144,7 @@ def test_run_schedule(world):
 @number("5.6")
 @weight(0.5)
 def test_bubble(world):
-    """Four stages and four micro-batches wait for 3/7 of the time; two stages that work 2 of 3 seconds, for 1/3"""
+    """bubble_fraction is 3/7 for four stages and four micro-batches; measured_bubble is 1/3 for two stages that work 2 of 3 seconds"""
     spans = [[(F, 0, 5.0, 6.0), (B, 0, 7.0, 8.0)], [(F, 0, 6.0, 8.0)]]
     theory, measured = world(
         1,

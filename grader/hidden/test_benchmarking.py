@@ -51,7 +51,7 @@ def refuses(world, function, *cases):
 @number("2.1")
 @weight(1.0)
 def test_array_bytes(world, rng):
-    """The size is the whole array, for every collective and 1 to 8 ranks"""
+    """array_bytes returns the size of the whole array, for every collective and 1 to 8 ranks"""
     cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in SIZES]
     cases += [("all_gather", 0, 4), ("all_gather", 10, 4)]
     (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
@@ -63,7 +63,7 @@ def test_array_bytes(world, rng):
 @number("2.1")
 @weight(0.75)
 def test_algorithm_bandwidth(world, rng):
-    """Bytes by seconds, in decimal gigabytes"""
+    """algorithm_bandwidth returns decimal gigabytes per second"""
     cases = [(int(rng.integers(1, 10**10)), float(rng.uniform(1e-5, 3))) for _ in range(10)]
     cases += [(0, 1.0), (2**40, 500.0)]
     right = [truth.algorithm_bandwidth(*case) for case in cases]
@@ -76,7 +76,7 @@ def test_algorithm_bandwidth(world, rng):
 @number("2.1")
 @weight(1.75)
 def test_bus_bandwidth(world, rng):
-    """The factor of every collective for 1 to 8 ranks, as nccl-tests documents them"""
+    """bus_bandwidth has the factors that nccl-tests documents, for every collective and 1 to 8 ranks"""
     asked = [
         [(collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3))) for n in SIZES]
         for collective in truth.COLLECTIVES
@@ -103,7 +103,7 @@ def test_bus_bandwidth(world, rng):
 @number("2.1")
 @weight(0.75)
 def test_usual_bandwidth(world, rng):
-    """The lecture's two figures, and others, by the usual convention"""
+    """usual_bandwidth converts the lecture's two figures, and others"""
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [(float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")]
     cases += [(0.0, 2, "part")]
@@ -125,7 +125,7 @@ def test_usual_bandwidth(world, rng):
 @number("2.1")
 @weight(0.25)
 def test_bandwidth_misuse(world, rng):
-    """Unknown collectives, times and world sizes that cannot be: a ValueError that names them"""
+    """Unknown collectives, impossible times and impossible world sizes raise ValueError with the value"""
     refuses(
         world,
         "array_bytes",
@@ -192,7 +192,7 @@ def require_samples(run, calls, warm_up, mistakes, last=None):
 @number("2.2")
 @weight(1.0)
 def test_warm_up(world, rng):
-    """Calls of warm-up are made and not timed; the operation is called exactly as often as asked"""
+    """stopwatch does not time the warm-up calls, and calls the operation exactly warm_up + iterations times"""
     cases = [(2, 4), (0, 3), (5, 1)]
     timed = [float(rng.uniform(1, 2))] * 4
     calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
@@ -205,7 +205,7 @@ def test_warm_up(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_barrier(world, rng):
-    """All ranks meet before each timed call, and the meeting is not timed"""
+    """All ranks meet before each timed call, and the barrier is not timed"""
     right = [float(rng.uniform(1, 2))] * 4
     meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
     (run,) = world(2, watch([right] * 2, 0, barrier_takes=meeting, late=late))
@@ -230,7 +230,7 @@ def test_barrier(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_synchronize(world, rng):
-    """The watch starts when the device has nothing left to do, and stops when the operation is over on it"""
+    """stopwatch starts the clock when the device has nothing left to do, and stops it when the operation is over on the device"""
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
     (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
@@ -245,7 +245,7 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_slowest_rank(world, rng):
-    """Of each iteration the slowest rank's time counts, on every rank; nothing is exchanged while the watch runs"""
+    """Each sample is the slowest rank's time, on every rank, and nothing is communicated while the clock runs"""
     for n in (1, 2, 3):
         timed = _times(rng, n)
         (run,) = world(n, watch(timed, 0))
@@ -321,7 +321,7 @@ def _demand_silence(run, rank):
 @number("2.2")
 @weight(0.25)
 def test_median(world, rng):
-    """The median of an odd and of an even number of iterations"""
+    """stopwatch returns the median of an odd and of an even number of samples"""
     cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0], [float(i * i) for i in range(21)])
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
@@ -337,7 +337,7 @@ def test_median(world, rng):
 @weight(0.25)
 @on_gloo
 def test_stopwatch_twice(world, rng):
-    """The samples of one measurement stay as they are while another one goes on"""
+    """The samples of one measurement do not change during another one"""
     own = [float(rng.uniform(1, 2)) for _ in range(3)]
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
     later = {"of the second measurement: each has a list of its own": [[0.5] * 3] * 2}
@@ -347,7 +347,7 @@ def test_stopwatch_twice(world, rng):
 @number("2.2")
 @weight(0.5)
 def test_stopwatch_misuse(world, rng):
-    """No iterations, or less than no warm-up, are a ValueError that names the number, before anything is called"""
+    """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before anything is called"""
     asked = [(1, 0), (1, -1), (-2, 3)]
     runs = world(2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked))
     for run, number_ in zip(runs, ("0", "-1", "-2")):
@@ -369,7 +369,7 @@ def table(rng, wrong=0):
 @number("2.3")
 @weight(0.5)
 def test_sweep_rows(world, rng):
-    """A row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
+    """sweep yields a row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
     asked = [(4, *table(rng, wrong=5))]
     asked.append((1, ["reduce"], [8], [(0.5, 1)]))
     asked.append((3, ["gather", "gather"], [64, 8, 8], [(float(i), i) for i in range(1, 7)]))
@@ -403,7 +403,7 @@ def require_rows(run, n, asked, answers):
 @number("2.3")
 @weight(0.5)
 def test_sweep_is_lazy(world, rng):
-    """Each row is there before the next run begins"""
+    """sweep yields each row before the next run begins"""
     collectives, sizes, answers = table(rng)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
     run.require(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
@@ -419,7 +419,7 @@ def test_sweep_is_lazy(world, rng):
 @number("2.3")
 @weight(0.5)
 def test_sweep_misuse(world, rng):
-    """An unknown collective is a ValueError before anything is run"""
+    """An unknown collective raises ValueError before anything is run"""
     _, sizes, answers = table(rng)
     names = ["all_reduce", truth.NO_COLLECTIVE]
     asked = (names, names[::-1])
@@ -436,7 +436,7 @@ def test_sweep_misuse(world, rng):
 @number("2.4")
 @weight(0.75)
 def test_fit(world, rng):
-    """Latency and bandwidth from exact times, and from disturbed ones by the least relative errors"""
+    """fit_latency_bandwidth returns α and β of exact times, and minimises the relative errors of disturbed times"""
     cases = fit_cases(rng)
     (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
     for i, (sizes, seconds) in enumerate(cases):
@@ -484,7 +484,7 @@ def fit_cases(rng):
 @number("2.4")
 @weight(0.5)
 def test_predictions(world, rng):
-    """The time of a size, and the size at which half the peak is reached"""
+    """predict_seconds and half_peak_size follow the model t = α + S/β"""
     models = [(float(rng.uniform(1e-6, 1e-3)), float(rng.uniform(1e8, 1e11))) for _ in range(6)]
     cases = [(alpha, beta, int(rng.integers(0, 10**9))) for alpha, beta in models] + [
         (1e-5, 1e9, 0),
@@ -505,7 +505,7 @@ def test_predictions(world, rng):
 @number("2.4")
 @weight(0.25)
 def test_fit_misuse(world, rng):
-    """Too few sizes, or times that do not grow with them, are a ValueError"""
+    """Too few sizes, and times that do not grow with the size, raise ValueError"""
     unlike = "There are not as many times as sizes."
     few = "Two different sizes, and two different times, are needed."
     falling = "The times do not grow with the sizes."

@@ -83,7 +83,7 @@ def request(collective, tensors, layout, options):
 @weight(0.4375)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
-    """{collective} on every rank of 1 to 4: all roots, operations, shapes, dtypes and layouts, inputs untouched"""
+    """{collective} returns the right tensors on 1 to 4 ranks, for all roots, operations, shapes, dtypes and layouts, and keeps its inputs"""
     for n in SIZES:
         chosen = list(cases(collective, n))
         if collective == "reduce_scatter" and world.torch < (2, 9):  # whose gloo adds up, whatever it is asked for
@@ -169,7 +169,7 @@ def _keeps_both(run, results):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_call(world, rng, collective):
-    """{collective} is one call of the operation of that name, and not a costlier one"""
+    """{collective} makes one call of the operation of that name, and no costlier one"""
     n = 3
     options = {"root": n - 1} if collective in ROOTED else {}
     asked = [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
@@ -185,7 +185,7 @@ def test_one_call(world, rng, collective):
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
-    """{collective} answers misuse with a ValueError that holds the numbers, on every rank, before anything is sent"""
+    """{collective} raises ValueError with the offending values for misuse, on every rank, before anything is sent"""
     for n in (3, 1):
         bad = [*misuses(collective, n), *(misuses_of_scatter(n) if collective == "scatter" and n > 1 else [])]
         requests = [call(f"collectives.{collective}", *args, may_raise=True, **kwargs) for args, kwargs, _ in bad]
@@ -239,7 +239,7 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """{collective} returns what requires no gradient, also where its input does, and what keeps nothing else in memory"""
+    """{collective} returns a tensor that requires no gradient, even if its input does, and that keeps no other memory alive"""
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
@@ -282,7 +282,7 @@ def _no_gradient_of(world, rng, function, right, *more):
 @number("1.2")
 @weight(0.75)
 def test_in_rank_order(world):
-    """The action runs once on every rank, in rank order, and nobody returns before the last rank has ended"""
+    """in_rank_order runs the action once on every rank, in rank order, and no rank returns before the last rank has ended"""
     for n in SIZES:
         # The first ranks take longest: without barriers the later ones overtake them.
         actions = per_rank(*(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n)))
@@ -317,7 +317,7 @@ def _takes_turns(run, n):
 @number("1.3")
 @weight(0.875)
 def test_all_reduce_from_parts(world, rng):
-    """The sum on every rank of 1 to 4, for lengths that do not divide by them, any shape, dtype and layout"""
+    """all_reduce_from_parts returns the sum on 1 to 4 ranks, for lengths that n does not divide, any shape, dtype and layout"""
     tensors = (
         ((8,), np.float32, None),
         ((7,), np.float64, None),
@@ -355,7 +355,7 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @number("1.3")
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
-    """It is one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
+    """all_reduce_from_parts makes one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
         (run,) = world(n, call("collectives.all_reduce_from_parts", per_rank(*xs)))
@@ -376,14 +376,14 @@ def test_built_from_its_parts(world, rng):
 @weight(0.125)
 @on_gloo
 def test_sum_of_parts_requires_no_gradient(world, rng):
-    """The sum requires no gradient, also where the tensors do"""
+    """all_reduce_from_parts returns a tensor that requires no gradient, even if its input does"""
     _no_gradient_of(world, rng, "all_reduce_from_parts", the_sum)
 
 
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """The average is the sum's nearest quotient, on every rank of 1 to 4, and no ReduceOp.AVG is used"""
+    """average returns the sum's nearest quotient on 1 to 4 ranks, without ReduceOp.AVG"""
     tensors = [((64,), layout) for layout in (ALIKE, None)]  # a copy of the one may be the other itself
     tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
     dtypes = {np.float32: 9999, np.float64: 10**15}  # sums of four of these still have no rounding errors
@@ -417,7 +417,7 @@ def the_average(xs):
 @number("1.4")
 @weight(0.25)
 def test_average_of_integers(world, rng):
-    """The average of integers is a ValueError that names their dtype"""
+    """The average of an integer dtype raises ValueError with the dtype"""
     for n in (1, 3):
         requests = [
             call("collectives.average", integers(rng, (4,), dtype), may_raise=True) for dtype in (np.int64, np.int32)
@@ -430,14 +430,14 @@ def test_average_of_integers(world, rng):
 @weight(0.125)
 @on_gloo
 def test_average_requires_no_gradient(world, rng):
-    """The average requires no gradient, also where the tensors do"""
+    """average returns a tensor that requires no gradient, even if its input does"""
     _no_gradient_of(world, rng, "average", the_average)
 
 
 @number("1.5")
 @weight(0.875)
 def test_compute_does_not_wait(world, rng):
-    """compute begins while the all-reduce is under way, even when other ranks have not come to it"""
+    """compute begins while the all-reduce runs, even if other ranks have not started it"""
     for n in (2, 3, 4):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
@@ -461,7 +461,7 @@ def test_compute_does_not_wait(world, rng):
 @number("1.5")
 @weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
-    """The sum is complete when it is returned, also on a rank that is far ahead of the others; inputs untouched"""
+    """overlapped_all_reduce returns the complete sum, even on a rank that is far ahead of the others, and keeps its input"""
     tensors = (
         ((3, 4), np.float64, MIXED),  # on ranks that come late
         ((5,), np.float32, None),
@@ -494,7 +494,7 @@ def _with_done(xs):
 @number("1.5")
 @weight(0.125)
 def test_compute_may_read(world, rng):
-    """compute may read the tensor: it has its values also while the all-reduce is under way"""
+    """compute can read the input, which keeps its values during the all-reduce"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
     # Until the other rank has the sum: then it is in this rank's memory, too.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
@@ -511,14 +511,14 @@ def test_compute_may_read(world, rng):
 @weight(0.125)
 @on_gloo
 def test_overlapped_sum_requires_no_gradient(world, rng):
-    """The sum requires no gradient, also where the tensors do"""
+    """overlapped_all_reduce returns a sum that requires no gradient, even if its input does"""
     _no_gradient_of(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
 
 
 @number("1.6")
 @weight(0.5)
 def test_shift_right(world, rng):
-    """Each rank of 1 to 4 gets its left neighbour's tensor, small or large, and sends once"""
+    """shift_right returns the left neighbour's tensor on 1 to 4 ranks, small or large, and each rank sends once"""
     tensors = (
         ((4,), np.float32, None),
         ((3, 2), np.int64, MIXED),
@@ -564,7 +564,7 @@ def _sends_once(run, xs):
 @number("1.6")
 @weight(0.125)
 def test_the_send_has_ended(world, rng):
-    """Whoever gets the result may overwrite the tensor at once: the neighbour still gets what was sent, however late it comes"""
+    """The input may be overwritten as soon as shift_right returns: a late neighbour still gets the original values"""
     for n in (2, 3):
         xs = [integers(rng, (5,)) for _ in range(n)]
         late = {1: Delay(until="", on=0, patience=1)}
@@ -578,14 +578,14 @@ def test_the_send_has_ended(world, rng):
 @weight(0.125)
 @on_gloo
 def test_neighbours_tensor_requires_no_gradient(world, rng):
-    """The neighbour's tensor requires no gradient, also where this rank's does"""
+    """shift_right returns a tensor that requires no gradient, even if its input does"""
     _no_gradient_of(world, rng, "shift_right", shifted)
 
 
 @number("1.7")
 @weight(1.875)
 def test_ring_values(world, rng):
-    """The sum on every rank of 1 to 4, for any length, shape, dtype and layout, twice; inputs untouched"""
+    """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout, twice, and keeps its input"""
     tensors = (
         ((12,), np.float32, None),
         ((7,), np.float64, None),
@@ -611,14 +611,14 @@ def _ring_sums(world, rng, n, tensors, kept=None, high=50):
 @weight(0.125)
 @on_gloo
 def test_ring_sum_requires_no_gradient(world, rng):
-    """The sum requires no gradient, also where the tensors do"""
+    """ring_all_reduce returns a sum that requires no gradient, even if its input does"""
     _no_gradient_of(world, rng, "ring_all_reduce", the_sum)
 
 
 @number("1.7")
 @weight(1.5)
 def test_ring_traffic(world, rng):
-    """Sends and receives alone, to the neighbours alone, and each rank sends at most 2(n−1)/n of the bytes"""
+    """ring_all_reduce sends to the neighbours only, and each rank sends at most 2(n−1)/n of the bytes"""
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
         # As many bits as a float32 has for exact sums: sent as a smaller dtype they would not be what they were.
         runs = _ring_sums(world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21)
@@ -646,7 +646,7 @@ def _sends_chunks(run, rank, n, length):
 @number("1.7")
 @weight(0.5)
 def test_ring_steps(world, rng):
-    """No rank sends more than 2(n−1) times, and none at all when it is alone"""
+    """ring_all_reduce sends at most 2(n−1) times per rank, and never on a single rank"""
     for n in SIZES:
         (run,) = _ring_sums(world, rng, n, [((4096,), np.float32, None)], high=1 << 21)
         run.uses_only("send", "recv", because="A ring is built from sends and receives.")

@@ -48,7 +48,7 @@ def layout(rank):
 @number("3.1")
 @weight(1.0)
 def test_shard_batch(world, rng):
-    """Each rank of 1 to 4 has its own rows, of batches of any shape, and together they have them all"""
+    """shard_batch returns each rank's own rows on 1 to 4 ranks, for batches of any shape, and together the shards are the batch"""
     for n in SIZES:
         batches = [
             rng.standard_normal((3 * n, 5)),
@@ -73,7 +73,7 @@ def test_shard_batch(world, rng):
 @number("3.1")
 @weight(0.5)
 def test_shard_batch_misuse(world, rng):
-    """A batch that does not divide raises ValueError with both numbers"""
+    """A batch that n does not divide raises ValueError with both numbers"""
     for n, sizes in ((3, (10, 2)), (4, (2,))):
         requests = [call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True) for rows in sizes]
         for run, rows in zip(world(n, *requests), sizes):
@@ -83,7 +83,7 @@ def test_shard_batch_misuse(world, rng):
 @number("3.2")
 @weight(0.75)
 def test_broadcast_parameters(world, rng):
-    """The root's parameters are everywhere, for every root of 1 to 4 ranks, any shape, dtype and layout"""
+    """broadcast_parameters gives every rank the root's values, for every root of 1 to 4 ranks, any shape, dtype and layout"""
     ways = ("generator", "views", "plain", "plain")  # model.parameters() is a generator
     for n in SIZES:
         own = [_parameters(rng) for _ in range(n)]
@@ -105,7 +105,7 @@ def test_broadcast_parameters(world, rng):
 @weight(0.25)
 @on_gloo
 def test_broadcast_replaces_everything(world, rng):
-    """What a rank holds before has no effect, be it infinite or no number at all, as in memory that was never filled"""
+    """broadcast_parameters overwrites any previous values, also infinities and NaN"""
     for n in (2, 3):
         values, nothing = rng.standard_normal((2, 3)), (np.nan, np.inf)
         given = per_rank(*([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n)))
@@ -155,7 +155,7 @@ def _overwrites(run, own, root, way):
 @number("3.2")
 @weight(0.5)
 def test_broadcast_parameters_misuse(world, rng):
-    """A root that is no rank raises ValueError with the root"""
+    """A root that is not a rank raises ValueError with the root"""
     parameters = [rng.standard_normal(3)]
     for run in world(
         2, *(call("data_parallel.broadcast_parameters", parameters, root=r, may_raise=True) for r in (2, -1))
@@ -182,7 +182,7 @@ def step_problems(rng, n):
 @number("3.3")
 @weight(3.0)
 def test_step_gradients(world, rng):
-    """The gradients are those of the whole batch on every rank of 1 to 4, in float32 and float64, twice"""
+    """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and float64, twice"""
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
@@ -241,7 +241,7 @@ def _does_not_accumulate(run, gradients, n):
 @weight(1.0)
 @on_gloo
 def test_step_loss_is_local(world, rng):
-    """Each rank returns the loss of its own shard, and their mean is the loss of the whole batch"""
+    """data_parallel_step returns the loss of each rank's own shard, and the mean of these losses is the loss of the whole batch"""
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         for run, (weights, batch, shards) in zip(world(n, *requests), problems):
@@ -263,7 +263,7 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """A step communicates every gradient once, and nothing else"""
+    """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
         # A shard has more bytes than all gradients have twice. These are too large for what else a rank can see of another.
         weights, _, shards = problem(rng, n, rows=256, width=36)
@@ -342,7 +342,7 @@ def has_defaults(run):
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
-    """After one step and after five the weights are those of a single device, on every rank of 1 to 4"""
+    """train ends with the weights of a single device after one step and after five, on 1 to 4 ranks"""
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
@@ -358,7 +358,7 @@ def test_train_weights(world, rng):
 @number("3.4")
 @weight(1.0)
 def test_train_state(world, rng):
-    """The optimizer is an AdamW whose moments and step count are those of a single device"""
+    """train returns an AdamW whose moments and step count are those of a single device"""
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
@@ -383,7 +383,7 @@ def test_train_state(world, rng):
 @weight(1.0)
 @on_gloo
 def test_train_losses(world, rng):
-    """The losses are those of the whole batch before each update, the same on every rank"""
+    """train returns the losses of the whole batch before each update, the same on every rank"""
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             run.returns(

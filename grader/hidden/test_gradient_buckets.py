@@ -41,7 +41,7 @@ def on_their_way(run, made, plain):
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_values(world, rng):
-    """Gradients are those of the whole batch on every rank of 1 to 4, for large and small buckets, any layout, pass after pass"""
+    """Gradients are those of the whole batch on 1 to 4 ranks, for small and large buckets and any layout, pass after pass"""
     more = [(2, 3), (), (3, 2, 2), (5,)]
     for n in SIZES:
         used = [[0, 1, 2, 3]] * n
@@ -84,7 +84,7 @@ def test_buckets_tied(world, rng):
 @weight(0.5)
 @visibility("after_published")
 def test_buckets_frozen(world, rng):
-    """A frozen parameter is left alone, takes no room, and does not hold up its bucket"""
+    """A frozen parameter is left alone, takes no room in a bucket, and does not delay its bucket"""
     for n in (2, 3):
         used = [[0, 1, 2, 3, 4]] * n
         made, free = passes_of(rng, n, used, frozen=[3], delays=late(n)), passes_of(rng, n, used)
@@ -107,7 +107,7 @@ def test_buckets_frozen(world, rng):
 @weight(0.5)
 @visibility("after_published")
 def test_buckets_without_gradient(world, rng):
-    """A parameter that one rank, or every rank, did not use does not make the ranks disagree"""
+    """A parameter that one rank or every rank did not use does not make the ranks disagree"""
     for n, layers, bytes_ in (
         (2, [[0, 1, 2], [0, 2]], 128),
         (3, [[0, 1, 3], [0, 3], [0, 2, 3]], 256),
@@ -141,7 +141,7 @@ def test_buckets_misuse(world, rng):
 @weight(0.75)
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
-    """Gradients travel in one all-reduce for each bucket, and each fills the bucket at hand while it fits; a larger one goes alone"""
+    """Each bucket is one all-reduce; a parameter that fits joins the current bucket, and a larger one gets its own"""
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
         made = [
@@ -173,7 +173,7 @@ def test_buckets_collectives(world, rng):
 @weight(1.5)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """In every pass all-reduces begin before the backward pass has ended, and the pass does not wait for the other ranks"""
+    """All-reduces begin before each backward pass has ended, and the pass does not wait for other ranks"""
     for n in (2, 3, 4):
         # The constructor may communicate: it is afterwards that the others come late.
         delays = {rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)}

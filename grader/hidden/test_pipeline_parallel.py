@@ -26,7 +26,7 @@ GRADIENTS = "the list of the weights' gradients"
 @number("5.1")
 @weight(1.0)
 def test_split_layers(world, rng):
-    """Every layer is in one stage, in order; sizes differ by at most one, and the first stages have more"""
+    """split_layers puts every layer into one stage, in order; sizes differ by at most one, and the first stages have more"""
     cuts = [
         (layers, stages) for layers in (1, 2, 3, 4, 7, 12, 13) for stages in (1, 2, 3, 4, 5, 12) if stages <= layers
     ]
@@ -40,7 +40,7 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.5)
 def test_split_layers_misuse(world, rng):
-    """More stages than layers raises ValueError with both numbers, no stage raises it with the number of stages"""
+    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with the value"""
     cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
     for run, (_, numbers) in zip(world(1, *calls), cases):
@@ -61,7 +61,7 @@ def forward_runs(world, rng, n):
 @number("5.2")
 @weight(1.5)
 def test_forward(world, rng):
-    """The last stage has the output of a single device, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
+    """pipeline_forward returns the output of a single device on 1 to 4 stages, for one, fewer, as many or more micro-batches"""
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
         for run, p in runs:
@@ -88,7 +88,7 @@ def test_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_forward_saves(world, rng):
-    """Each stage saves the input and x @ W of each of its layers, for each micro-batch"""
+    """pipeline_forward saves the input and x @ W of each layer of the stage, for each micro-batch"""
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
         for run, p in runs:
@@ -111,7 +111,7 @@ def test_forward_saves(world, rng):
 @number("5.2")
 @weight(1.5)
 def test_forward_flows(world, rng):
-    """Each micro-batch goes on to the next stage before the next one is computed, in one message"""
+    """pipeline_forward sends each micro-batch to the next stage before it computes the next one, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.forward(driver="metered", in_step=1, delays=late(n, n - 1)))
@@ -135,7 +135,7 @@ def test_forward_flows(world, rng):
 @number("5.2")
 @weight(0.5)
 def test_forward_misuse(world, rng):
-    """A batch that does not divide into micro-batches is a ValueError with the numbers, on every stage"""
+    """A batch that m does not divide raises ValueError with the numbers, on every stage"""
     p = PipelineProblem(rng, 3, 2)
     requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
     for run, m in zip(world(3, *requests), NO_COUNTS):
@@ -145,7 +145,7 @@ def test_forward_misuse(world, rng):
 @number("5.3")
 @weight(3.5)
 def test_backward(world, rng):
-    """Each stage's gradients are the single device's, for 1 to 4 stages and one, fewer, as many or more micro-batches"""
+    """pipeline_backward returns the gradients of a single device on 1 to 4 stages, for one, fewer, as many or more micro-batches"""
     for n in SIZES:
         made = problems(rng, n)
         calls = (p.backward(first, delays=late(n, 0) if p is made[0][0] else None) for p, first in made)
@@ -157,7 +157,7 @@ def test_backward(world, rng):
 @number("5.3")
 @weight(1.5)
 def test_backward_flows(world, rng):
-    """Each micro-batch's gradient goes back to the stage before as soon as it is ready, in one message"""
+    """pipeline_backward sends each micro-batch's gradient to the stage before as soon as it is ready, in one message"""
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.backward(driver="metered", in_step=-1, delays=late(n, 0)))
@@ -182,7 +182,7 @@ def test_backward_flows(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second backward pass with the same tensors gives the same gradients, not twice as much"""
+    """A second backward pass with the same tensors returns the same gradients, not twice as much"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (
         per_rank(*((q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None) for stage in range(2)))

@@ -61,7 +61,7 @@ def require_executable(run, function, of_shape):
 @number("5.4")
 @weight(1.0)
 def test_gpipe(world, rng):
-    """GPipe: every pass once, all forward passes before all backward passes, in an order that can be carried out"""
+    """GPipe holds every pass once, all forward passes before all backward passes, in an order that all stages can execute"""
     run, of_shape = made_by(world, "gpipe_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
@@ -74,7 +74,7 @@ def test_gpipe(world, rng):
 @number("5.4")
 @weight(1.0)
 def test_1f1b(world, rng):
-    """1F1B: every pass once, in an order that can be carried out by all stages together"""
+    """1F1B holds every pass once, in an order that all stages can execute together"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     require_executable(run, "one_forward_one_backward_schedule", of_shape)
 
@@ -82,7 +82,7 @@ def test_1f1b(world, rng):
 @number("5.4")
 @weight(0.75)
 def test_1f1b_alive(world, rng):
-    """1F1B: never more micro-batches alive than there are stages from this one to the last"""
+    """1F1B never has more than num_stages − stage micro-batches alive"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
@@ -94,7 +94,7 @@ def test_1f1b_alive(world, rng):
 @number("5.4")
 @weight(0.75)
 def test_1f1b_is_as_fast_as_gpipe(world, rng):
-    """1F1B: ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice as long"""
+    """1F1B ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice as long"""
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for backward in (1, 2):
@@ -107,7 +107,7 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
 @number("5.4")
 @weight(0.5)
 def test_schedules_misuse(world, rng):
-    """A stage that does not exist, and no micro-batch, are a ValueError that names the number"""
+    """A stage that does not exist, and m ≤ 0, raise ValueError with the value"""
     cases = (
         ((2, 2, 4), "2"),
         ((7, 5, 4), "7"),
@@ -171,7 +171,7 @@ def require_step(run, problem):
 @number("5.5")
 @weight(0.75)
 def test_run_schedule(world, rng):
-    """GPipe and 1F1B, 1 to 4 stages, one to many micro-batches: loss and gradients are the single device's"""
+    """run_schedule returns the loss and gradients of a single device with GPipe and 1F1B, for 1 to 4 stages, one to many micro-batches"""
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
         made.append((PipelineProblem(rng, n, n + 1), None, gpipe))
@@ -190,7 +190,7 @@ def test_run_schedule(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_schedule_twice(world, rng):
-    """A second step with the same tensors gives the same gradients, not twice as much; a later one leaves them alone"""
+    """A second step with the same tensors returns the same gradients, not twice as much, and a later step does not change them"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(2)))
@@ -215,7 +215,7 @@ def test_run_schedule_twice(world, rng):
 @number("5.5")
 @weight(0.5)
 def test_run_other_legal_schedules(world, rng):
-    """Other legal schedules run as well: backward in reverse, shuffled micro-batches, every stage in its own style"""
+    """run_schedule runs other legal schedules: backward in reverse, shuffled micro-batches, another style on every stage"""
     for n in (2, 3):
         m = 4
         order = [2, 0, 3, 1]
@@ -290,7 +290,7 @@ def require_nothing_kept(run, rank, saved):
 @number("5.5")
 @weight(0.5)
 def test_run_schedule_frees(world, rng):
-    """What a micro-batch has saved is gone after its backward pass: 12 micro-batches need no more memory than 4"""
+    """run_schedule frees what a micro-batch has saved after its backward pass: 12 micro-batches need no more memory than 4"""
     makers = (one_forward_one_backward, gpipe)
     for runs, maker in zip(memory(world, rng, *makers), makers):
         run, p = runs[1]
@@ -336,7 +336,7 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_frees_what_was_sent(world, rng):
-    """What was sent, or received, is gone as well: with 1F1B nothing at all is kept for every micro-batch"""
+    """run_schedule frees what was sent and received: with 1F1B no memory stays for every micro-batch"""
     # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone. And stage 0
     # may have copied its batch.
     (runs,) = memory(world, rng, one_forward_one_backward)
@@ -351,7 +351,7 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 @number("5.5")
 @weight(0.5)
 def test_own_timeline(world, rng):
-    """A run records every action of its schedule, around the computing alone: no stage works before its input exists"""
+    """run_schedule records every action around the computation alone: no stage works before its input exists"""
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
@@ -393,7 +393,7 @@ def test_own_timeline(world, rng):
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_misuse(world, rng):
-    """A batch that does not divide, and a schedule of other micro-batches, are a ValueError on every stage"""
+    """A batch that m does not divide, and a schedule of other micro-batches, raise ValueError on every stage"""
     p = PipelineProblem(rng, 3, 2)
     schedule = gpipe(0, 3, 2)
     twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
@@ -416,7 +416,7 @@ def test_run_schedule_misuse(world, rng):
 @number("5.6")
 @weight(0.75)
 def test_bubble_in_theory(world, rng):
-    """(p − 1) / (m + p − 1) of the whole time, for any number of stages and micro-batches"""
+    """bubble_fraction returns the idle fraction of the total time, for any number of stages and micro-batches"""
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
     bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
     name = "pipeline_parallel.bubble_fraction"
@@ -453,7 +453,7 @@ def recorded(rng, p, m, first):
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
-    """From recorded spans: all that is not work, from the first start to the last end of any stage"""
+    """measured_bubble counts all time that is not work, from the first start to the last end of any stage"""
     one = ("forward", 0, 1.0, 3.0)
     timelines = [
         recorded(rng, 1, 3, 7.5),
