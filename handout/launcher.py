@@ -3,11 +3,11 @@
     from handout.launcher import launch
     launch(function, 4, *arguments)       # function(*arguments) runs on four ranks of this machine
 
-On Linux without a GPU, each rank is a fork of this process, which has imported torch already: four of them start in a fraction
-of a second. Elsewhere each rank is a new Python that imports torch and your program again: that takes seconds.
+On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four ranks start in a fraction of
+a second. Elsewhere each rank is a new Python process that imports torch and your program again, which takes seconds.
 
-Under ``torchrun`` the ranks have been started already, on one machine or on many; then ``launch`` only joins their
-process group and calls the function, and ``world_size`` is what torchrun says.
+``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins their process group and calls the
+function. The world size is that of torchrun, not ``world_size``.
 """
 
 import contextlib
@@ -34,16 +34,16 @@ import torch.distributed as dist
 # outlives its own destruction, and now and then ends a rank that is done with "terminate called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
-# What a rank raises when another one has gone.
+# The error of a rank whose peer has exited.
 LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """Ctrl-C was pressed: the program ends with an exit code, and whatever stops at Ctrl-C, as pytest does, stops too."""
+    """Ctrl-C was pressed: the program ends with an exit code. Programs that handle KeyboardInterrupt, as pytest does, stop too."""
 
 
 def device() -> torch.device:
-    """This rank's device: its own GPU where there is one for every local rank, else the CPU."""
+    """Return this rank's device: its own GPU if there is one for every local rank, otherwise the CPU."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if torch.cuda.device_count() >= local_world_size:
@@ -52,15 +52,15 @@ def device() -> torch.device:
 
 
 def launch(function: Callable, world_size: int, *arguments) -> None:
-    """Run ``function(*arguments)`` on ``world_size`` ranks, each with the process group ready, and wait for them.
+    """Run ``function(*arguments)`` on ``world_size`` ranks, each with its process group ready, and wait for the ranks.
 
-    ``function`` and ``arguments`` must be importable and picklable, as for any ``multiprocessing`` target (a forked rank
-    does without, a new Python does not). Each rank has its own copy of the arguments. All ranks begin with this process's
-    state of torch's random numbers on the CPU: they draw the same numbers, unless each seeds differently.
+    ``function`` must be importable and ``arguments`` must be picklable, as for any ``multiprocessing`` target. (A forked rank
+    does not need this; a new Python process does.) Each rank has its own copy of the arguments. All ranks start with this
+    process's state of torch's random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
 
-    A rank that fails ends them all, and this program with a message and exit code 1. So does Ctrl-C, with exit code 130;
-    pressed again, it has no effect. A rank that calls ``sys.exit(code)`` with another code than 0 ends them all and this
-    program with that code.
+    If a rank fails, all ranks end, and this program ends with a message and exit code 1. Ctrl-C does the same with exit code
+    130; pressed again, it has no effect. If a rank calls ``sys.exit(code)`` with a code other than 0, all ranks end, and this
+    program ends with that code.
 
     Raises:
         ValueError: ``world_size`` is not positive.

@@ -3,8 +3,8 @@
     x[l+1] = gelu(x[l] @ W[l]),   l = 0 … L−1,   every W[l] of shape (D, D)
     loss   = mean of the squared output
 
-It is the simplest model in which each kind of parallelism already shows its whole mechanism. The calculus is
-done here, so that what remains for you is the communication.
+It is the simplest model in which each kind of parallelism shows its whole mechanism. The calculus is given here, so
+only the communication is left for you.
 
 Shapes: B rows (the batch), D columns (the width), L layers.
 """
@@ -15,9 +15,9 @@ from torch import Tensor
 
 
 def init_weights(num_layers: int, width: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """``num_layers`` weights of shape (D, D), the same on every rank that asks with the same seed.
+    """Return ``num_layers`` weights of shape (D, D). Equal seeds give equal weights on every rank.
 
-    Entries are normal with variance 2/D, which keeps the activations of a deep gelu network from fading away.
+    Entries are normal with variance 2/D, so that the activations of a deep gelu network do not vanish.
     """
     generator = torch.Generator().manual_seed(seed)
     scale = (2 / width) ** 0.5
@@ -25,13 +25,13 @@ def init_weights(num_layers: int, width: int, seed: int = 0, dtype: torch.dtype 
 
 
 def layer_forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """One layer: ``(y, z)`` with z = x @ W and y = gelu(z). Keep x and z: the backward pass needs both."""
+    """Return ``(y, z)`` of one layer: z = x @ W and y = gelu(z). Keep x and z, because the backward pass needs both."""
     z = x @ weight
     return F.gelu(z), z
 
 
 def layer_backward(x: Tensor, z: Tensor, weight: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients ``(grad_x, grad_weight)`` of one layer, from the gradient of its output.
+    """Return the gradients ``(grad_x, grad_weight)`` of one layer, from the gradient of its output.
 
     By the chain rule, with gelu(z) = z·Φ(z) and gelu′(z) = Φ(z) + z·φ(z):
         grad_z = grad_y ⊙ gelu′(z),   grad_x = grad_z @ Wᵀ,   grad_W = xᵀ @ grad_z
@@ -41,17 +41,17 @@ def layer_backward(x: Tensor, z: Tensor, weight: Tensor, grad_y: Tensor) -> tupl
 
 
 def forward(weights: list[Tensor], x: Tensor) -> Tensor:
-    """Apply all layers in order: (B, D) → (B, D). Autograd can differentiate this function."""
+    """Run all layers, one after the other: (B, D) → (B, D). Autograd can differentiate it."""
     for weight in weights:
         x, _ = layer_forward(x, weight)
     return x
 
 
 def loss(y: Tensor) -> Tensor:
-    """The mean over all B·D entries of y²: a scalar."""
+    """Return the mean of y² over all B·D entries, a scalar."""
     return y.square().mean()
 
 
 def loss_backward(y: Tensor) -> Tensor:
-    """The gradient of the loss with respect to y: 2y / (B·D)."""
+    """Return the gradient of the loss with respect to y: 2y / (B·D)."""
     return 2 * y / y.numel()

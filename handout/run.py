@@ -1,4 +1,4 @@
-"""Run your own functions and look at what they do. Given, not graded.
+"""Run your own functions and show what they return. Given, not graded.
 
     python -m handout.run collectives --world-size 4
     python -m handout.run data_parallel --world-size 4
@@ -6,7 +6,7 @@
     python -m handout.run pipeline_parallel --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
-One command starts all ranks on this machine; under ``torchrun``, on one machine or many, each rank is already there.
+One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on many.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from handout.timeline import Timeline, chart
 
 
 def show(text: str) -> None:
-    """Print from all ranks: rank 0 collects the lines and prints them."""
+    """Print one line for each rank: rank 0 collects the lines and prints them."""
     lines: list = [None] * dist.get_world_size()
     dist.all_gather_object(lines, text)
     if dist.get_rank() == 0:
@@ -121,9 +121,7 @@ def pipeline_parallel(module_name: str) -> None:
                 print(f"{name}: loss {loss.item():.6f}, bubble {measured:.2f} measured, {theory:.2f} in theory")
                 print(chart(timelines), flush=True)
                 if device().type == "cpu" and (os.cpu_count() or 1) < n:
-                    print(
-                        f"({n} stages share {os.cpu_count()} cores here: some of the waiting is for a core)", flush=True
-                    )
+                    print(f"({n} stages share {os.cpu_count()} cores here, so stages also wait for a core)", flush=True)
             dist.barrier()
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")

@@ -1,10 +1,10 @@
-"""Make the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does this)
+"""Create the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does this)
 
-Needs nothing but Python and its standard library. Old versions of Python must be able to read this file to its
-first check: no f-strings, no annotations, ASCII alone.
+It needs only Python and its standard library. Old versions of Python must be able to read this file up to its
+first check, so it has no f-strings and no annotations, and is plain ASCII.
 
-    VENV=.venv            where
-    TORCH=2.13.0          which torch; by default the one in handout/requirements.txt
+    VENV=.venv            the folder of the environment
+    TORCH=2.13.0          the version of torch; by default the one in handout/requirements.txt
     TORCH_INDEX=<URL>     where torch comes from; empty for PyPI
 """
 
@@ -14,13 +14,13 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 
 
 def sentence(*words):
-    """Print one paragraph, whole, before anything that pip says next."""
+    """Print one paragraph at once, before the next output of pip."""
     print(" ".join(words))
     sys.stdout.flush()
 
 
 def stop(*words):
-    """End with a sentence that says what to do."""
+    """Exit with code 2 and a sentence that says what to do."""
     sys.stdout.flush()
     sys.stderr.write("\n" + " ".join(words) + "\n")
     sys.exit(2)
@@ -62,7 +62,7 @@ LARGE = "the build for CUDA"
 
 
 def main():
-    """Make the environment, or say why not. Return the exit code."""
+    """Create the environment, or say why that is impossible. Return the exit code."""
     began = time.monotonic()
     folder = os.environ.get("VENV") or ".venv"
     pin = torch_requirement(os.environ.get("TORCH"))
@@ -92,7 +92,7 @@ def main():
 
 
 def torch_requirement(asked):
-    """Return what pip is to install as torch: "torch==2.13.0" for None, "", "2.13.0" and "torch==2.13.0"."""
+    """Return the requirement of torch for pip: "torch==2.13.0" for None, "", "2.13.0" and "torch==2.13.0"."""
     if asked:
         return "torch==" + asked if asked[0].isdigit() else asked
     with open(REQUIREMENTS[0]) as file:
@@ -110,7 +110,7 @@ def check_python(pin):
     version = "%d.%d" % sys.version_info[:2]
     if sys.version_info[:2] > NEWEST and "TORCH" not in os.environ:
         stop(
-            "%s has no build for Python %s; %d.%d is the newest that it has one for." % ((pin, version) + NEWEST),
+            "%s has no build for Python %s. The newest Python that it supports is %d.%d." % ((pin, version) + NEWEST),
             "If you have an older one, name it: make setup PYTHON=python3.12",
         )
     try:
@@ -118,7 +118,7 @@ def check_python(pin):
         import venv
     except ImportError:
         stop(
-            "Python %s comes without venv here, which makes environments." % version,
+            "Python %s has no venv module here, and the set-up needs it." % version,
             "On Debian and Ubuntu: sudo apt install python%s-venv. Then run make setup again." % version,
         )
     if sys.platform == "darwin":
@@ -130,7 +130,7 @@ def check_mac(pin):
     if platform.machine() != "arm64":
         stop("PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on a server." % pin)
     if int(platform.mac_ver()[0].split(".")[0] or 14) < 14 and "TORCH" not in os.environ:
-        stop("%s needs macOS 14. On an older one, take the last that runs there: make setup TORCH=2.11.0" % pin)
+        stop("%s needs macOS 14. On an older macOS, use the last torch that runs there: make setup TORCH=2.11.0" % pin)
 
 
 def check_folder(folder):
@@ -141,7 +141,7 @@ def check_folder(folder):
     if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
         stop(
             "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup again," % folder,
-            "or name another place: make setup VENV=environment. To use what is in it: make test PY=%s/bin/python"
+            "or choose another folder: make setup VENV=environment. To use this one as it is: make test PY=%s/bin/python"
             % folder,
         )
 
@@ -152,11 +152,11 @@ def check_disk(folder, gigabytes, perhaps_less):
     if free >= gigabytes:
         return
     if perhaps_less and free >= CPU_SIZE[1]:
-        sentence("There are %.1f GB free, and this may need %.1f GB." % (free, gigabytes))
+        sentence("The disk has %.1f GB free, and the set-up may need %.1f GB." % (free, gigabytes))
         return
     stop(
-        "There are %.1f GB free where %s is to be, and set-up needs %.1f GB." % (free, folder, gigabytes),
-        "Free some space and run make setup again, or name another place: make setup VENV=/elsewhere/environment",
+        "The disk has %.1f GB free for %s, and the set-up needs %.1f GB." % (free, folder, gigabytes),
+        "Free some space and run make setup again, or choose another folder: make setup VENV=/elsewhere/environment",
     )
 
 
@@ -228,7 +228,7 @@ def make_environment(folder):
         else:
             os.unlink(path)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
-        stop("Python could not make an environment in %s; why is said above. Set-up is not finished." % folder)
+        stop("Python could not create an environment in %s; the reason is above. The set-up is not finished." % folder)
     return os.path.join(folder, "bin", "python")
 
 
@@ -246,7 +246,7 @@ def rest_of_requirements(folder):
 
 
 def install(python, environment, arguments, folder):
-    """Let pip install these, in full view. Stop with a sentence where it fails."""
+    """Let pip install these, and show its output. Stop with a sentence if it fails."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "install", "--no-input"]
     command += arguments
     said = []
@@ -258,7 +258,7 @@ def install(python, environment, arguments, folder):
     if pip.returncode:
         stop(
             explain("".join(said), pip.returncode),
-            "Set-up is not finished, and %s does not count; what pip has downloaded is kept." % folder,
+            "The set-up is not finished. It starts again with an empty %s; pip keeps what it has downloaded." % folder,
         )
 
 
@@ -299,22 +299,22 @@ def bytes_in(folder):
 def explain(said, code):
     """Return why pip failed and what to do, from what it said."""
     if "No space left" in said or "Errno 28" in said:
-        return "The disk is full, or the one for temporary files is: free some space, then run make setup again."
+        return "The disk is full, or the disk for temporary files. Free some space, then run make setup again."
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return (
-            "The server's certificate is not trusted. Behind a proxy, say PIP_CERT=<its certificate>; with Python from"
+            "The server's certificate is not trusted. Behind a proxy, set PIP_CERT=<its certificate>; with Python from"
             " python.org on macOS, run its Install Certificates.command. Then run make setup again."
         )
     if re.search("Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying", said):
         return "A package index could not be reached. Is there a network? Then run make setup again."
     if "No matching distribution" in said:
         return (
-            "pip found no build for this Python and this system, see above."
+            "pip found no build for this Python and this system; see above."
             " Another Python may help (make setup PYTHON=python3.12), or another index (TORCH_INDEX=, empty for PyPI)."
         )
     if code < 0:
         return "pip was killed by signal %d. Was there too little memory? Then run make setup again." % -code
-    return "pip failed, and says above why. Mend that, then run make setup again."
+    return "pip failed; it says above why. Fix that, then run make setup again."
 
 
 def imported(python, environment):
@@ -322,7 +322,7 @@ def imported(python, environment):
     code = "import torch, numpy, pytest, safetensors; print(torch.__version__)"
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:
-        stop("All is installed, and torch cannot be imported: why is said above. Set-up is not finished.")
+        stop("Everything is installed, but torch cannot be imported; the reason is above. The set-up is not finished.")
     return done.stdout.decode().strip()
 
 
@@ -330,6 +330,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        stop("Stopped. Set-up is not finished: make setup begins again, and what pip has downloaded is kept.")
+        stop("Stopped. Set-up is not finished. make setup starts again; pip keeps what it has downloaded.")
     except OSError as error:
-        stop("Set-up failed: %s. It is not finished; mend that, then run make setup again." % error)
+        stop("The set-up failed: %s. Fix that, then run make setup again." % error)

@@ -1,11 +1,11 @@
-"""When each stage of a pipeline did what. Given, not graded.
+"""Record and draw what each stage of a pipeline did, and when. Given, not graded.
 
     timeline = Timeline()
     with timeline.span("forward", micro_batch=0):
         ...                                          # the work itself, not the waiting for it
     timeline.spans                                   # [Span("forward", 0, start=…, end=…)]
 
-``chart`` draws the spans of all stages below each other, as text.
+``chart`` draws the spans of all stages as text, one row for each stage.
 """
 
 import time
@@ -17,7 +17,7 @@ import torch
 
 
 class Span(NamedTuple):
-    """One piece of work of a stage; times in seconds, of one clock for all stages of a machine."""
+    """One piece of work of a stage. Times are in seconds, from one clock for all stages of a machine."""
 
     kind: str  # "forward" or "backward"
     micro_batch: int
@@ -34,22 +34,22 @@ class Timeline:
 
     @contextmanager
     def span(self, kind: str, micro_batch: int) -> Iterator[None]:
-        """Record how long the work inside the ``with`` takes."""
+        """Record the start and the end of the work inside the ``with`` block."""
         start = self._now()
         yield
         self.spans.append(Span(kind, micro_batch, start, self._now()))
 
     def _now(self) -> float:
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # a GPU is only told what to do, and does it later
+            torch.cuda.synchronize()  # a call only tells the GPU what to do
         return self.clock()
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
-    """A line for each stage, from the first start to the last end of them all.
+    """Return a chart with one row for each stage, from the first start to the last end of all stages.
 
-    A forward pass is the digit of its micro-batch (its last one, from 10 on), a backward pass the letter in the same place of
-    the alphabet (a for 0), and a dot is waiting.
+    A forward pass is drawn as the last digit of its micro-batch, a backward pass as a letter (a for micro-batch 0, b for 1, …),
+    and waiting as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:

@@ -111,7 +111,7 @@ def test_a_sweep_is_printed_and_written(tmp_path):
 def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     sizes = ("--collectives", "broadcast,reduce", "--max-bytes", "900TiB", "--factor", "900000000")
     code, out, _ = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
-    assert code == 0 and out.count("skipped: not enough memory") == 2 and "it takes two sizes" in out
+    assert code == 0 and out.count("skipped: not enough memory") == 2 and "it needs two sizes" in out
     rows = table(tmp_path)
     assert [row["skipped"] for row in rows] == ["", "not enough memory"] * 2
     assert rows[1]["seconds"] == rows[1]["busbw"] == rows[1]["wrong_out_of_place"] == ""

@@ -285,7 +285,7 @@ def test_a_failing_pip_ends_with_what_to_do(copy, packages, tmp_path):
         ("WARNING: Retrying\nERROR: No matching distribution found for torch==2.13.0", 1, "Is there a network?"),
         ("ERROR: No matching distribution found for torch==2.13.0", 1, "another index"),
         ("", -9, "too little memory"),
-        ("ERROR: something else", 1, "says above why"),
+        ("ERROR: something else", 1, "Fix that"),
     ],
 )
 def test_the_reason_of_a_failure_is_named(script, said, code, words):

@@ -4,15 +4,15 @@
     python -m handout.bandwidth --collectives all_reduce,broadcast --max-bytes 1GiB --out results/four-ranks
     torchrun --nproc-per-node 4 -m handout.bandwidth
 
-One command starts all ranks on this machine; under ``torchrun``, on one machine or many, each rank is already there. Rank 0
-prints a table, and writes it after every row to ``<out>.csv`` and ``<out>.json``; the picture ``<out>.png`` comes last. A size
-is S, bytes of the whole array, rounded so that it falls into n equal parts; times are in seconds, bandwidths in GB/s. Ctrl-C
-keeps the rows that are done; twice ends at once.
+One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on many. Rank 0 prints a
+table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At the end it draws ``<out>.png``. A size is S, the
+bytes of the whole array, rounded down to n equal parts. Times are in seconds, bandwidths in GB/s. Ctrl-C keeps the finished
+rows; a second Ctrl-C ends the program at once.
 
-Unless told otherwise, it starts a rank for each GPU, or for each core where there are fewer than two GPUs, but at most 4; and
-it goes up to 4 MiB on CPUs, and on GPUs to 8 GiB, or to what 0.9 of the free memory holds.
+By default there is one rank for each GPU, or for each core if there are fewer than two GPUs, but at most 4 ranks. Sizes go up
+to 4 MiB on CPUs. On GPUs they go up to 8 GiB, or to what fits into 90 % of the free memory.
 
-Exits with 0; with 1 where a function is not implemented yet or a value is wrong, 2 for bad input, 130 if interrupted.
+The exit code is 0, or 1 if a function is not implemented yet or a value is wrong, 2 for bad input, 130 after Ctrl-C.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A type for argparse: a whole number that is at least this."""
+    """Return a type for argparse: a whole number of at least ``least``."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
@@ -58,20 +58,20 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def parse() -> argparse.Namespace:
-    """The options, checked, and ``sizes``, the S of each row. Exits with 2 where something is wrong with them."""
+    """Return the checked options. Exit with code 2 if they are wrong."""
     parser = Parser(prog="python -m handout.bandwidth", description=__doc__.split("\n")[0], allow_abbrev=False)
     say = parser.add_argument
-    say("--collectives", default=",".join(COLLECTIVES), metavar="A,B,…", help="which (default: all eight)")
+    say("--collectives", default=",".join(COLLECTIVES), metavar="A,B,…", help="the collectives (default: all eight)")
     say("--min-bytes", type=in_bytes, default="1KiB", metavar="S", help="the smallest size (default 1KiB)")
     say("--max-bytes", type=in_bytes, metavar="S", help="the largest size (default 4MiB; on GPUs up to 8GiB)")
-    say("--factor", type=whole(2), default=2, metavar="F", help="from one size to the next (default 2)")
+    say("--factor", type=whole(2), default=2, metavar="F", help="ratio of one size to the one before (default 2)")
     say("--world-size", type=whole(1), metavar="N", help="local ranks to start (default: GPUs or cores, up to 4)")
-    say("--device", choices=("cpu", "cuda"), help="default: cuda where every local rank has a GPU")
+    say("--device", choices=("cpu", "cuda"), help="default: cuda if every local rank has a GPU")
     say("--module", default="handout", help="the package that holds the answers (default handout)")
     say("--dtype", choices=DTYPES, default="float32")
     say("--iterations", type=whole(1), default=20, metavar="I", help="timed calls for each row (default 20)")
     say("--warm-up", type=whole(0), default=5, metavar="W", help="calls before them (default 5)")
-    say("--out", default="bandwidth", metavar="PATH", help="writes PATH.csv, PATH.json, PATH.png (default bandwidth)")
+    say("--out", default="bandwidth", metavar="PATH", help="write PATH.csv, PATH.json, PATH.png (default bandwidth)")
     options = parser.parse_args()
     gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
     if dist.is_torchelastic_launched():
@@ -85,9 +85,9 @@ def parse() -> argparse.Namespace:
     if options.max_bytes and options.min_bytes > options.max_bytes:
         refuse(f"the smallest size, {options.min_bytes} bytes, is larger than the largest, {options.max_bytes}")
     if largest(getattr(torch, options.dtype), n := options.world_size) < 1:
-        refuse(f"sums over {n} ranks are not exact in {options.dtype}, so that wrong values could not be told")
+        refuse(f"sums over {n} ranks are not exact in {options.dtype}, so wrong values could not be recognised")
     if options.device == "cuda" and gpus < local:
-        refuse(f"on cuda each of the {local} local ranks needs a GPU of its own, and there are {gpus}")
+        refuse(f"on cuda each of the {local} local ranks needs a GPU of its own; GPUs found: {gpus}")
     try:
         importlib.import_module(f"{options.module}.benchmarking")
     except (ModuleNotFoundError, TypeError) as error:
@@ -102,7 +102,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     if options.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the launcher takes GPUs where it sees them
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # otherwise the launcher would use them
     if not dist.is_torchelastic_launched():
         if complaint := unwritable(options.out):
             refuse(complaint)

@@ -1,4 +1,4 @@
-"""What ``handout.bandwidth`` measures: ranks and sizes, buffers, calls, and values that are known. Given, not graded."""
+"""The collectives that ``handout.bandwidth`` measures: sizes, buffers, calls, and the right values. Given, not graded."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,18 +9,18 @@ import torch.distributed as dist
 from handout.launcher import device
 
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch knows these in place only: out of place they get a copy
+IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch has these in place only; out of place they work on a copy
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 # How many buffers of S bytes a rank needs at most: its input, its result, and a copy that the backend may make.
 BUFFERS = 3
-PERIOD = 65521  # entries after which a pattern repeats: a prime, so that parts of the usual sizes begin differently
+PERIOD = 65521  # length of a pattern: a prime, so that parts of the usual sizes begin with different values
 
 
 def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
-    """How many ranks to start where nobody says: one for each GPU or core, at most 4.
+    """Return the default number of ranks: one for each GPU or core, at most 4.
 
-    Fewer than 2 have nothing to send to each other. So a single GPU is used only if it is ``wanted``, and one core has 2 ranks.
+    A single rank has no one to send to. So a single GPU is used only if it is ``wanted``, and a single core gets 2 ranks.
     """
     if wanted == "cuda":
         return max(1, min(4, gpus))
@@ -30,10 +30,10 @@ def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
 
 
 def default_largest(device: str, memory: float) -> int:
-    """The largest S in bytes where nobody says: 4 MiB on CPUs, 8 GiB on GPUs; or the largest power of two that fits.
+    """Return the default of the largest S: 4 MiB on CPUs and 8 GiB on GPUs, or the largest power of two that fits, in bytes.
 
     Args:
-        memory: bytes that the rank with the least may use.
+        memory: bytes that the rank with the least memory may use.
     """
     largest_size = 2**33 if device == "cuda" else 2**22
     while largest_size > 1 and BUFFERS * largest_size > memory:
@@ -42,7 +42,7 @@ def default_largest(device: str, memory: float) -> int:
 
 
 def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[int]:
-    """Every S from the smallest to the largest, each ``factor`` times the one before, rounded down to a ``multiple``."""
+    """Return all S from the smallest to the largest, each ``factor`` times the last, rounded down to a ``multiple``."""
     found: list[int] = []
     size = smallest
     while size <= largest_size:
@@ -54,7 +54,7 @@ def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[
 
 @cache
 def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
-    """What a rank's input repeats: random whole numbers, so small that ``dtype`` holds the sum over all ranks exactly."""
+    """Return the values that a rank's input repeats: random whole numbers, so small that ``dtype`` holds the sum exactly."""
     values = torch.randint(largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank))
     return values.to(device(), dtype)
 
@@ -71,21 +71,23 @@ def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> int:
-    """How many entries of ``tensor`` are not those of ``values``, repeated, from its entry ``start`` on."""
+    """Count the entries of ``tensor`` that differ from ``values``, repeated, from its entry ``start`` on."""
     values = values.roll(-start)
     wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for block in tensor.split(PERIOD):  # in blocks: a comparison of the whole would need a quarter more memory
+    for block in tensor.split(
+        PERIOD
+    ):  # in blocks, because a comparison of the whole tensor needs a quarter more memory
         wrong += torch.count_nonzero(block != values[: len(block)])
     return int(wrong)
 
 
 class Case:
-    """One collective with buffers for one size, on this rank; the root is rank 0.
+    """One collective with buffers for one size, on this rank. The root is rank 0.
 
     Args:
         count: entries of the whole array, a multiple of the world size.
     Raises:
-        MemoryError, RuntimeError: no memory for the buffers.
+        MemoryError, RuntimeError: not enough memory for the buffers.
     """
 
     def __init__(self, collective: str, count: int, dtype: torch.dtype) -> None:
@@ -95,11 +97,11 @@ class Case:
         self.source, self.target = (torch.zeros(size, dtype=dtype, device=device()) for size in (source, target))
 
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
-        """The collective, from one tensor to the other. The parts are views of them, made here, outside the watch."""
+        """Return the collective, from one tensor to the other. Its parts are views, made here so that this is not timed."""
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
-        # On nccl a list is first copied from one tensor, or to one, and the copy would be measured. The calls that take one
-        # tensor have new names since torch 2.13, which warns of the older ones.
+        # nccl copies a list from or to one tensor first, and this copy would be measured. The calls that take one tensor
+        # have new names since torch 2.13, which warns about the older ones.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
@@ -114,7 +116,7 @@ class Case:
         }[self.collective]
 
     def expected(self) -> list[tuple[torch.Tensor, int]]:
-        """For each equal part of the result, the values that it repeats and the entry with which it starts."""
+        """Return, for each equal part of the result, the values that it repeats and the entry with which it starts."""
         of_rank = [pattern(rank, self.n, self.dtype) for rank in range(self.n)]
         start = self.rank * self.part
         if self.collective in REDUCTIONS:
@@ -128,7 +130,7 @@ class Case:
         return [(values, start if self.collective == "all_to_all" else 0) for values in of_rank]
 
     def wrong(self) -> tuple[int, int | None]:
-        """Wrong values on this rank, out of place (of the result, and of the input that was to stay) and in place."""
+        """Count wrong values on this rank, out of place and in place. Out of place, a changed input counts as wrong, too."""
         mine, expected = pattern(self.rank, self.n, self.dtype), self.expected()
 
         def run(target: torch.Tensor) -> int:
@@ -145,7 +147,7 @@ class Case:
 
 
 def entries(collective: str, count: int, world_size: int, rank: int) -> tuple[int, int]:
-    """How many entries a rank puts in, and how many it gets out, of a whole array of ``count``; the root is rank 0."""
+    """Return how many entries a rank has as input and as output, of a whole array of ``count``. The root is rank 0."""
     part, on_root = count // world_size, count if rank == 0 else 0
     inputs, outputs = {"all_gather": part, "gather": part, "scatter": on_root}, {"gather": on_root}
     outputs |= {"reduce_scatter": part, "scatter": part}

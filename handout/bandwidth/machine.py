@@ -18,12 +18,12 @@ from handout.launcher import device
 
 
 def cores() -> int:
-    """How many cores this program may use."""
+    """Return the number of cores that this program may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def hardware() -> dict:
-    """This rank's machine and device, how many cores its program may use, and how much memory."""
+    """Return this rank's machine, device, number of cores, and bytes of memory."""
     if device().type == "cuda":
         model = torch.cuda.get_device_name()
     else:
@@ -34,7 +34,7 @@ def hardware() -> dict:
 
 
 def available() -> float:
-    """Bytes of memory for this rank, a tenth kept back; infinitely many where the system does not say."""
+    """Return 90 % of the free memory for this rank, in bytes, or infinity if the system does not say how much is free."""
     if device().type == "cuda":
         torch.cuda.empty_cache()
         return 0.9 * torch.cuda.mem_get_info()[0]
@@ -47,7 +47,7 @@ def available() -> float:
 
 
 def environment(ranks: list[dict]) -> dict:
-    """What the figures depend on, from the ``hardware()`` of all ranks."""
+    """Return what the figures depend on, from the ``hardware()`` of all ranks."""
     on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
     named = (
         ranks

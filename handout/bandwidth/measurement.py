@@ -1,4 +1,4 @@
-"""What every rank of ``handout.bandwidth`` runs: a sweep of your own, and a count of the wrong values. Given, not graded."""
+"""What every rank of ``handout.bandwidth`` runs: your own sweep, and a count of wrong values. Given, not graded."""
 
 import argparse
 import importlib
@@ -16,10 +16,11 @@ from handout.launcher import device
 
 
 def agree(*mine: bool) -> list[bool]:
-    """Whether each of these is so on any rank; returns when all ranks have called it.
+    """Return whether each of these is true on any rank. It returns when all ranks have called it.
 
     Raises:
-        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that nobody waits for one who left.
+        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank waits for one that has
+        left.
     """
     flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
@@ -30,8 +31,8 @@ def agree(*mine: bool) -> list[bool]:
 
 
 def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
-    """Buffers for S = ``size`` bytes; None on every rank if any rank lacks the memory."""
-    agree()  # all ranks have freed the last row's buffers before anyone looks
+    """Return buffers for S = ``size`` bytes, or None on every rank if any rank lacks the memory."""
+    agree()  # all ranks have freed the last row's buffers before any rank looks at the memory
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
     if agree(own + size > available())[0]:  # the size once more: gloo copies whole arrays
@@ -45,16 +46,16 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
 
 
 def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
-    """What one row adds to the student's: seconds of the fastest and the slowest iteration, and the wrong values."""
+    """Measure one row; return its seconds, fastest and slowest iteration, and number of wrong values."""
     dtype = getattr(torch, options.dtype)
     more = {"count": size // dtype.itemsize, "dtype": options.dtype, "op": "sum" if collective in REDUCTIONS else "-"}
     case = allocate(collective, size, dtype)
     if case is None:
-        # A time without end: whatever a sweep makes of it is a bandwidth of 0, and is not shown.
+        # An infinite time: the sweep makes a bandwidth of 0 of it, which is not shown.
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
-    # An agreement is a barrier too: a sweep can be interrupted between two iterations, outside the watch.
+    # An agreement is a barrier, too. So a sweep can be interrupted between two iterations, while the clock does not run.
     watch = {"barrier": agree} | ({"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {})
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
     out_of_place, in_place = case.wrong()
@@ -65,13 +66,13 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
 
 
 def benchmark(options: argparse.Namespace) -> None:
-    """Run the sweep; the function of every rank. Exits, with the code that the module's docstring gives it."""
+    """Run the sweep on this rank. Exit with the code that the docstring of ``__main__`` gives."""
     on_signal(interrupt)
     student = importlib.import_module(f"{options.module}.benchmarking")
     first, n = dist.get_rank() == 0, dist.get_world_size()
     ranks: list = [None] * n
     dist.all_gather_object(ranks, hardware() | {"complaint": unwritable(options.out) if first else None})
-    if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 could know
+    if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 can know
         refuse(complaint)
     most = options.max_bytes or default_largest(device().type, min(rank["memory"] for rank in ranks))
     part = n * getattr(torch, options.dtype).itemsize
@@ -100,5 +101,5 @@ def benchmark(options: argparse.Namespace) -> None:
         if first:
             report.progress.stop()
     code = report.finish(ended) if first else 0
-    dist.barrier()  # a rank that exits is taken for the end of all: rank 0 has the picture to draw
+    dist.barrier()  # if one rank exits, all are ended, and rank 0 still has to draw the picture
     sys.exit(130 if isinstance(ended, KeyboardInterrupt) else code)

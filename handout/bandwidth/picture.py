@@ -9,7 +9,7 @@ from handout.bandwidth.units import size_text
 
 
 def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -> bytes:
-    """A PNG: the bus bandwidth over the size, measured, and dashed what the model says."""
+    """Return a PNG of the bus bandwidth over the size: measured, and as dashed lines what the model predicts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

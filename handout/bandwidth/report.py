@@ -19,7 +19,7 @@ from handout.bandwidth.machine import environment, in_memory
 from handout.bandwidth.picture import draw
 from handout.bandwidth.units import size_text
 
-# Bytes, seconds and GB/s; empty where there is nothing to say.
+# In bytes, seconds and GB/s. A cell without a value is empty.
 COLUMNS = ("collective", "size", "count", "dtype", "op", "seconds", "fastest", "slowest", "algbw", "busbw")
 COLUMNS += ("wrong_out_of_place", "wrong_in_place", "skipped")
 HEADER = (
@@ -29,14 +29,14 @@ HEADER = (
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Say what is wrong with the input, once, and exit with 2."""
+    """Print what is wrong with the input, on one rank only, and exit with code 2."""
     if os.environ.get("RANK", "0") == "0":
         print(sentence, file=sys.stderr)
     sys.exit(2)
 
 
 def unwritable(out: str) -> str | None:
-    """Why ``<out>.csv`` and the others cannot be written, in a sentence; None if they can."""
+    """Return a sentence that says why ``<out>.csv`` and the other files cannot be written, or None if they can."""
     for path in (Path(f"{out}.{kind}") for kind in ("csv", "json", "png")):
         if path.is_dir():
             return f"cannot write {path}: it is a directory"
@@ -47,7 +47,7 @@ def unwritable(out: str) -> str | None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole: whoever looks sees the old one or the new one."""
+    """Write a file as a whole: a reader sees the old file or the new file, never a part."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_bytes(content)
@@ -57,12 +57,12 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Report:
-    """All that rank 0 prints and writes. ``begins`` and ``add`` for each row, then ``finish``."""
+    """Print and write the results; only rank 0 has one. Call ``begins`` and ``add`` for each row, then ``finish``."""
 
     def __init__(self, student: ModuleType, ranks: list[dict], options: argparse.Namespace) -> None:
         self.student, self.options, self.rows, self.fits = student, options, [], {}
         self.environment = env = environment(ranks)
-        # No refresh by itself: its thread would take time from rank 0 while the watch runs.
+        # No automatic refresh: its thread would take time from rank 0 while the clock runs.
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self.console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         self.progress = Progress(
@@ -86,14 +86,14 @@ class Report:
         if in_memory(env):
             lines.append("These figures describe copies in the memory of one machine, not a network.")
         if env["device"] == "cpu" and env["cores"] < env["ranks"]:
-            lines.append(f"{env['ranks']} ranks share {env['cores']} cores: some of the time is waiting for a core.")
+            lines.append(f"{env['ranks']} ranks share {env['cores']} cores: part of the times is waiting for a core.")
         return lines
 
     def begins(self, collective: str, size: int) -> None:
         self.progress.update(self.task, description=f"{collective}, {size_text(size)}", refresh=True)
 
     def add(self, row, more: dict) -> None:
-        """Print and keep a row: the student's ``Row``, and what ``measure`` found besides."""
+        """Print and keep a row: the student's ``Row``, and what ``measure`` found in addition."""
         row = {"skipped": None} | row._asdict() | more
         row = {name: None if row["skipped"] and name in COLUMNS[5:10] else row.get(name) for name in COLUMNS}
         self.rows.append(row)
@@ -113,7 +113,7 @@ class Report:
         replace(Path(f"{self.options.out}.json"), json.dumps(document, indent=1, ensure_ascii=False).encode())
 
     def finish(self, ended: BaseException | None) -> int:
-        """Fits, files and picture of the rows that there are; says why they are not all. Returns the exit code."""
+        """Write fits, files and picture of the rows; say why rows are missing. Return the exit code."""
         complete = ended is None
         if self.rows and not isinstance(ended, NotImplementedError):
             try:
@@ -141,7 +141,7 @@ class Report:
         return 1 if wrong or isinstance(ended, NotImplementedError) else 0
 
     def fit(self) -> None:
-        """The model of each collective, printed. Raises NotImplementedError for a stub."""
+        """Print the model of each collective. Raises NotImplementedError for a stub."""
         self.console.print("\nt = α + S/β")
         for collective in dict.fromkeys(row["collective"] for row in self.rows):
             done = [row for row in self.rows if row["collective"] == collective and not row["skipped"]]
@@ -151,7 +151,7 @@ class Report:
                 )
             except ValueError:
                 few = len({row["size"] for row in done}) < 2
-                why = "it takes two sizes" if few else "the times do not grow with the size"
+                why = "it needs two sizes" if few else "the times do not grow with the size"
                 self.console.print(f"{collective:<14} no fit: {why}")
                 continue
             half = self.student.half_peak_size(alpha, beta)
@@ -162,12 +162,12 @@ class Report:
 
 
 def line(row: dict) -> str:
-    """A row of the table."""
+    """Return a row of the table as text."""
     start = f"{row['collective']:<14} {size_text(row['size']):>10} {row['count']:>11} {row['dtype']:<8} {row['op']:<3}"
     if row["skipped"]:
         return f"{start}  skipped: {row['skipped']}"
     median, fastest, slowest = (f"{1e6 * row[name]:.1f}" for name in ("seconds", "fastest", "slowest"))
-    # Four decimals from 0.1 GB/s on; below, where a slow small row would read 0.0000, three digits.
+    # Four decimals from 0.1 GB/s on; below that three digits, because four decimals could read 0.0000.
     bandwidths = (f"{row[name]:.4f}" if row[name] >= 0.1 else f"{row[name]:.3g}" for name in ("algbw", "busbw"))
     in_place = "-" if row["wrong_in_place"] is None else row["wrong_in_place"]
     return (

@@ -1,4 +1,4 @@
-"""How Ctrl-C ends a benchmark whose ranks may be inside a collective. Given, not graded."""
+"""Ctrl-C in a benchmark whose ranks may be inside a collective. Given, not graded."""
 
 import multiprocessing
 import os
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE = 20  # seconds that an interrupted rank has to finish what it is in
+GRACE = 20  # seconds that an interrupted rank has to finish its current iteration
 STOP = threading.Event()  # set when this rank was asked to stop
 
 
 def on_signal(react: Callable[[], None]) -> None:
-    """Call ``react()`` for every SIGINT and SIGTERM, at once: in a thread, since a collective may hold the main one."""
+    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread: a collective may block the main thread."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in SIGNALS:
@@ -29,7 +29,7 @@ def on_signal(react: Callable[[], None]) -> None:
 
 
 def interrupt() -> None:
-    """A rank's reaction: stop between two iterations; where that never comes, leave."""
+    """React on a rank: stop between two iterations, or exit after ``GRACE`` seconds."""
     if not STOP.is_set():
         STOP.set()
         timer = threading.Timer(GRACE, os._exit, [130])
@@ -38,7 +38,7 @@ def interrupt() -> None:
 
 
 def pass_on() -> Callable[[], None]:
-    """The reaction of the process that started the ranks: the first signal asks them to stop, a later one ends them."""
+    """Return the launcher's reaction: the first signal asks the ranks to stop, a later one kills them."""
     asked: list[float] = []
 
     def react() -> None:

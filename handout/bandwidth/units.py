@@ -7,7 +7,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def in_bytes(text: str) -> int:
-    """``"16MiB"`` → 16777216. Raises ArgumentTypeError for what is no size."""
+    """``"16MiB"`` → 16777216. Raises ArgumentTypeError if the text is not a size."""
     match = re.fullmatch(r"0*([1-9]\d{0,11}) ?([KMGT]iB|B|)", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: a positive number, alone or with {', '.join(UNITS)}")
