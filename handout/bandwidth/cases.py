@@ -74,9 +74,8 @@ def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> i
     """Count the entries of ``tensor`` that differ from ``values``, repeated, from its entry ``start`` on."""
     values = values.roll(-start)
     wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for block in tensor.split(
-        PERIOD
-    ):  # in blocks, because a comparison of the whole tensor needs a quarter more memory
+    # In blocks, because a comparison of the whole tensor needs a quarter more memory.
+    for block in tensor.split(PERIOD):
         wrong += torch.count_nonzero(block != values[: len(block)])
     return int(wrong)
 
