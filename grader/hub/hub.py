@@ -8,13 +8,14 @@ import selectors
 import socket
 from collections.abc import Callable
 from time import monotonic_ns
+from typing import Any
 
 from grader.hub.connection import End
 from grader.hub.in_step import Steps
 from grader.hub.matching import Matching, Posted, bring, bytes_due, check
 from grader.hub.store_values import Keys
 from grader.wire import frames
-from grader.wire.events import read_event
+from grader.wire.events import read_operation
 from grader.wire.served import Served
 
 MAX_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
@@ -86,11 +87,12 @@ class Hub:
         """Read and write what can be, without waiting."""
         for key, events in self.selector.select(0):
             handle, rank = key.data
-            if not self._end_of(key.fileobj, rank).is_open:
+            end = self._end_of(key.fileobj, rank)
+            if not end.is_open:
                 continue  # closed by what came before it
             try:
                 if events & selectors.EVENT_WRITE:
-                    self._end_of(key.fileobj, rank).flush()
+                    end.flush()
                 if events & selectors.EVENT_READ:
                     handle(rank)
             except frames.FrameError as error:
@@ -138,7 +140,7 @@ class Hub:
     def fileno(self) -> int:
         return self.selector.fileno()
 
-    def _end_of(self, its: socket.socket, rank: int) -> End:
+    def _end_of(self, its: object, rank: int) -> End:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
@@ -166,15 +168,15 @@ class Hub:
         if not data:
             raise ConnectionResetError
         for frame in self.judges[rank].reader.feed(data):
-            nonce = self.judges[rank].reader.nonce
             if self.ranks[rank].reader.nonce is None:  # the first frame: from now on the rank may speak
-                self.ranks[rank].reader.nonce = nonce
+                self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self._register(self.ranks[rank], self._on_rank, rank)
             if frame.kind == frames.GO:
                 self.waits.pop(rank, None)
             if frame.kind == frames.INPUTS:
                 self.served[rank] = [Served(rank, given) for given in frame.meta.pop("served", ())]
-            self.ranks[rank].write(frames.pack(frame.kind, frame.meta, frame.blob, nonce))
+            packed = self.judges[rank].reader.pack(frame.kind, frame.meta, frame.blob)
+            self.ranks[rank].write(packed)
 
     def _on_rank(self, rank: int) -> None:
         data = self.ranks[rank].socket.recv(1 << 18)
@@ -216,7 +218,7 @@ class Hub:
         """Return which call a rank is in, whatever it says: what it does after the last one belongs to that."""
         return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
 
-    def _expect(self, rank: int, number: object) -> None:
+    def _expect(self, rank: int, number: Any) -> None:
         """Remember that a rank has asked for an answer. Raises FrameError for a number that is none, or is taken."""
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
@@ -248,7 +250,7 @@ class Hub:
         """Tell the judge of a use of what the rank was given, and answer it."""
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
-        if given is None or len(name) > MAX_LETTERS:
+        if given is None or not frames.is_text(name, MAX_LETTERS):
             raise frames.FrameError("a use of what the rank was not given")
         self._expect(rank, number)
         self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
@@ -275,19 +277,20 @@ class Hub:
             )
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
-        self.judges[rank].write(frames.pack(kind, meta, blob, self.ranks[rank].reader.nonce))
+        self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:
         """Return the operation in a frame. Raises FrameError where it is none."""
-        content, number, pieces, batch = (frame.meta.get(name) for name in ("operation", "number", "pieces", "batch"))
+        content, number, batch = (frame.meta.get(name) for name in ("operation", "number", "batch"))
         if (
             not isinstance(content, dict)
             or not frames.is_whole(number)
             or not (batch is None or frames.is_whole(batch))
         ):
             raise frames.FrameError("an operation of no known form")
-        event = {"call": self._call_of(rank), "operation": content | {"at": monotonic_ns()}}
-        operation = read_event(rank, event, self.size)
+        call, content = self._call_of(rank), content | {"at": monotonic_ns()}
+        operation = read_operation(rank, call, content, self.size)
+        pieces: Any = frame.meta.get("pieces")  # which ``check`` looks at
         posted = Posted(number, operation, pieces, bytes_due(operation), batch=batch)
         check(posted)
         self._weigh(rank)
@@ -297,7 +300,7 @@ class Hub:
         elif frame.blob:
             raise frames.FrameError("a send that brings its bytes too early")
         self._expect(rank, number)
-        self._pass_on(rank, frames.EVENT, event)
+        self._pass_on(rank, frames.EVENT, {"call": call, "operation": content})
         return posted
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
@@ -335,6 +338,6 @@ class Hub:
         if not end.is_open:
             return
         try:
-            end.write(frames.pack(frames.ANSWER, meta, blob, end.reader.nonce))
+            end.write(end.reader.pack(frames.ANSWER, meta, blob))
         except OSError:
             self._hang_up(rank)

@@ -108,7 +108,7 @@ class Matching:
 
     def _match(self, lane: Lane) -> None:
         """Give each receive, in order, the earliest message that it may take."""
-        sends, waiting = self.sends[lane], deque()
+        sends, waiting = self.sends[lane], deque[Posted]()
         for receive in self.receives[lane]:
             peer = receive.operation.peer
             send = next((s for s in sends if peer in (None, s.rank)), None)
@@ -161,7 +161,12 @@ def _has_room(posted: Posted, result: bytes) -> bool:
     operation = posted.operation
     if operation.kind == "barrier":
         return True
-    return len(result) in (0, sum(operation.received) * combine.ITEMSIZES[operation.dtype])
+    return len(result) in (0, sum(operation.received) * combine.ITEMSIZES[_dtype(operation)])
+
+
+def _dtype(operation: Operation) -> str:
+    assert operation.dtype is not None  # only a barrier may have none, see ``check``
+    return operation.dtype
 
 
 def _results(together: list[Posted]) -> list[bytes] | None:
@@ -181,20 +186,21 @@ def _results(together: list[Posted]) -> list[bytes] | None:
     if first.kind in ("all_gather", "gather"):
         whole = b"".join(blobs)
         return [whole if first.kind == "all_gather" or rank == root else b"" for rank in range(n)]
-    if not combine.can_reduce(first.dtype, first.reduction):
+    dtype, reduction = _dtype(first), first.reduction
+    if reduction is None or not combine.can_reduce(dtype, reduction):
         return None
-    total = combine.reduced(blobs, first.dtype, first.reduction)
+    total = combine.reduced(blobs, dtype, reduction)
     if first.kind == "all_reduce":
         return [total] * n
     if first.kind == "reduce_scatter":
         return combine.cut(total, n)
     # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no numbers.
-    return [total if rank == root else combine.unfilled(total, first.dtype) for rank in range(n)]
+    return [total if rank == root else combine.unfilled(total, dtype) for rank in range(n)]
 
 
 def _exchange(together: list[Posted]) -> list[bytes] | None:
     n = len(together)
-    itemsize = combine.ITEMSIZES[together[0].operation.dtype]
+    itemsize = combine.ITEMSIZES[_dtype(together[0].operation)]
     sent = [posted.pieces[0] for posted in together]
     if any(sent[i][j] != together[j].pieces[1][i] for i in range(n) for j in range(n)):
         return None

@@ -28,8 +28,9 @@ class Keys:
         """Yield (rank, number of the question, answer) for all that can be answered now. Raises FrameError."""
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
-        proper = frames.is_whole(number) and isinstance(keys, list) and len(keys) <= MAX_KEYS
-        if not proper or not all(frames.is_text(key, MAX_LETTERS) for key in keys):
+        if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
+            raise frames.FrameError("a question to the store of no known form")
+        if not all(frames.is_text(key, MAX_LETTERS) for key in keys):
             raise frames.FrameError("a question to the store of no known form")
         if do in ("set", "add", "get") and len(keys) != 1:
             raise frames.FrameError("a question to the store about other than one key")

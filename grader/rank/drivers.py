@@ -250,7 +250,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
 
 
-def let_go(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
     """The value of a ``torch.autograd.Function``, and whether its argument is kept when nobody else has it."""
     (leaf,) = args
     term = leaf * 1
@@ -355,7 +355,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
-DRIVERS = {
+DRIVERS: dict[str, Callable] = {
     "plain": plain,
     "received_at_wait": received_at_wait,
     "in_turn": in_turn,

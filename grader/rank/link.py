@@ -18,6 +18,9 @@ class Contents(Protocol):
     def read(self, keep: bool) -> bytes:
         """Return it; ``keep`` is for comparing it later with what is there then."""
 
+    def spoil(self) -> None:
+        """Have numbers read from now on that nobody can compute with."""
+
 
 class Wire:
     """A socket that any thread may write to, and wait at.
@@ -49,7 +52,7 @@ class Wire:
     def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
         if self.reader.nonce is None:
             self.first()
-        return frames.pack(kind, meta, blob, self.reader.nonce)
+        return self.reader.pack(kind, meta, blob)
 
     def send_packed(self, packed: bytes) -> None:
         with self.lock:

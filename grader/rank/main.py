@@ -19,7 +19,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic_ns  # bound early: a student's code may bend the module
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -108,6 +108,7 @@ class Marks:
             except LookupError:
                 raise StopIteration from None
         self._wait_before(name)
+        assert self.network is not None  # the hub serves what is not served here
         answer = self.wire.take(self.network.ask(frames.USE, {"use": name})).meta
         if "gives" not in answer:
             raise StopIteration
@@ -141,13 +142,13 @@ class Rank:
         sys.path[:] = [str(self.submission_dir)] + [entry for entry in sys.path if entry != meta["engine"]]
         sys.argv = ["rank"]
         self.current = {"call": 0}
-        self.network = None
+        self.network: Network | None = None
         if meta["network"] in frames.HUBS:
             wire.tells_waits = True
             self.network = Network(wire, self.current)
             install(self.network)
-        if meta["network"] == frames.STRICT:
-            announce_batches(self.network)
+            if meta["network"] == frames.STRICT:
+                announce_batches(self.network)
         self._join(meta)
         if self.network:
             seccomp.cut_off()
@@ -169,7 +170,7 @@ class Rank:
             rank=meta["rank"],
             world_size=meta["size"],
             timeout=PATIENCE,
-            **({} if self.device.type == "cpu" else {"device_id": self.device}),
+            device_id=None if self.device.type == "cpu" else self.device,
         )
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
@@ -286,7 +287,7 @@ def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
     """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that is gone."""
     leave, own = os._exit, os.getpid()
 
-    def announced(status: int) -> None:
+    def announced(status: int) -> NoReturn:
         try:
             if os.getpid() == own:  # and not a process that the rank has forked, whose frame would fall into ours
                 file, line, _ = recorder.caller()

@@ -96,4 +96,5 @@ def _dispatch(self: Meter, operator: Any, types: Any, args: tuple = (), kwargs: 
     return result
 
 
-Meter.__torch_dispatch__ = _dispatch  # see the recorder
+# Assigned, see the recorder.
+Meter.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

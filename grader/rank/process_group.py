@@ -32,7 +32,7 @@ class HubGroup(dist.ProcessGroup):
     network: Network
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub wants a store here
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
         self._name = self._description = ""
         # As gloo does: nobody goes on before all have made the group.
@@ -100,7 +100,7 @@ class HubGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
         return Together([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
         columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
@@ -130,12 +130,12 @@ class HubGroup(dist.ProcessGroup):
             "reduce_scatter", [input], [output], reduction=_reduction(opts), output=output, in_order=True
         )
 
-    _reduce_scatter_base = reduce_scatter_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
         return Together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)])
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def all_to_all_single(
         self, output: torch.Tensor, input: torch.Tensor, output_splits: list, input_splits: list, opts: Any = None
@@ -146,7 +146,7 @@ class HubGroup(dist.ProcessGroup):
         pieces = [_pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)]
         return self._issue("all_to_all", [input], [output], splits=splits, pieces=pieces, output=output)
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> HubWork:
         pieces = [[tensor.numel() for tensor in tensors] for tensors in (inputs, outputs)]
@@ -220,7 +220,7 @@ class HubGroup(dist.ProcessGroup):
         blob = memory.read() if memory and kind != "send" else b""
         meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
         number = self.network.ask(frames.OPERATION, meta, blob)
-        if kind == "send" and content["bytes"]:
+        if memory and kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
@@ -231,7 +231,7 @@ class HubGroup(dist.ProcessGroup):
 def install(network: Network) -> None:
     """Put the hub in the place of gloo, for all groups that this process makes."""
     HubGroup.network = network
-    c10d.ProcessGroupGloo = HubGroup
+    c10d.ProcessGroupGloo = HubGroup  # type: ignore[misc, assignment]
 
 
 def announce_batches(network: Network) -> None:
@@ -287,4 +287,4 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
 
 def _last(tensor: torch.Tensor) -> int:
     """Where in its storage a tensor would end if it were contiguous, in bytes."""
-    return (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return (int(tensor.storage_offset()) + tensor.numel()) * tensor.element_size()

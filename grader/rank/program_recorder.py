@@ -78,4 +78,5 @@ def _dispatch(self: Follower, operator: Any, types: Any, args: tuple = (), kwarg
     return operator(*args, **(kwargs or {}))
 
 
-Follower.__torch_dispatch__ = _dispatch  # see the recorder
+# Assigned, see the recorder.
+Follower.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns  # bound early: a student's code may bend the module
+from types import FrameType
 from typing import Any
 
 import torch
@@ -52,11 +53,11 @@ FUNCTIONAL = {
     "irecv": "recv",
 }
 REDUCTIONS = {
-    dist.ReduceOp.RedOpType.SUM: "sum",
-    dist.ReduceOp.RedOpType.AVG: "average",
-    dist.ReduceOp.RedOpType.MAX: "max",
-    dist.ReduceOp.RedOpType.MIN: "min",
-    dist.ReduceOp.RedOpType.PRODUCT: "product",
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "average",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.PRODUCT: "product",
 }
 
 
@@ -99,7 +100,8 @@ class Recorder(TorchDispatchMode):
         """A functional collective: it names its group, and returns its output instead of filling one."""
         group = arguments["group_name"]
         if isinstance(group, str):
-            group = dist.distributed_c10d._resolve_process_group(group)
+            # torch's type for such names is a str that older versions do not have.
+            group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         elif isinstance(group, torch.ScriptObject):
             group = dist.ProcessGroup.unbox(group)
         tensors = _tensors(arguments.get("input", arguments.get("inputs", arguments.get("tensor"))))
@@ -137,7 +139,7 @@ class Recorder(TorchDispatchMode):
 
     def caller(self) -> tuple[str | None, int | None, str | None]:
         """The innermost line of the student's that led here."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
                 return os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
@@ -155,7 +157,7 @@ def _dispatch(self: Recorder, operator: Any, types: Any, args: tuple = (), kwarg
 
 # Assigned and not defined inside the class: a subclass that defines it gets it wrapped for torch.compile, and the
 # wrapper's first call imports 800 modules, which costs every world a second.
-Recorder.__torch_dispatch__ = _dispatch
+Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -184,7 +186,7 @@ def _reduction(op: Any) -> str | None:
     if isinstance(op, str):  # a functional collective
         return {"avg": "average"}.get(op.lower(), op.lower())
     if isinstance(op, torch.ScriptObject):
-        if not op._has_method("op"):  # an older torch keeps it to itself
+        if not op._has_method("op"):  # type: ignore[attr-defined]  # an older torch keeps it to itself
             return None
-        op = dist.ReduceOp.RedOpType(op.op())
+        op = dist.ReduceOp.RedOpType(op.op())  # type: ignore[attr-defined]
     return REDUCTIONS.get(op, str(op))

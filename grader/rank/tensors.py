@@ -28,7 +28,7 @@ SHIPPABLE = {
 }
 
 
-def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Callable]) -> Any:
+def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Any]) -> Any:
     """The value that the judge sent, its tensors on ``device``."""
     tensors = load(blob) if blob else {}
 

@@ -110,7 +110,7 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
 
     layers, rows, width = _sizes(kwargs)
     weights, shard = mlp.init_weights(layers, width), _random(rows, width)
-    passes = {
+    passes: dict[str, list[tuple[Any, str]]] = {
         "forward": [(mlp, "layer_forward"), (mlp, "forward"), (mlp, "loss")],
         "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
     }
@@ -232,7 +232,7 @@ def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     _drawn(run, mark, kwargs)
 
 
-SCENES = {
+SCENES: dict[str, Callable] = {
     "reduction": reduction,
     "overlap": overlap,
     "timed_calls": timed_calls,

@@ -40,7 +40,7 @@ class Waits:
             if start := getattr(dist.ProcessGroup, name, None):
                 setattr(dist.ProcessGroup, name, self._started(start, name in ("send", "recv", "recv_anysource")))
         work = dist.distributed_c10d.Work
-        work.wait = self._waited(work.wait, recorder)
+        work.wait = self._waited(work.wait, recorder)  # type: ignore[method-assign]
 
     def _started(self, start: Callable, is_message: bool) -> Callable:
         def started(*args: Any, **kwargs: Any) -> Any:

@@ -47,7 +47,7 @@ class Network:
         The memory that such an operation has not sent yet belongs to the caller again. So it sends what nobody can compute with.
         """
         issued, self.issued = self.issued, []
-        marks, counts = [], Counter()
+        marks, counts = [], Counter[str]()
         for operation in issued:
             number, counts[operation.kind] = counts[operation.kind], counts[operation.kind] + 1
             if not operation.was_awaited:
@@ -173,6 +173,8 @@ class HubWork(dist.Work):
         return self.landing
 
     def source_rank(self) -> int:
+        if self.answer is None:
+            raise RuntimeError("source_rank: the receive has not been awaited")
         return self.answer.meta["source"]
 
     _source_rank = source_rank
@@ -182,12 +184,12 @@ class HubWork(dist.Work):
             raise RuntimeError("getFuture not implemented.")
         if self.future is None:
             self.future = torch.futures.Future()
-            threading.Thread(target=self._complete, daemon=True).start()
+            threading.Thread(target=self._complete, args=(self.future,), daemon=True).start()
         return self.future
 
-    def _complete(self) -> None:
+    def _complete(self, future: torch.futures.Future) -> None:
         self._take()
-        self.future.set_result(self.output)
+        future.set_result(self.output)
 
 
 class Together(dist.Work):

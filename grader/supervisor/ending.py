@@ -104,7 +104,7 @@ def end_descendants(
             if dead_only > LOOKS:
                 return True, met
         woken = bool(select.select([wake] if wake is not None else [], [], [], LOOK_EVERY)[0])
-        if woken:
+        if wake is not None and woken:
             signals(wake)
     return False, met
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grader.wire.control_group import Group
@@ -44,7 +44,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     from grader.wire import control_group, os_support
 
     os_support.hide_from_tracers()
-    facts = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
+    facts: dict[str, Any] = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
@@ -64,10 +64,11 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
         facts["unheld"] = reason or probe.unheld(facts["tier"], where)
     start = world_supervisor.fork_rank if facts["way"] == "fork" else world_supervisor.spawn_rank
     supervisors = Supervisors(facts["tier"], requests, start, where)
+    sources: list[socket.socket | int] = [requests, supervisors.wake, 0]
     while True:
         if not select.select([requests], [], [], 0)[0]:
             supervisors.prepare()
-        readable, _, _ = select.select([requests, supervisors.wake, 0], [], [], supervisors.patience)
+        readable, _, _ = select.select(sources, [], [], supervisors.patience)
         supervisors.look_after()
         if 0 in readable:  # whoever started the server is gone
             supervisors.end()
@@ -162,7 +163,7 @@ class Supervisors:
         try:
             self.forget()
             if self.group:
-                self._enter()
+                self._enter(self.group)
             work()
             code = 0
         except OSError as error:
@@ -170,10 +171,10 @@ class Supervisors:
         finally:
             os._exit(code)
 
-    def _enter(self) -> None:
+    def _enter(self, group: "Group") -> None:
         """Enter the group. Where that works no more, the world goes on with what the supervisor sees of it."""
         try:
-            self.group.enter()
+            group.enter()
         except OSError as error:
             print(f"a world without a control group: {error}", file=sys.stderr, flush=True)
             self.group = None
@@ -331,7 +332,8 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     from grader.wire import frames, tiers
 
     has_hub = request.get("network") in frames.HUBS
-    more = {"gaps": tiers.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])}
+    gaps = tiers.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])
+    more: dict[str, Any] = {"gaps": gaps}
     more["ahead"] = supervisors.ahead and supervisors.ahead[0]
     if request.get("tiers") and facts["way"] == "fork":
         from grader.supervisor import probe

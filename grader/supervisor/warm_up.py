@@ -8,6 +8,7 @@ it, so that forking stays safe.
 import contextlib
 import os
 import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,11 +20,11 @@ from grader.rank.recorder import Recorder
 
 def warm_up_torch() -> None:
     """Communicate, compute, encode and decode under a recorder, as a rank does."""
-    group = {"rank": 0, "world_size": 1}
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("gloo", store=dist.FileStore(os.path.join(folder, "rendezvous"), 1), **group)
+        store = dist.FileStore(os.path.join(folder, "rendezvous"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            with Recorder(lambda event: None, folder):
+            with Recorder(lambda event: None, Path(folder)):
                 _communicate()
                 _compute()
                 _ship()

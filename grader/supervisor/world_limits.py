@@ -144,7 +144,8 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
 
 def written(folder: str) -> Files:
     """All files below a folder, links not followed, nor what somebody has put in a folder's place since it was seen."""
-    files, pending, seen = Files(), [(folder, 0, None)], 0
+    files, seen = Files(), 0
+    pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
     while pending:
         path, depth, known = pending.pop()
         if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:

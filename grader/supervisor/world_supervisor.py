@@ -61,7 +61,10 @@ def keep(
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        looks = {"memory": lambda rank: ranks.memory(rank), "spent": lambda rank: ranks.spent(rank)}
+        looks: dict[str, Callable[[int], int]] = {  # called when there are ranks
+            "memory": lambda rank: ranks.memory(rank) if ranks else 0,
+            "spent": lambda rank: ranks.spent(rank) if ranks else 0,
+        }
         hub, descriptors = _hub(judge, descriptors, world, looks)
     try:
         limits = WorldLimits(world, len(descriptors), group)
@@ -163,10 +166,13 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, limits: W
     """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
     looked, group = time.monotonic(), limits.group
     wanted: NextCheck | None = None
+    sources: list[socket.socket | int | Hub] = [judge, wake]
+    if hub:
+        sources.append(hub)
     while True:
         signal.alarm(STUCK_SECONDS)
-        readable, _, _ = select.select([judge, wake] + [hub] * bool(hub), [], [], LOOK_EVERY)
-        if hub in readable:
+        readable, _, _ = select.select(sources, [], [], LOOK_EVERY)
+        if hub and hub in readable:
             hub.serve()
         if time.monotonic() - looked > max(LOOK_EVERY, LOOK_EVERY / 10 * len(ranks.alive)):
             looked = time.monotonic()
@@ -191,7 +197,7 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, limits: W
                 _tell(judge, {"moves": hub.moves_until_now() if hub else 0})
             else:
                 wanted = NextCheck(**asked, until=time.monotonic() + REST_SECONDS)
-        if wanted and hub.is_at_rest():
+        if wanted and hub and hub.is_at_rest():
             _go_on(judge, ranks, limits, hub, wanted)
             wanted = None
         elif wanted and time.monotonic() > wanted.until:
@@ -238,7 +244,8 @@ def fork_rank(descriptors: list[int], home: RankHome) -> int:
         from grader.rank import main as rank_main
 
         os_support.die_with_parent()
-        rank_main.live(*descriptors, home)
+        wire, output, stacks = descriptors
+        rank_main.live(wire, output, stacks, home)
     finally:
         os._exit(70)
 

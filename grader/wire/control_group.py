@@ -129,8 +129,9 @@ def find() -> tuple[tuple[Path, ...], str]:
     """Return where this process may make groups: one folder, or one for each controller; and why not, where it may not."""
     if os.environ.get("LOCKSTEP_GROUPS") == "none":
         return (), "LOCKSTEP_GROUPS=none asks for no control group"
-    places = tuple(dict.fromkeys(_place(controller) for controller in CONTROLLERS))
-    if None in places:
+    found = [_place(controller) for controller in CONTROLLERS]
+    places = tuple(dict.fromkeys(place for place in found if place))
+    if None in found:
         return (), "no control group can be made here"
     trial = Group(places, f"{own_name()}-0")
     try:

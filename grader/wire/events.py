@@ -171,7 +171,9 @@ MARK_SHOWN = 100
 
 Event = Operation | Mark | Progress | Program
 # What a rank tells of an operation: each part's name and type.
-TOLD = [(field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")]
+TOLD: list[tuple[str, Any]] = [
+    (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
+]
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:
@@ -185,9 +187,13 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
         return _read_progress(rank, call, progress)
     if isinstance(steps := meta.get("steps"), list):
         return Program(rank, call, tuple(map(_read_step, steps)), meta.get("at", 0))
-    content = meta.get("operation")
-    if not isinstance(content, dict):
-        raise FrameError("an event of no known kind")
+    if isinstance(content := meta.get("operation"), dict):
+        return read_operation(rank, call, content, size)
+    raise FrameError("an event of no known kind")
+
+
+def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
+    """Return the operation that a rank tells of. Raises FrameError where it is not of the agreed form."""
     values: dict[str, Any] = {"rank": rank, "call": call}
     for name, kind in TOLD:
         values[name] = value = content.get(name)
@@ -214,10 +220,10 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
 
 def _read_progress(rank: int, call: int, content: dict) -> Progress:
     what, at, of, file, line = (content.get(name) for name in ("what", "at", "of", "file", "line"))
-    proper = what in PROGRESS and is_whole(at) and (of is None or is_whole(of))
-    if not proper or not (file is None or is_name(file, MAX_NAME)) or not (line is None or is_whole(line)):
-        raise FrameError("a malformed progress of an operation")
-    return Progress(rank, call, what, at, of, file, line)
+    has_line = (file is None or is_name(file, MAX_NAME)) and (line is None or is_whole(line))
+    if has_line and what in PROGRESS and is_whole(at) and (of is None or is_whole(of)):
+        return Progress(rank, call, what, at, of, file, line)
+    raise FrameError("a malformed progress of an operation")
 
 
 def _read_step(content: Any) -> Step:

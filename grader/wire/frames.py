@@ -13,7 +13,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 MAGIC = b"LKSP"
 VERSION = 2
@@ -128,17 +128,17 @@ def _integer(text: str) -> int:
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)  # to make one takes as long as to use it
 
 
-def is_text(value: Any, most: int) -> bool:
+def is_text(value: Any, most: int) -> TypeGuard[str]:
     """Any characters: whoever shows them has to clean them."""
     return isinstance(value, str) and len(value) <= most
 
 
-def is_name(value: Any, most: int) -> bool:
+def is_name(value: Any, most: int) -> TypeGuard[str]:
     """What Python's own names look like: nothing that a terminal would obey."""
     return is_text(value, most) and value.isprintable()
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """A number that fits into 64 bits, and not True or False."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 
@@ -161,6 +161,11 @@ class Reader:
         while frame := self._next():
             yield frame
         self._forget()
+
+    def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
+        """Return a frame of the world whose frames this reader takes: its nonce is known."""
+        assert self.nonce is not None
+        return pack(kind, meta, blob, self.nonce)
 
     def _forget(self) -> None:
         del self.buffer[: self.taken]

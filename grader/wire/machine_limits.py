@@ -7,7 +7,7 @@ A process's own group may lie below the folder that can be seen, or be that fold
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ LEAST_BYTES = 128 << 20  # for a world, however little there is: honest ones nee
 def cores() -> int:
     """Cores that this process may really use: its affinity, cut to the container's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [line.split() for line in _read("cpu", "cpu.max")]
+    quotas: list[Sequence[str]] = [line.split() for line in _read("cpu", "cpu.max")]
     quotas += zip(_read("cpu", "cpu.cfs_quota_us"), _read("cpu", "cpu.cfs_period_us"))
     for quota, period in quotas:
         if quota.isdigit():  # not "max", nor -1

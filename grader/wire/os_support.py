@@ -69,7 +69,7 @@ def _way_to_children(pid: int) -> Callable[[int], list[int]]:
 
 def _children(pid: int) -> list[int]:
     """The system's own list; that of a process with much to do may lack somebody."""
-    found = []
+    found: list[int] = []
     for path in glob(f"/proc/{pid}/task/*/children"):
         try:
             with open(path) as file:

@@ -99,8 +99,10 @@ def decode(trees: Any, blob: bytes) -> list:
             if type(node) is int and not is_whole(node):  # no float can hold it, perhaps
                 raise FrameError("a whole number of more than 64 bits")
             return node
-        (key, content), *more = node.items() or [("", None)]
-        if more or key in ("list", "tuple", "dict") and not isinstance(content, list):
+        if len(node) != 1:
+            raise FrameError("a malformed value")
+        ((key, content),) = node.items()
+        if key in ("list", "tuple", "dict") and not isinstance(content, list):
             raise FrameError("a malformed value")
         if key in ("list", "tuple"):
             items = [build(item, depth + 1) for item in content]

@@ -14,7 +14,7 @@ import numpy as np
 
 from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, FrameError, read_object
 
-DTYPES = {
+DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),

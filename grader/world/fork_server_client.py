@@ -155,6 +155,7 @@ class Server:
 
     def stop(self) -> None:
         if self.process:
+            assert self.process.stdin  # a pipe, see ``start``
             os.close(self.door)
             self.process.stdin.close()
             try:

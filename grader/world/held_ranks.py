@@ -29,7 +29,11 @@ class HeldRanks:
 
     def ranks(self) -> list[RankReport]:
         """Return the ranks that are held now."""
-        return [rank for rank in self.report.ranks if rank.held is not None]
+        return [rank for rank, _ in self._ranks_and_calls()]
+
+    def _ranks_and_calls(self) -> list[tuple[RankReport, int]]:
+        """Return the ranks that are held now, each with the call that it is held in."""
+        return [(rank, rank.held) for rank in self.report.ranks if rank.held is not None]
 
     def hold(self, rank: RankReport, call: int) -> None:
         """Note that a rank waits at its mark. Raises FrameError where nobody asked it to."""
@@ -52,20 +56,20 @@ class HeldRanks:
 
     def release(self, everybody: bool = False) -> None:
         """Let held ranks go whose mark has been passed, or will never be."""
-        for rank in self.ranks():
-            call, delay = rank.held, self._delay(rank)
+        for rank, call in self._ranks_and_calls():
+            delay = self._delay(rank, call)
             if (rank.rank, call) in self.released:
                 continue
             has_returned = call in self.report.ranks[delay.on].outcomes
             passed = everybody or has_returned or (delay.on, call, delay.until) in self.passed
-            if passed or delay.patience and self._has_had_patience(rank, delay):
+            if passed or delay.patience and self._has_had_patience(rank, call, delay.patience):
                 self.released.add((rank.rank, call))
                 rank.held = None
                 self.let_on(rank.rank)
 
     def wake(self) -> bool:
         """Let those go that are held until the others stand still; False where there are none."""
-        held = [(rank.held, self._delay(rank)) for rank in self.ranks()]
+        held = [(call, self._delay(rank, call)) for rank, call in self._ranks_and_calls()]
         waking = {(delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL}
         if waking:
             self.passed |= waking
@@ -74,21 +78,21 @@ class HeldRanks:
 
     def release_all(self) -> None:
         """Release all that are held: the others wait for these, in what is no operation. A new group, perhaps."""
-        self.report.let_go |= {rank.held for rank in self.ranks()}
+        self.report.let_go |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
 
     @property
     def are_patient(self) -> bool:
         """Whether a rank is held that goes on by itself, after a while."""
-        return any(self._delay(rank).patience for rank in self.ranks())
+        return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 
-    def _delay(self, rank: RankReport) -> Delay:
-        return self.calls[rank.held].delays[rank.rank]
+    def _delay(self, rank: RankReport, call: int) -> Delay:
+        return self.calls[call].delays[rank.rank]
 
-    def _has_had_patience(self, rank: RankReport, delay: Delay) -> bool:
+    def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
         """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
-        now = time.monotonic()
+        now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)
-        patience = delay.patience / 4 if sleeps is None else delay.patience
-        waits = sleeps and (delay.on, rank.held, delay.at) in self.passed
-        return waits or now - self.since[rank.rank] > patience
+        if sleeps and (delay.on, call, delay.at) in self.passed:
+            return True
+        return now - self.since[rank.rank] > (patience / 4 if sleeps is None else patience)

@@ -16,7 +16,8 @@ def read_returned(frame: Frame) -> Returned:
     values = arrays.decode(frame.meta.get("values"), frame.blob)
     if len(values) != 3 or not isinstance(values[1], list) or not isinstance(values[2], dict):
         raise FrameError("a malformed result")
-    return Returned(*values, intact=frame.meta.get("intact") is not False)
+    value, args, kwargs = values
+    return Returned(value, args, kwargs, intact=frame.meta.get("intact") is not False)
 
 
 def read_raised(meta: dict) -> Raised:

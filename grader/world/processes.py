@@ -33,19 +33,22 @@ class Processes:
     def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
         """Have a server start ``asked["size"]`` ranks. Raises WorldsUnavailable where no server takes the request."""
         nonce = os.urandom(frames.NONCE_BYTES)
-        theirs, wires, outputs, stacks = [], [], [], []
+        theirs, wires = [], []
+        outputs: list[FileIO] = []
+        stacks: list[FileIO] = []
         try:
             for _ in range(room):
                 mine, its = socket.socketpair()
                 wires.append(mine)
                 theirs.append(its.detach())
-                for readers in (outputs, stacks):
+                for pipes in (outputs, stacks):
                     reader, writer = os.pipe()
-                    readers.append(open(reader, "rb", buffering=0))
+                    pipes.append(open(reader, "rb", buffering=0))
                     theirs.append(writer)
             supervisor = server.request(asked | {"imports": list(imports)}, theirs)
         except BaseException:
-            for end in (*wires, *outputs, *stacks):
+            opened: list[socket.socket | FileIO] = [*wires, *outputs, *stacks]
+            for end in opened:
                 end.close()
             raise
         finally:
@@ -85,5 +88,7 @@ class Processes:
 
     def close(self) -> None:
         """Let go of them: their supervisor ends them when nobody is at the other end."""
-        for end in (self.supervisor, *self.wires, *self.outputs, *self.stacks):
+        ends: list[socket.socket | FileIO]
+        ends = [self.supervisor, *self.wires, *self.outputs, *self.stacks]
+        for end in ends:
             end.close()

@@ -72,7 +72,7 @@ class ProgressJudge:
         if self.stacks.are_awaited:
             self._read_stacks(now)
         elif self.standstill is not None and silent:
-            self._on_standstill(now)
+            self._on_standstill(self.standstill, now)
         elif now - self.watch.looked >= max(MIN_LOOK_SECONDS, LOOK_SECONDS * self.report.size) and self.pids:
             self._look(now, silent)
 
@@ -142,10 +142,10 @@ class ProgressJudge:
 
     # ——— ranks that wait
 
-    def _on_standstill(self, now: float) -> None:
+    def _on_standstill(self, told: list[int], now: float) -> None:
         """Nothing will move by itself any more, and all that ranks have said until then has been read."""
         held = {rank.rank for rank in self.held.ranks()}
-        is_news = held.issuperset(self.standstill)  # else one of these has been let go meanwhile
+        is_news = held.issuperset(told)  # else one of these has been let go meanwhile
         self.standstill = None
         if not is_news or self._wake() or self.held.are_patient:
             return

@@ -55,6 +55,7 @@ class Stacks:
 
     def have_arrived(self, ranks: list[RankReport], now: float) -> bool:
         """Return whether every answer is there, or none will come any more."""
+        assert self.asked_at is not None  # whoever waits for answers has asked
         all_there = self.moves is not None and all(self.texts[rank.rank] for rank in ranks)
         return all_there and now - self.grew_at > QUIET_SECONDS or now - self.asked_at >= PATIENCE_SECONDS
 

@@ -8,6 +8,7 @@ import selectors
 import socket
 import time
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
 from grader.wire import frames, machine_limits
@@ -76,6 +77,7 @@ class World:
                 self._end()
         finally:
             for key in list(self.selector.get_map().values()):
+                assert isinstance(key.fileobj, socket.socket | FileIO)  # see ``_start``
                 key.fileobj.close()
             self.selector.close()
             if self.processes and not self.kept:
@@ -95,12 +97,12 @@ class World:
         asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
-        self.is_reused = self.processes is not None and self.processes.go_on(asked, foreseen)
-        if not self.is_reused:
-            if self.processes:
-                self.processes.close()
-            self.processes = Processes.start(self.server, asked, self.room, foreseen)
         own = self.processes
+        self.is_reused = own is not None and own.go_on(asked, foreseen)
+        if own is None or not self.is_reused:
+            if own:
+                own.close()
+            own = self.processes = Processes.start(self.server, asked, self.room, foreseen)
         self.nonce, self.wires, self.supervisor = own.nonce, own.wires[: self.size], own.supervisor
         self._note_pids(own.pids)
         if self.is_reused:
@@ -209,6 +211,7 @@ class World:
         if line.get("rank", 0) >= self.size:  # one that has no calls here: it has ended, or said something
             self.is_spoiled = True
         elif "pids" in line:
+            assert self.processes is not None  # whose supervisor this is
             self.processes.pids = line["pids"]
             self._note_pids(line["pids"])
         elif "fault" in line:
