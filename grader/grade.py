@@ -119,6 +119,7 @@ def grade(
         watch(found)
 
     def on_begin() -> None:
+        assert owner.server  # which belongs to the session
         facts = owner.server.facts()  # it has imported torch while the checks were collected
         if options.official and facts["tier"] == "none":
             reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]

@@ -12,7 +12,7 @@ from grader.diagnosis.finding import Compared, Line
 from grader.diagnosis.root_cause import diagnose
 from grader.wire.events import NAMES, Mark, Operation, operations
 from grader.wire.frames import NOT_SENT_ON, PAUSE
-from grader.world.report import WorldReport
+from grader.world.report import Returned, WorldReport
 
 T = TypeVar("T")
 
@@ -32,7 +32,13 @@ class CallEvidence:
             if not found.implemented:
                 raise CheckFailed(found.headline, implemented=False)
             self._fail(found.headline, found.lines)
-        return [rank.outcomes[self.index].value for rank in self.report.ranks]
+        return [self._returned(rank).value for rank in range(self.report.size)]
+
+    def _returned(self, rank: int) -> Returned:
+        """What a rank returned, where ``values`` does not fail."""
+        outcome = self.report.ranks[rank].outcomes[self.index]
+        assert isinstance(outcome, Returned)  # else ``diagnose`` has found something
+        return outcome
 
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
         """What ``reader`` makes of each rank's value; ``label`` says what that is. Fails where it cannot be made."""

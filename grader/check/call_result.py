@@ -69,14 +69,14 @@ class CallResult(CallEvidence):
         ``select`` picks what is to be compared out of the value, and ``label`` says what that is. ``otherwise`` is what a
         difference most likely means where nothing else is recognised.
         """
-        expected = [as_argument(value) for value in expected]
-        if len(expected) != self.report.size:
-            raise GraderFault(f"{len(expected)} expected values for {self.report.size} ranks")
-        self._compare(self.values(), expected, tolerance, known_mistakes, select, label, otherwise)
+        wanted = [as_argument(value) for value in expected]
+        if len(wanted) != self.report.size:
+            raise GraderFault(f"{len(wanted)} expected values for {self.report.size} ranks")
+        self._compare(self.values(), wanted, tolerance, known_mistakes, select, label, otherwise)
         self._agreed()
         self._awaited()
         self._took_part()
-        self.expected = expected
+        self.expected = wanted
 
     def answers(self, count: int) -> list:
         """What rank 0 returned from so many calls, made one after the other."""
@@ -89,7 +89,7 @@ class CallResult(CallEvidence):
     def first_arguments(self) -> list:
         """The first argument on each rank, as it is after the call."""
         self.values()
-        arguments = [rank.outcomes[self.index].args for rank in self.report.ranks]
+        arguments = [self._returned(rank).args for rank in range(self.report.size)]
         return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
@@ -98,7 +98,7 @@ class CallResult(CallEvidence):
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
                 self._fail(f"rank {rank.rank} modified its input. Inputs must stay unchanged; work on a copy.")
-            if not rank.outcomes[self.index].intact:
+            if not self._returned(rank.rank).intact:
                 self._fail(
                     f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
                 )
@@ -114,6 +114,7 @@ class CallResult(CallEvidence):
                 raise CheckFailed(f"Not implemented yet: {outcome.text}", implemented=False)
             if isinstance(outcome, Raised) and outcome.unusable:
                 found = diagnose(self.report, self.index)
+                assert found is not None  # this rank did not return
                 self._fail(found.headline, found.lines)
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:
@@ -144,7 +145,7 @@ class CallResult(CallEvidence):
 
     def _has_changed_input(self, rank: int) -> bool:
         args, kwargs = self._arguments(rank)
-        outcome = self.report.ranks[rank].outcomes[self.index]
+        outcome = self._returned(rank)
         before = arrays([*args, *kwargs.values()])
         after = arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
         same = len(before) == len(after)  # a tensor that cannot be sent any more is not as it was
@@ -215,12 +216,12 @@ class CallResult(CallEvidence):
     def _likely_cause(self, rank: int, found, values: list, expected: list, known_mistakes) -> str | None:
         same_place = [at_path(value, found.path) for value in expected]
         inputs = [arrays([*args, *kwargs.values()]) for args, kwargs in self.report.calls[self.index].arguments]
-        earlier = [at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
+        of_earlier = [at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
         known = known_mistakes[rank] if known_mistakes else {}
         # First those that are like the whole value, not only like the first tensor of it that is wrong.
         order = sorted(known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None)
         known = {name: at_path(known[name], found.path) for name in order}
-        earlier = [array for array in earlier if array is not None]
+        earlier = [array for array in of_earlier if array is not None]
         elsewhere = {path: array for path, array in by_path(expected[rank]).items() if path != found.path}
         got = [at_path(value, found.path) for value in values]
         context = Context(rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got)

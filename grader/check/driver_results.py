@@ -5,7 +5,7 @@ The programs themselves are in ``rank/drivers.py``.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from grader.reference.benchmark_rows import as_float
 
@@ -111,7 +111,7 @@ def _dict(value: Any) -> dict:
     return value
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> TypeGuard[int]:
     return type(value) is int
 
 

@@ -19,7 +19,7 @@ from grader.check.failures import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
 from grader.diagnosis.finding import Finding, Line, printable
 from grader.world.arrays import Foreign
-from grader.world.report import RankReport, Returned, Runner, WorldReport
+from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
 
 JUDGING_SECONDS = 10.0  # of processor time, for one check; honest values take hundredths
 SLOW = "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than was asked for?"
@@ -113,7 +113,7 @@ class _Unknown:
         raise Reached
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __eq__ = __float__ = __index__ = __contains__ = _reached
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # as Python says that nothing hashes it
 
 
 class Control(CallResult):
@@ -155,8 +155,10 @@ def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: Check
     """Whether the judging raises also where every value is as expected."""
 
     def no_ranks(size: int, calls: list) -> WorldReport:
-        returned = [{i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))} for _ in range(size)]
-        ranks = [RankReport(rank, outcomes=outcomes, done=True) for rank, outcomes in enumerate(returned)]
+        def outcomes() -> dict[int, Returned | Raised]:
+            return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}
+
+        ranks = [RankReport(rank, outcomes=outcomes(), done=True) for rank in range(size)]
         return WorldReport(size, calls, Path(), ranks, ending="finished")
 
     control = CheckWorld(no_ranks, world.gpus, world.absent, world.facts)

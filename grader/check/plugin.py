@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,8 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
 
 
+def _function(item: pytest.Item) -> Any:
+    """Return a test's function, which knows what check it is; None for an item that has none."""
+    return getattr(item, "function", None)
+
+
 def _is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
-    number = getattr(item.function, "__number__", None)
+    number = getattr(_function(item), "__number__", None)
     return part_of(item) == (part or part_of(item)) and (not problems or number in problems)
 
 
@@ -100,19 +106,21 @@ def candidate(item: pytest.Item) -> Candidate:
         return Candidate(item.nodeid, names=(item.nodeid,))
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     words = [value for value in parameters if isinstance(value, str)]
-    return Candidate(item.nodeid, record.number, (item.originalname.removeprefix("test_"), record.name, *words))
+    name = _function(item).__name__.removeprefix("test_")
+    return Candidate(item.nodeid, record.number, (name, record.name, *words))
 
 
 def part_of(item: pytest.Item) -> str:
     """The part that a check's problem belongs to: 1.7 is one of part 1, collectives. Empty for a test that is no check."""
-    if not hasattr(item.function, "__weight__"):
+    function = _function(item)
+    if not hasattr(function, "__weight__"):
         return ""
-    return next(name for name, part in PARTS.items() if item.function.__number__.startswith(f"{part.number}."))
+    return next(name for name, part in PARTS.items() if function.__number__.startswith(f"{part.number}."))
 
 
 def record_of(item: pytest.Item) -> Record | None:
     """The check's record before it has run; None for a test that is no check."""
-    function = getattr(item, "function", None)
+    function = _function(item)
     if not hasattr(function, "__weight__"):
         return None
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
@@ -156,7 +164,7 @@ def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorl
 def shared_with(item: pytest.Item) -> Hashable:
     """Return what checks have in common that may use the same ranks, one after the other. None: all ranks of this one are fresh."""
     record = record_of(item)
-    network = network_of(item.function) or usual_network()
+    network = network_of(_function(item)) or usual_network()
     if record is None or network != HUB or item.config.option.device != "cpu":
         return None
     return item.path, record.number, record.visibility

@@ -65,7 +65,8 @@ class Workers:
                     tries[check] += 1
                     with contextlib.suppress(OSError):  # dead: its pipe says so, below
                         worker.send(check)
-            for worker in connection.wait(list(busy)):
+            ready = connection.wait(list(busy))
+            for worker in [worker for worker in busy if worker in ready]:
                 check = busy.pop(worker)
                 try:
                     reports = worker.recv()

@@ -121,7 +121,7 @@ class RankStarter:
         finally:
             self.is_doubtful = self.is_doubtful or world.is_reused
             self.spent.append(Spent(size, time.monotonic() - began, not world.is_reused))
-        if world.kept:
+        if world.kept and world.processes:
             KEPT.give(self.key, world.processes)
         self.on_report(report)
         return report

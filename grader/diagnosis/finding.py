@@ -118,7 +118,7 @@ class Finding:
                 return change(part)
             if isinstance(part, tuple):
                 return tuple(map(deep, part))
-            if is_dataclass(part):
+            if is_dataclass(part) and not isinstance(part, type):
                 return replace(part, **{field.name: deep(getattr(part, field.name)) for field in fields(part)})
             return part
 

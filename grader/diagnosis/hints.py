@@ -37,7 +37,8 @@ def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolera
 
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a hundred times closer."""
-    if not same(got, candidate, tolerance=1e-7 if got.dtype == np.float64 else 1e-4):
+    tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
+    if candidate is None or not same(got, candidate, tolerance=tolerance):
         return False
     if expected.shape != got.shape:
         return True
@@ -173,8 +174,11 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Where a sum over the ranks was asked for: another sum of the same terms, from the first wrong entry on."""
-    terms = [next((a.ravel() for a in arrays if a.shape == got.shape), None) for arrays in context.inputs]
-    if not 2 <= len(terms) <= 4 or any(term is None for term in terms) or not same(expected.ravel(), sum(terms)):
+    of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
+    if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
+        return None
+    terms = [own[0] for own in of_ranks]
+    if not same(expected.ravel(), np.asarray(sum(terms))):
         return None
     got, scale = got.ravel(), np.abs(expected).max()
     begin = int((np.abs(got - expected.ravel()) > 1e-4 * scale).argmax())

@@ -23,7 +23,7 @@ from grader.world.report import Raised, RankReport, Returned, WorldReport
 # What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it aborts.
 GLOO = ("[Gloo] ", "terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
 
-SIGNALS = {
+SIGNALS: dict[int, str] = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "abort, here often gloo's answer to sizes or dtypes that do not fit",
     signal.SIGKILL: "out of memory, perhaps",
@@ -131,8 +131,10 @@ def trace(steps: list[dict]) -> list[str]:
 
 def ended(rank: RankReport) -> str:
     """How a process ended by itself."""
+    assert rank.exit is not None  # it has ended
     if rank.exit >= 0:
         return f"ended its process with exit code {rank.exit} instead of returning"
-    name = signal.Signals(-rank.exit).name if -rank.exit in list(signal.Signals) else f"signal {-rank.exit}"
-    meaning = SIGNALS.get(-rank.exit)
+    number = -rank.exit
+    name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    meaning = SIGNALS.get(number)
     return f"was killed by {name}" + (f" ({meaning})" if meaning else "")

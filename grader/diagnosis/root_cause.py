@@ -76,7 +76,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     first_root = min((o.at for o in roots.values()), default=float("inf"))
     mismatch = disagreements[0] if disagreements else None
     if mismatch and max(side.at for side in mismatch.sides) < first_root:
-        victims = exits or list(raised) or report.ending != "failed"
+        victims = bool(exits or raised) or report.ending != "failed"
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
         consequence = [Line("What it led to:", RANKS), *after] if after and victims else []
         if report.ending == "stuck":
@@ -101,8 +101,8 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if raised:
         return _exception(report, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
-    if stubs := [o for o in earlier if o.stub]:
-        return Diagnosis(f"Not implemented yet: {stubs[0].text}", implemented=False)
+    if stub := next((o for o in earlier if o.stub), None):
+        return Diagnosis(f"Not implemented yet: {stub.text}", implemented=False)
     return Diagnosis("An earlier call of this check did not end well, so this one was not made.")
 
 
@@ -220,8 +220,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
     """What nccl's order holds back, and what to do about it; nothing where it holds back nothing."""
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
-    pairs = [(issued.get((rank, begun)), issued.get((rank, waits))) for rank, begun, waits in report.behind]
-    pairs = [(begun, waits) for begun, waits in pairs if begun and waits]
+    told = [(issued.get((rank, begun)), issued.get((rank, waits))) for rank, begun, waits in report.behind]
+    pairs = [(begun, waits) for begun, waits in told if begun and waits]
     rule = "nccl carries out what a rank starts in a group one after the other. A send ends when it is received."
     lines = [f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended." for begun, waits in pairs]
     alone = {id(w.operation) for w in waiting}
@@ -308,7 +308,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
             continue
         last = receives[-1]
         place = watchdog.own_frame(rank.stacks, report.submission_dir)
-        if place is None or place.line != last.line:
+        if place is None or last.peer is None or place.line != last.line:
             continue
         of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
         sends = [o for o in operations(report.ranks[last.peer].trail, call) if o.kind == "send" and o.peer == rank.rank]

@@ -10,7 +10,7 @@ end, the last. Times are seconds from the moment at which the first rank began i
 
 import re
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grader.wire.agreement import Matches
 from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
@@ -171,8 +171,8 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
         elif what == WAIT_BEGAN and waited is None:
             waited, since = event, event.at
             if isinstance(before, Progress) and (before.what, before.of) == (STARTED, event.of) and stays:
-                started = stays[-1].operation
-                if (started.file, started.line) == (event.file, event.line):  # in one call of torch.distributed
+                last = stays[-1].operation
+                if last and (last.file, last.line) == (event.file, event.line):  # in one call of torch.distributed
                     since = stays.pop().begin
         elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
             stays.append(_stay(waited, since, max(event.at, since), issued))
@@ -186,7 +186,8 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
 
 def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Operation]) -> _Stay:
     where = f"{waited.file}:{waited.line}" if waited.file else ""
-    return _Stay(issued.get(waited.of), since, end, where)
+    operation = None if waited.of is None else issued.get(waited.of)
+    return _Stay(operation, since, end, where)
 
 
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
@@ -231,17 +232,17 @@ def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> lis
     label = str(operation).rpartition(" at ")[0] if operation else "a communication"
     where = stay.where or (_where(operation) if operation else "")
     missing = absent.get(_key(operation), ()) if operation else ()
-    common = {"where": where, "operation": operation, "awaits": missing}
+    whole = Span(rank, WAITING, label, since, None, where=where, operation=operation, awaits=missing)
     if stay.end is None:
-        return [Span(rank, WAITING, label, since, None, **common)]
+        return [whole]
     end = max(stay.end, since)
     if stay.starts:
-        return [Span(rank, COMMUNICATING, f"start of {label}", since, end, **common | {"awaits": ()})]
+        return [replace(whole, kind=COMMUNICATING, label=f"start of {label}", end=end, awaits=())]
     last = came.get(_key(operation), since) if operation else since
     met = end if last is None else min(max(last, since), end)
-    parts = [Span(rank, WAITING, label, since, met, **common)] if met > since else []
+    parts = [replace(whole, end=met)] if met > since else []
     if end > met or not parts:
-        parts.append(Span(rank, COMMUNICATING, label, met, end, **common))
+        parts.append(replace(whole, kind=COMMUNICATING, begin=met, end=end))
     return parts
 
 

@@ -26,9 +26,10 @@ def deduction(settings: Settings, upload: Upload) -> tuple[float, str]:
             f"More than {days} late: no points. "
             "If an earlier submission is worth more, activate it in the submission history."
         )
-    days = days_late(settings, upload)
-    taken = min(days * settings.late_percent, settings.most_percent)
-    return taken, f"{_days(days)} late: {taken:g} percent are taken off the score." if taken else ""
+    late_days = days_late(settings, upload)
+    taken = min(late_days * settings.late_percent, settings.most_percent)
+    sentence = f"{_days(late_days)} late: {taken:g} percent are taken off the score."
+    return taken, sentence if taken else ""
 
 
 def _days(count: float) -> str:

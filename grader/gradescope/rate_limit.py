@@ -90,8 +90,9 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
         note = f"Graded, although the limit is {settings.most} in {settings.hours:g} hours: {reason}."
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
-    decision = Decision(kept, Past(upload.created, False, upload.id), _shown_again(shown, settings, again))
-    decision.remember(decision.instead)
+    instead = _shown_again(shown, settings, again)
+    decision = Decision(kept, Past(upload.created, False, upload.id), instead)
+    decision.remember(instead)
     return decision
 
 

@@ -9,6 +9,7 @@ import stat
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from grader.assignment import FILES, GIVEN
@@ -71,9 +72,9 @@ def read(submission: Path) -> Contents:
     try:
         files, others = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
     except (Refused, OSError) as error:
-        error = f"it cannot be read ({type(error).__name__})" if isinstance(error, OSError) else error
-        found.absent = {name.removesuffix(".py"): f"The submission was refused: {error}." for name in FILES}
-        found.warnings.append(f"The submission was refused: {error}.")
+        why = f"it cannot be read ({type(error).__name__})" if isinstance(error, OSError) else str(error)
+        found.absent = {name.removesuffix(".py"): f"The submission was refused: {why}." for name in FILES}
+        found.warnings.append(f"The submission was refused: {why}.")
         return found
     for name in FILES:
         try:
@@ -129,7 +130,7 @@ def _from_directory(directory: Path) -> Found:
     for path in _listing(home):
         mode = path.lstat().st_mode
         if _is_listed(path.name) and stat.S_ISREG(mode):
-            files[path.name] = lambda path=path: _read(path)
+            files[path.name] = partial(_read, path)
         elif _is_listed(path.name):
             raise Refused(f"{path.name} is a link or no regular file")
         elif stat.S_ISREG(mode) and path.suffix in TELLING:
@@ -188,7 +189,10 @@ def _from_zip(archive_path: Path) -> Found:
     # Beside a backup of it, the folder that students know is meant, whichever comes first in the archive.
     nearest = {path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed}
     home = min(nearest, key=lambda parent: nearest[parent], default=PurePosixPath("."))
-    files = {p.name: lambda e=paths[p]: _extract(archive, e) for p in listed if p.parent == home}
+    files: dict[str, Callable[[], bytes]] = {}
+    for path in listed:
+        if path.parent == home:
+            files[path.name] = partial(_extract, archive, paths[path])
     others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING]
     return files, others
 

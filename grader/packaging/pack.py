@@ -43,7 +43,8 @@ def handout() -> Contents:
 
 def autograder() -> Contents:
     """What Gradescope unpacks into /autograder/source."""
-    contents = {str(name): (ROOT / name).read_bytes() for name in [*files(NOT_FOR_GRADING), *ONLY_FOR_GRADING]}
+    names = [*map(str, files(NOT_FOR_GRADING)), *ONLY_FOR_GRADING]
+    contents = {name: (ROOT / name).read_bytes() for name in names}
     contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text()).encode()
     for path in sorted((ROOT / "grader" / "gradescope" / "platform").iterdir()):
         if path.is_file():

@@ -1,6 +1,7 @@
 """What is wrong in a row of a benchmark's table."""
 
 import math
+from typing import Any
 
 NO_ROWS = "sweep returned no rows: it is a generator, which yields a row as soon as its run has ended. Is there a yield in it?"
 
@@ -24,7 +25,7 @@ def row_difference(row: tuple, due: tuple) -> str | None:
     return None
 
 
-def as_float(value: object) -> float:
+def as_float(value: Any) -> float:
     """The number; not a number where it is none."""
     try:
         return float("nan") if isinstance(value, str) else float(value)

@@ -1,6 +1,7 @@
 """What well-known mistakes with collectives leave behind, by the sentence that names them."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +16,9 @@ ONE_BARRIER = (
 )
 
 
-def in_memory_order(xs: Sequence[np.ndarray], orders: Sequence[str], combine: Callable[[list], list]) -> list:
+def in_memory_order(
+    xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
+) -> list:
     """What each rank has where the ranks exchange memory as it lies, and each reads it as its own tensor lies.
 
     ``orders[rank]`` is "C", or "F" for a transpose; ``combine`` gives all ranks' results, of the shape of their inputs, or None.

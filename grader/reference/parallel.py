@@ -88,11 +88,11 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
     between = {
         SPLIT: lambda partials: [columns(partial, n)[rank] for rank, partial in enumerate(partials)],
-        CUT_ROWS: lambda partials: sum(partials).reshape(n, len(grad_y), -1),
+        CUT_ROWS: lambda partials: _total(partials).reshape(n, len(grad_y), -1),
     }
     made = {name: _backward_on_ranks(weights, saved, grad_y, n, exchange) for name, exchange in between.items()}
     for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
-        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda own: columns(sum(own), n), derivative)
+        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda own: columns(_total(own), n), derivative)
     of_input = [
         {
             OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
@@ -115,6 +115,11 @@ def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> t
     return of_input, of_shards
 
 
+def _total(partials: list) -> np.ndarray:
+    """Add partial tensors up, in the order of the ranks."""
+    return np.asarray(sum(partials))
+
+
 def own_partial(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
     """Return what a rank has of the partial gradient of the first layer's input."""
     grad_y, _ = backward(weights[1:], saved[1:], grad_y)
@@ -130,7 +135,8 @@ def _backward_on_ranks(
 
     Between two layers, ``exchange`` gets the partial gradients of all ranks, and returns what each rank goes on with.
     """
-    own, gradients, partials = columns(grad_y, n), [[] for _ in range(n)], []
+    own, partials = columns(grad_y, n), []
+    gradients: list[list[np.ndarray]] = [[] for _ in range(n)]
     for weight, (x, z) in zip(reversed(weights), reversed(saved)):
         grad_z = [own_grad * derivative(own_z) for own_grad, own_z in zip(own, columns(z, n))]
         for rank in range(n):
@@ -183,7 +189,8 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
     """For each rank every n-th column, or row, in the place of consecutive ones."""
     index = [slice(None)] * axis
-    return [{EVERY_NTH: whole[(*index, slice(rank, None, n))]} if n > 1 else {} for rank in range(n)]
+    places = [(*index, slice(rank, None, n)) for rank in range(n)]
+    return [{EVERY_NTH: whole[place]} if n > 1 else {} for place in places]
 
 
 def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:

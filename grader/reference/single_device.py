@@ -47,7 +47,7 @@ def is_flat(saved: list) -> bool:
 
 def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
     """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its output."""
-    gradients = []
+    gradients: list[np.ndarray] = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
         grad_z = grad_y * gelu_derivative(z)
         gradients.insert(0, x.T @ grad_z)

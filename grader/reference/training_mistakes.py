@@ -6,6 +6,7 @@ In numpy and float64, on top of the single device in ``truth``. Lists have an en
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,13 @@ OTHER_MEMORY = (
     " or another view may share it"
 )
 
-DEFAULTS = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "amsgrad": False, "maximize": False}
+DEFAULTS: dict[str, Any] = {
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.01,
+    "amsgrad": False,
+    "maximize": False,
+}
 
 
 @dataclass

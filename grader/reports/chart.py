@@ -139,9 +139,10 @@ def _has_number(span: Span) -> bool:
 
 
 def sign(span: Span, numbered: bool = True) -> str:
-    if not (numbered and _has_number(span)):
+    number = span.micro_batch
+    if number is None or not (numbered and _has_number(span)):
         return SIGNS[work(span)]
-    return str(span.micro_batch % 10) if work(span) == "forward" else chr(ord("a") + span.micro_batch % 26)
+    return str(number % 10) if work(span) == "forward" else chr(ord("a") + number % 26)
 
 
 def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:

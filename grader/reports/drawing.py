@@ -61,7 +61,8 @@ def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> st
 def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
     """Several drawings below each other, on the same scale of time, with a legend below them; ``above`` them sentences."""
     until = horizon(pictures)
-    parts, top = [], 8
+    parts: list[str] = []
+    top: float = 8
     for line in (line for sentence in above for line in _wrapped(sentence)):
         parts.append(_text(4, top + 12, line, "stuck"))
         top += 20
@@ -191,17 +192,18 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
 
 def _compact(spans: Sequence[Span], top: float, height: float, scale: float, until: float) -> list[str]:
     """A lane as one line for each colour, over one that stands for waiting. What stands still has a bar of its own."""
-    ended = [span for span in spans if span.end is not None]
+    ended = [(span, span.end) for span in spans if span.end is not None]
     parts = [_bar(span, top, height, scale, until) for span in spans if span.end is None]
     if ended:
-        left, right = LEFT + ended[0].begin * scale, LEFT + ended[-1].end * scale
+        (first, _), (_, last_end) = ended[0], ended[-1]
+        left, right = LEFT + first.begin * scale, LEFT + last_end * scale
         parts.append(
             f'<rect x="{left:.1f}" y="{top:g}" width="{right - left:.1f}" height="{height:g}" {_painted("idle")}/>'
         )
     pieces: dict[str, list[str]] = {}
-    for span in ended:
+    for span, end in ended:
         if work(span) != WAITING:
-            begin, wide = LEFT + span.begin * scale, (span.end - span.begin) * scale
+            begin, wide = LEFT + span.begin * scale, (end - span.begin) * scale
             pieces.setdefault(work(span), []).append(f"M{begin:.2f} {top + height / 2:g}h{wide:.2f}")
     for kind, moves in pieces.items():
         colour = paint(kind)["fill"]

@@ -151,24 +151,26 @@ def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Pat
 
 def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: Path) -> int:
     console = Console(highlight=False)
-    shown = [one for one in played if one.picture and (one.scene.drawn or one.diagnosis)]
+    wanted = [one for one in played if one.scene.drawn or one.diagnosis]
+    shown = [(one, one.picture) for one in wanted if one.picture]
     sentences = [one.missing or one.diagnosis for one in played if not one.picture]
     for sentence in dict.fromkeys(sentences):
         _say(console, sentence)
     if not shown:
         return 1
-    pictures = [one.picture for one in shown]
-    in_file = [replace(s.picture, below=[*s.picture.below, *s.diagnosis.splitlines()]) for s in shown]
+    pictures = [picture for _, picture in shown]
+    in_file = [replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]) for s, picture in shown]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     _write(into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)])
-    part = shown[0].scene.function.partition(".")[0]
-    functions = dict.fromkeys(one.scene.function.partition(".")[2] for one in shown)
+    names = [one.scene.function.partition(".") for one, _ in shown]
+    part = names[0][0]
+    functions = dict.fromkeys(function for _, _, function in names)
     for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
         _say(console, sentence)
-    for one, drawn in zip(shown, chart.text(pictures, console.width)):
+    for (one, picture), drawn in zip(shown, chart.text(pictures, console.width)):
         console.print()
         console.print(drawn, soft_wrap=True)
-        for sentence in [*one.picture.below, *([one.diagnosis] if one.diagnosis else [])]:
+        for sentence in [*picture.below, *([one.diagnosis] if one.diagnosis else [])]:
             _say(console, sentence)
     console.print()
     console.print(chart.legend(pictures, console.width))

@@ -184,10 +184,8 @@ def read(path: Path) -> Cluster:
             raise BadCluster(f"{path.name} has no section [{section}]")
         if missing := [key for key in keys if key not in found[section] and key not in MAY_LACK]:
             raise BadCluster(f"{path.name}: [{section}] has no {missing[0]}")
-    links = {
-        name: Link(*(found[kind][key] for key in LINK)) for name, kind in (("within", WITHIN), ("between", BETWEEN))
-    }
-    return Cluster(**links, **found["cluster"])
+    within, between = (Link(*(found[kind][key] for key in LINK)) for kind in (WITHIN, BETWEEN))
+    return Cluster(within=within, between=between, **found["cluster"])
 
 
 def _parsed(path: Path) -> dict[str, dict[str, str]]:

@@ -105,14 +105,12 @@ class Model:
 
 def steps_of(played: list[PlayedScene]) -> list[str]:
     """Return the times of all scenes beside each other, as multiples of the first."""
-    timed = [scene for scene in played if scene.seconds]
+    timed = [(one.scene.title, one.seconds) for one in played if one.seconds]
     if len(timed) < 2:
         return []
-    first = timed[0].seconds
-    told = [
-        f"{s.scene.title} {milliseconds(s.seconds)}" + (f" ({s.seconds / first:.2f} ×)" if s is not timed[0] else "")
-        for s in timed
-    ]
+    (title, first), *others = timed
+    told = [f"{title} {milliseconds(first)}"]
+    told += [f"{title} {milliseconds(s)} ({s / first:.2f} ×)" for title, s in others]
     return [f"Steps: {'; '.join(told)}."]
 
 

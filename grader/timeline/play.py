@@ -1,6 +1,6 @@
 """Plays the scenes of a timeline, and makes pictures of them: who did what when, what was communicated, what went wrong."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -127,8 +127,8 @@ def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
 
 
 def _computed(drawn: Sequence[Span], rank: int) -> float:
-    own = [span for span in drawn if span.rank == rank and span.kind == COMPUTING and span.end is not None]
-    return sum(span.end - span.begin for span in own if work(span) != LATE)
+    own = [span for span in drawn if span.rank == rank and span.kind == COMPUTING]
+    return sum(span.end - span.begin for span in own if span.end is not None and work(span) != LATE)
 
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
@@ -144,7 +144,8 @@ def counted(started: Iterable[Operation], ranks: Iterable[int], size: Callable[[
         own[operation.rank].append(operation)
     said: dict[str, list[int]] = {}
     for rank, operations in own.items():
-        many, sizes = Counter(), Counter()
+        many: Counter[str] = Counter()
+        sizes: dict[str, float] = defaultdict(float)
         for operation in operations:
             many[operation.name] += 1
             sizes[operation.name] += size(operation)
@@ -168,8 +169,9 @@ def _named(ranks: list[int]) -> str:
 
 def _shares(drawn: Sequence[Span]) -> list[str]:
     """Of each rank, the part of the whole time in which it computed."""
-    if any(span.end is None for span in drawn):
+    ends = [span.end for span in drawn if span.end is not None]
+    if len(ends) < len(drawn):
         return []
-    whole = max((span.end for span in drawn), default=0.0) or 1.0
+    whole = max(ends, default=0.0) or 1.0
     ranks = sorted({span.rank for span in drawn})
     return [f"computes {100 * _computed(drawn, rank) / whole:.0f} %" for rank in ranks]

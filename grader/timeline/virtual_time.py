@@ -1,7 +1,7 @@
 """Spans of a replay, in virtual time, as ``spans`` makes them of a run; and the account of where the time went."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
@@ -15,13 +15,14 @@ def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
     """Return all spans, rank by rank: the program's, then what was under way beside it; of messages only if they are wanted."""
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
-        steps = sorted([*own.works, *own.waits], key=lambda step: step.begin)
+        steps: list[Work | Wait] = [*own.works, *own.waits]
+        steps.sort(key=lambda step: step.begin)
         for _, together in groupby(steps, key=lambda step: step.piece if isinstance(step, Work) else id(step)):
             part = list(together)
-            if isinstance(part[0], Work):
-                found += _computing(rank, part)
-            else:
+            if isinstance(part[0], Wait):
                 found += _waiting(replay, rank, part[0], absent)
+            else:
+                found += _computing(rank, [step for step in part if isinstance(step, Work)])
         found += _beside(replay, rank, absent, messages)
     return found
 
@@ -35,14 +36,15 @@ def _computing(rank: int, works: list[Work]) -> Iterable[Span]:
 
 def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[Span]:
     operation, meeting = replay.programs[rank].operations[wait.position], replay.meeting_of[rank][wait.position]
-    common = {"where": wait.where or _where(operation), "operation": operation}
-    label = _label(operation)
+    where, label = wait.where or _where(operation), _label(operation)
+    whole = Span(rank, WAITING, label, wait.begin, wait.end, where=where, operation=operation)
     if wait.end is None:
-        missing = absent.get((operation.rank, operation.at), ())
-        return [Span(rank, WAITING, label, wait.begin, None, **common, awaits=missing)]
+        return [replace(whole, awaits=absent.get((operation.rank, operation.at), ()))]
     begins = min(max(meeting.begins or 0.0, wait.begin), wait.end)
-    parts = [Span(rank, WAITING, label, wait.begin, begins, **common)] if begins > wait.begin else []
-    return parts + ([Span(rank, COMMUNICATING, label, begins, wait.end, **common)] if wait.end > begins else [])
+    parts = [replace(whole, end=begins)] if begins > wait.begin else []
+    if wait.end > begins:
+        parts.append(replace(whole, kind=COMMUNICATING, begin=begins))
+    return parts
 
 
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
