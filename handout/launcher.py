@@ -112,7 +112,7 @@ def _interrupt_once(*_) -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_waits() -> Iterator[set[signal.Signals]]:
+def _ctrl_c_waits() -> Iterator[set[int]]:
     """Handle Ctrl-C at the end of the block. SIGINT is blocked in processes that start in it; yield the mask from before."""
     pressed: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
@@ -143,7 +143,7 @@ def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Ca
     with _ctrl_c_waits() as mask:
         for rank in range(world_size):
             how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
-            process = multiprocessing.get_context(method).Process(**how)
+            process = multiprocessing.get_context(method).Process(**how)  # type: ignore[attr-defined]
             process.start()
             ranks.append(process)
 
@@ -199,7 +199,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     first = [*causes, *silent, *reports][0]
     if first in reports:
         ranks[first].join()
-        return reports[first] or ranks[first].exitcode
+        return reports[first] or ranks[first].exitcode or 0
     code = failed[first]
     if code < 0:
         return f"rank {first} was killed by signal {-code} ({signal.strsignal(-code)})"
@@ -230,8 +230,10 @@ def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, cal
         _fail(rank, folder, f"rank {rank} raised\n{_students_traceback(error)}", 1)
     except SystemExit as end:
         if end.code:  # the program ends as this rank does
-            number = isinstance(end.code, int)
-            _fail(rank, folder, "" if number else str(end.code), end.code if number else 1)
+            if isinstance(end.code, int):
+                _fail(rank, folder, "", end.code)
+            else:
+                _fail(rank, folder, str(end.code), 1)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -250,7 +252,9 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
 
 def _end_with_launcher(folder: Path) -> None:
     """End this rank when the process that started it is gone, however it went: nobody else would."""
-    multiprocessing.parent_process().join()
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None  # multiprocessing has started this process
+    launcher.join()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 

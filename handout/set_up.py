@@ -29,7 +29,7 @@ def stop(*words):
 if sys.version_info < OLDEST:
     stop(
         "Lockstep needs Python %d.%d or later; %s is Python %d.%d."
-        % (OLDEST + (sys.executable or "this",) + tuple(sys.version_info[:2])),
+        % (OLDEST[0], OLDEST[1], sys.executable or "this", sys.version_info[0], sys.version_info[1]),
         "If you have a later one, name it: make setup PYTHON=python3.12",
     )
 

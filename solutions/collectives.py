@@ -49,7 +49,7 @@ def _check_root(root: int) -> None:
         raise ValueError(f"root {root} is not one of the {dist.get_world_size()} ranks")
 
 
-def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp:
+def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp.RedOpType:
     """The operation to communicate with: an average travels as a sum."""
     if op == "average":
         _check_divisible_dtype(tensor)

@@ -77,7 +77,7 @@ def _loss_and_gradients(weights: list[Tensor], x: Tensor) -> tuple[Tensor, list[
         saved.append((x, z, weight))
         x = y
     gradient = mlp.loss_backward(x)
-    gradients = []
+    gradients: list[Tensor] = []
     for layer in reversed(saved):
         gradient, weight_gradient = mlp.layer_backward(*layer, gradient)
         gradients.insert(0, weight_gradient)

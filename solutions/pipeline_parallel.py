@@ -285,7 +285,7 @@ def run_schedule(
     losses = []
     alive: dict[int, Saved] = {}  # what each micro-batch has saved, between its forward and its backward pass
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, as long
-    sending: dict[int, dist.Work] = {}  # to the next stage, as long
+    sending: dict[int, dist.Work | None] = {}  # to the next stage, as long
     sending_back: dist.Work | None = None  # to the stage before: one at a time
     for kind, i in schedule:
         if kind == "forward":

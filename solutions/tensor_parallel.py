@@ -198,7 +198,7 @@ def tensor_parallel_backward(
     # BEGIN SOLUTION 4.3: tensor_parallel_backward
     _check_columns(shards, grad_y, "a gradient")
     own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]  # sharded by columns, (B, D/n)
-    gradients = []
+    gradients: list[Tensor] = []
     for l in reversed(range(len(shards))):
         x, z = saved[l]  # x: replicated, (B, D); z: sharded by columns, (B, D/n)
         # grad_x: partial, (B, D); gradient: sharded by columns, (D, D/n)

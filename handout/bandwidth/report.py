@@ -44,6 +44,7 @@ def unwritable(out: str) -> str | None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         return f"cannot write {out}.csv: {error.strerror}"
+    return None
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -60,7 +61,9 @@ class Report:
     """Print and write the results; only rank 0 has one. Call ``begins`` and ``add`` for each row, then ``finish``."""
 
     def __init__(self, student: ModuleType, ranks: list[dict], options: argparse.Namespace) -> None:
-        self.student, self.options, self.rows, self.fits = student, options, [], {}
+        self.student, self.options = student, options
+        self.rows: list[dict] = []
+        self.fits: dict[str, dict] = {}
         self.environment = env = environment(ranks)
         # No automatic refresh: its thread would take time from rank 0 while the clock runs.
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
