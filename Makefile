@@ -93,9 +93,10 @@ figures: $(READY)  ## draw the pictures of handout/ASSIGNMENT.md into handout/fi
 format: $(READY) stubs  ## run black, and generate the stubs
 	$(BLACK) --quiet handout solutions tests grader
 
-lint: $(READY)  ## check formatting, common mistakes, spelling, boundaries between folders, Python 3.10, generated stubs
+lint: $(READY)  ## check formatting, common mistakes, types, spelling, boundaries between folders, Python 3.10, generated stubs
 	$(BLACK) --check handout solutions tests grader
 	$(PY) -m ruff check --quiet handout solutions tests grader
+	$(PY) -m mypy
 	$(PY) -m codespell_lib --ignore-words-list=notin,regraded,caf --skip="*.svg,requirements.txt,./*/selftest/hostile,__pycache__,*.zip" \
 	  handout solutions tests grader README.md
 	$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
@@ -117,5 +118,5 @@ fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='int
 
 # END INSTRUCTOR
 clean:  ## remove .venv and caches
-	rm -rf -- "$$VENV" .hypothesis
+	rm -rf -- "$$VENV" .hypothesis .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
