@@ -39,8 +39,8 @@ def available() -> float:
         torch.cuda.empty_cache()
         return 0.9 * torch.cuda.mem_get_info()[0]
     free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-    if memory.exists():
-        free = 1024 * int(re.search(r"MemAvailable:\s*(\d+)", memory.read_text())[1])
+    if memory.exists() and (told := re.search(r"MemAvailable:\s*(\d+)", memory.read_text())):
+        free = 1024 * int(told[1])
     if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
         free = min(free, int(limit) - int((group / "memory.current").read_text()))
     return 0.9 * free / int(os.environ.get("LOCAL_WORLD_SIZE", 1))

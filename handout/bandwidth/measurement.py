@@ -81,15 +81,15 @@ def benchmark(options: argparse.Namespace) -> None:
     more: dict[tuple[str, int], dict] = {}
 
     def run(collective: str, size: int) -> tuple[float, int]:
-        if first:
+        if report:
             report.begins(collective, size)
         more[collective, size] = found = measure(student, collective, size, options)
         return found["seconds"], found.get("wrong_out_of_place", 0) + (found.get("wrong_in_place") or 0)
 
-    ended = None
+    ended: BaseException | None = None
     try:
         for row in student.sweep(options.collectives, options.sizes, n, run):
-            if first:
+            if report:
                 report.add(row, more[row.collective, row.size])
     except KeyboardInterrupt as exception:
         ended = exception
@@ -98,8 +98,8 @@ def benchmark(options: argparse.Namespace) -> None:
             raise  # torch's own
         ended = stub
     finally:
-        if first:
+        if report:
             report.progress.stop()
-    code = report.finish(ended) if first else 0
+    code = report.finish(ended) if report else 0
     dist.barrier()  # if one rank exits, all are ended, and rank 0 still has to draw the picture
     sys.exit(130 if isinstance(ended, KeyboardInterrupt) else code)

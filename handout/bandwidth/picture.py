@@ -20,13 +20,14 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
     handles = []
     for number, collective in enumerate(dict.fromkeys(row["collective"] for row in rows)):
         done = [row for row in rows if row["collective"] == collective and not row["skipped"]]
-        sizes, style = [row["size"] for row in done], {"color": f"C{number}", "marker": "osD^vP*X"[number % 8]}
-        handles += axes.plot(sizes, [row["busbw"] for row in done], label=collective, markersize=5, **style)
+        sizes, measured = [row["size"] for row in done], [row["busbw"] for row in done]
+        colour, marker = f"C{number}", "osD^vP*X"[number % 8]
+        handles += axes.plot(sizes, measured, label=collective, color=colour, marker=marker, markersize=5)
         if collective in fits:
             between = [sizes[0] * (sizes[-1] / sizes[0]) ** (step / 100) for step in range(101)]
             times = [student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s) for s in between]
             curve = [(s, student.bus_bandwidth(collective, s, n, t)) for s, t in zip(between, times) if t > 0]
-            axes.plot(*zip(*curve), color=f"C{number}", linestyle="--", linewidth=1)
+            axes.plot(*zip(*curve), color=colour, linestyle="--", linewidth=1)
     if fits:
         handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="fit t = α + S/β"))
     sizes = sorted({row["size"] for row in rows if not row["skipped"]}) or [1]

@@ -20,8 +20,10 @@ from handout.bandwidth.picture import draw
 from handout.bandwidth.units import size_text
 
 # In bytes, seconds and GB/s. A cell without a value is empty.
-COLUMNS = ("collective", "size", "count", "dtype", "op", "seconds", "fastest", "slowest", "algbw", "busbw")
-COLUMNS += ("wrong_out_of_place", "wrong_in_place", "skipped")
+COLUMNS = (
+    *("collective", "size", "count", "dtype", "op", "seconds", "fastest", "slowest", "algbw", "busbw"),
+    *("wrong_out_of_place", "wrong_in_place", "skipped"),
+)
 HEADER = (
     f"{'collective':<14} {'size':>10} {'count':>11} {'dtype':<8} {'op':<3} {'median':>11}  {'(min … max)':<23}"
     f" {'algbw':>9} {'busbw':>9} {'wrong':>6} {'in place':>8}"

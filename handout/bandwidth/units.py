@@ -16,5 +16,5 @@ def in_bytes(text: str) -> int:
 
 def size_text(size: float) -> str:
     """16777216 → ``"16 MiB"``, 1000000 → ``"976.6 KiB"``."""
-    unit = max((unit for unit in UNITS if UNITS[unit] <= size), key=UNITS.get, default="B")
+    unit = max((unit for unit in UNITS if UNITS[unit] <= size), key=lambda unit: UNITS[unit], default="B")
     return f"{size / UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
