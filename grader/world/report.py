@@ -119,7 +119,7 @@ class WorldReport:
     let_go: set[int] = field(default_factory=set)  # calls whose late ranks came early: the others waited for them
     # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one that begins only after that]
     behind: list[list[int]] = field(default_factory=list)
-    _matched: list[tuple[int, int]] | None = field(default=None, repr=False, compare=False)
+    _matched: list[tuple[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def trails(self) -> list[list]:
