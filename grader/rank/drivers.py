@@ -170,7 +170,7 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     Returns for each pass the list of all parameters' gradients. Each pass leaves the marks ``backward began``, ``backward ended``
     and, when its gradients have been read, ``pass ended``.
     """
-    from handout import mlp  # the stage's own copy
+    from handout import mlp  # the copy beside the submission
 
     weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)
@@ -327,7 +327,7 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
     ``times`` says how many calls there are with the same tensors; ``then`` holds the arguments of a further one.
     """
-    from handout.timeline import Timeline  # the stage's own copy
+    from handout.timeline import Timeline  # the copy beside the submission
 
     calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
     values = []

@@ -303,7 +303,7 @@ class Missing(Exception):
 
 
 def _find(name: str, submission_dir: Path) -> Any:
-    """The student's function ``module.function``, its module imported from the stage."""
+    """The student's function ``module.function``, its module imported from the submission."""
     module_name, function_name = name.split(".")
     module = __import__(f"handout.{module_name}", fromlist=[function_name])
     if not hasattr(module, function_name):

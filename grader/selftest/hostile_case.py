@@ -24,7 +24,7 @@ Its first paragraph says what the submission does. Lines of ``key: value`` follo
     base       "solutions" or "handout": the files to begin with; a file of the case replaces the file of its name
     extends    the same, but a file of the case is appended to the file of its name
     alone      yes: without ``hostile/preamble.py`` in front of collectives.py
-    seconds    that grading may take; default 20
+    seconds    that grading may take; default 40
     contained  yes: as in a container; no rank gets a namespace of its own for shared memory and message queues
 
     unless TIER, TIER: the gap of these tiers that lets the case pass, in the words of ``Tier.gaps``; "any" means all tiers
@@ -104,7 +104,7 @@ class Case:
     base: str = ""
     extends: str = ""
     alone: bool = False
-    seconds: int = 20
+    seconds: int = 40
     contained: bool = False
     unless: dict[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()

@@ -154,7 +154,11 @@ BROKEN = [
     (NO_LANDLOCK + "; probe.SECRETS = ['.git']", "with landlock", "a rank could read .git"),
     (NO_LANDLOCK + "; probe.SECRETS = []", "landlock", "a rank could write outside its own folder"),
     ("confinement.SCOPE_SOCKETS_AND_SIGNALS = 0", "landlock", "a rank could signal the grader"),
-    ("confinement._landlock = lambda r, w, d: landlock([], w, d)", "with landlock", "a rank could not read the stage"),
+    (
+        "confinement._landlock = lambda r, w, d: landlock([], w, d)",
+        "with landlock",
+        "a rank could not read the submission",
+    ),
     ("confinement._landlock = lambda r, w, d: landlock(r, w[1:], d)", "with landlock", "a rank could not write to"),
     ("confinement._landlock = lambda r, w, d: landlock(r, w[:1], d)", "with landlock", "ranks could not communicate"),
     (

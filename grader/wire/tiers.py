@@ -1,7 +1,7 @@
 """What a rank may do once it runs student code: the tiers of confinement, and the limits of every rank.
 
     limits     rlimits, no new privileges, first to be killed when memory runs out     every Linux
-    landlock   sees its own folder, the stage, Python and the system; may write only to its own folder     Linux 5.13
+    landlock   sees its own folder, the submission, Python and the system; may write only to its own folder     Linux 5.13
     uid        a user of its own for every rank                                         root
 
 A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. The fork server finds out by a probe which

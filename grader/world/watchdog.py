@@ -222,7 +222,7 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 
 
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
-    """Whether a file lies in the stage. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
+    """Whether a file is the submission's. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 
 
