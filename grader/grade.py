@@ -142,14 +142,13 @@ def grade(
 
 
 def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int, str]:
-    """The checks, so many at a time: in forked processes, or where a fork is not safe in fresh ones."""
+    """Run so many checks at a time: in forked processes, or in fresh ones if a fork is not safe."""
     if workers == 1:
         return run_pytest(arguments, collector)
     if way_to_start() == "fork":
         return run_pytest(arguments, collector, Workers(workers))
-    code, printed = run_pytest(
-        ["--collect-only", *arguments], collector
-    )  # the workers do not say what they have collected
+    # First alone: the workers do not say what they have collected.
+    code, printed = run_pytest(["--collect-only", *arguments], collector)
     return (code, printed) if code else run_pytest(["-p", "xdist.plugin", "-n", str(workers), *arguments], collector)
 
 
@@ -188,7 +187,7 @@ def _fault(code: int, printed: str, records: list[Record]) -> str:
 
 
 def confinement_notes(found: dict) -> list[str]:
-    """For the instructor: how student code was confined, and what that does not hold."""
+    """Return for the instructor how student code was confined, and what it could still do."""
     notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
         notes = [f"Unofficial: ranks were not confined, student code ran with your rights ({found['kernel']})."]

@@ -30,7 +30,7 @@ class CannotGrade(RuntimeError):
 
 @dataclass
 class Session:
-    """What a process has to know of the session that it works for. Its fields are its JSON."""
+    """What the processes of a session share. Its fields are its JSON."""
 
     submission_dir: Path  # what ranks import from
     server_address: str

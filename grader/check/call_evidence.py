@@ -1,4 +1,4 @@
-"""What the ranks of one call communicated, computed and returned: what a check may look at before it compares values."""
+"""The evidence of one call: what its ranks communicated, computed and returned. Checks read it through ``CallResult``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 @dataclass
 class CallEvidence:
-    """What is known of call number ``index`` of a world, from its report. Whatever is not as asked raises CheckFailed."""
+    """Reads the evidence of call number ``index`` from a world's report. Its methods raise CheckFailed with a message for the student."""
 
     report: WorldReport
     index: int
 
     def values(self) -> list:
-        """What each rank returned. Fails where a rank did not return."""
+        """Return each rank's value. Fails if a rank did not return."""
         if found := diagnose(self.report, self.index):
             if self.report.grader_fault:
                 raise GraderFault(self.report.grader_fault)
@@ -35,25 +35,25 @@ class CallEvidence:
         return [self._returned(rank).value for rank in range(self.report.size)]
 
     def _returned(self, rank: int) -> Returned:
-        """What a rank returned, where ``values`` does not fail."""
+        """Return what a rank sent back. Call it only after ``values``, which fails if a rank did not return."""
         outcome = self.report.ranks[rank].outcomes[self.index]
         assert isinstance(outcome, Returned)  # else ``diagnose`` has found something
         return outcome
 
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
-        """What ``reader`` makes of each rank's value; ``label`` says what that is. Fails where it cannot be made."""
+        """Return ``reader`` of each rank's value. Fails if ``reader`` raises; ``label`` names what it reads, for the message."""
         return self._parts(self.values(), reader, label)
 
     def operations(self, rank: int) -> list[Operation]:
-        """What a rank communicated during this call, in order of issue."""
+        """Return the operations that a rank issued during this call, in order of issue."""
         return operations(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """What the driver's meter saw on a rank: products and sends, in the order of the program."""
+        """Return a rank's ledger: the products and sends that the driver's meter saw, in the order of the program."""
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
     def spans(self, rank: int) -> list[driver_results.Recorded]:
-        """What a rank has recorded in the timeline that the driver gave it."""
+        """Return the spans that a rank has recorded in the timeline that the driver gave it."""
         return self.read(driver_results.spans, "the timeline")[rank]
 
     def marks(self, rank: int, name: str) -> list[Mark]:
@@ -101,7 +101,7 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
-        """When a rank passed a mark, in nanoseconds, after it had passed it so many ``times``. Fails where it never did."""
+        """Return when a rank passed a mark for the time after ``times`` others, in nanoseconds. Fails if it never did."""
         marks = self.marks(rank, name)
         if len(marks) <= times:
             self.values()
@@ -109,7 +109,7 @@ class CallEvidence:
         return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
-        """Every rank communicated, where there is more than one, and by no other kind of operation."""
+        """Fail if a rank of several communicated nothing, or used another kind of operation than these."""
         self.values()
         for rank in range(self.report.size):
             if self.report.size > 1 and not self.operations(rank):

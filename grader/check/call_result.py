@@ -1,4 +1,4 @@
-"""What became of one call on all ranks, and everything that a check may ask about it. Reached through ``check.api``."""
+"""The result of one call on all ranks, and what a check may assert about it. Reached through ``check.api``."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether this is a list, or a list of lists, of plain numbers."""
+    """Return whether this is a list, or a list of lists, of plain numbers."""
     return isinstance(value, list) and all(type(v) in (int, float) or _is_numbers(v) for v in value) and bool(value)
 
 
@@ -46,7 +46,7 @@ def as_argument(value: Any) -> Any:
 
 @dataclass
 class CallResult(CallEvidence):
-    """What became of one call on all ranks."""
+    """The result of one call on all ranks. Its assertions raise CheckFailed with a message for the student."""
 
     earlier: list = field(default_factory=list)  # what earlier calls of this world should have returned, by rank
     expected: list | None = None
@@ -62,7 +62,7 @@ class CallResult(CallEvidence):
         label: str = "",
         otherwise: str = "",
     ) -> None:
-        """Every rank returned what is expected of it, and the ranks agreed about what they communicated.
+        """Fail unless every rank returned its expected value, and the ranks agreed about what they communicated.
 
         One value for each rank; lists of numbers stand for float32 tensors. ``known_mistakes`` gives for each rank the values that
         known mistakes produce, by the sentence that explains them; a function of no argument makes them when they are needed.
@@ -79,21 +79,21 @@ class CallResult(CallEvidence):
         self.expected = wanted
 
     def answers(self, count: int) -> list:
-        """What rank 0 returned from so many calls, made one after the other."""
+        """Return what rank 0 returned from ``count`` calls, made one after the other."""
         return self.read(lambda value: driver_results.several(value, count), "the list of results")[0]
 
     def leaves_arguments(self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None) -> None:
-        """The first argument, as it is after the call on each rank: for functions that work in place."""
+        """Fail unless each rank's first argument is as expected after the call: for functions that work in place."""
         self._compare(self.first_arguments(), list(expected), tolerance, known_mistakes, None, label)
 
     def first_arguments(self) -> list:
-        """The first argument on each rank, as it is after the call."""
+        """Return each rank's first argument, as it is after the call."""
         self.values()
         arguments = [self._returned(rank).args for rank in range(self.report.size)]
         return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
-        """No rank's tensors were changed, nor a list of them."""
+        """Fail if a rank changed a tensor that it was given, or a list of tensors."""
         self.values()
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
@@ -104,7 +104,7 @@ class CallResult(CallEvidence):
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
-        """Every rank raised a ValueError whose message holds these words, and nothing was sent before.
+        """Fail unless every rank raised a ValueError whose message holds these words, before it sent anything.
 
         ``given`` is what it is to be raised for, where the call's own line does not show it; ``because`` says why.
         """
@@ -160,7 +160,7 @@ class CallResult(CallEvidence):
                 self._fail(f"The values are right, but by luck. {found}")
 
     def _took_part(self) -> None:
-        """A right value is no answer where it can only have come by a way that is not communication: a file, a guess."""
+        """Fail if a rank communicated nothing although it cannot know the answer alone: it read a file, or guessed."""
         if self.report.size == 1 or self.report.calls[self.index].function.partition(".")[2] not in COMMUNICATING:
             return
         for rank in range(self.report.size):
@@ -209,7 +209,7 @@ class CallResult(CallEvidence):
         self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
 
     def _awaited(self) -> None:
-        """Every message was waited for, and no memory was overwritten before: else the values are right by luck."""
+        """Fail if the values are right by luck: a message was not waited for, or its memory was overwritten before."""
         if by_luck := next((hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None):
             self._fail(f"The values are right, but by luck: {by_luck}")
 

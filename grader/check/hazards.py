@@ -34,7 +34,7 @@ class Hazard:
 
     @property
     def is_luck(self) -> bool:
-        """Whether values that are right are so by luck."""
+        """Return whether right values are right by luck."""
         return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
 
 

@@ -36,14 +36,14 @@ class HeldRanks:
         return [(rank, rank.held) for rank in self.report.ranks if rank.held is not None]
 
     def hold(self, rank: RankReport, call: int) -> None:
-        """Note that a rank waits at its mark. Raises FrameError where nobody asked it to."""
+        """Note that a rank waits at its mark. Raises FrameError if no delay asks it to."""
         if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
             raise frames.FrameError("a rank that says it is held, and is not")
         rank.held, self.since[rank.rank] = call, time.monotonic()
         self.release()
 
     def on_mark(self, mark: Mark) -> None:
-        """Note a mark that a rank has passed, and let go whoever waits for it."""
+        """Note a mark that a rank has passed, and release the ranks that wait for it."""
         passed = (mark.rank, mark.call, mark.name)
         if passed in self.awaited:
             self.passed.add(passed)
@@ -68,7 +68,7 @@ class HeldRanks:
                 self.let_on(rank.rank)
 
     def wake(self) -> bool:
-        """Let those go that are held until the others stand still; False where there are none."""
+        """Release the ranks that are held until the others stand still. Return whether there are any."""
         held = [(call, self._delay(rank, call)) for rank, call in self._ranks_and_calls()]
         waking = {(delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL}
         if waking:
@@ -77,20 +77,20 @@ class HeldRanks:
         return bool(waking)
 
     def release_all(self) -> None:
-        """Release all that are held: the others wait for these, in what is no operation. A new group, perhaps."""
+        """Release all ranks: the others wait for them outside of operations, perhaps for a new group."""
         self.report.let_go |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
 
     @property
     def are_patient(self) -> bool:
-        """Whether a rank is held that goes on by itself, after a while."""
+        """Return whether a held rank goes on by itself after a while."""
         return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 
     def _delay(self, rank: RankReport, call: int) -> Delay:
         return self.calls[call].delays[rank.rank]
 
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
-        """Whether the rank that this one is held for waits, too, after its own mark; or has had time enough to."""
+        """Return whether the rank that this one is held for also waits, after its own mark, or has had enough time to."""
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)
         if sleeps and (delay.on, call, delay.at) in self.passed:

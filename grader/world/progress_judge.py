@@ -13,9 +13,8 @@ from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 LOOK_SECONDS = 0.01  # between two looks at what ranks do, for each of them: a look takes some time of its own
 MIN_LOOK_SECONDS = 0.05
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
-VICTIMS_PATIENCE = (
-    20  # times the grace, for the rank whose fault it is where those that failed only say that a peer has gone
-)
+# Times the grace, for the rank at fault, while the ranks that failed only say that a peer has gone.
+VICTIMS_PATIENCE = 20
 
 
 class ProgressJudge:
@@ -50,17 +49,17 @@ class ProgressJudge:
     # ——— what the world hears
 
     def on_reused_ranks(self) -> None:
-        """What these ranks have waited for in earlier checks is no matter of this one."""
+        """Forget how long these ranks waited for a processor in earlier checks."""
         self.watch.look(self.pids.values(), time.monotonic())
         self.starved_before = self.starved_at_start = dict(self.watch.starved)
 
     def on_frame(self) -> None:
-        """A rank has sent something: it moves."""
+        """Note that a rank has sent something: it moves."""
         self.watch.moved()
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
 
     def on_outcome(self) -> None:
-        """A call has ended on a rank: the next one's time begins."""
+        """Note that a call has ended on a rank: the time of the next one begins."""
         self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
 
     # ——— what it means
@@ -77,7 +76,7 @@ class ProgressJudge:
             self._look(now, silent)
 
     def _has_ended(self, now: float, silent: bool) -> bool:
-        """Whether all ranks have done what they will do; of those that fail, after others had time to fail by themselves."""
+        """Return whether all ranks have ended, or one has failed and the others had time to fail by themselves."""
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
             self.report.ending = "failed" if failed else "finished"
@@ -90,7 +89,7 @@ class ProgressJudge:
         return bool(self.report.ending)
 
     def _unsettled(self) -> list[RankReport]:
-        """Ranks that still have something to do."""
+        """Return the ranks that have neither finished nor failed."""
         return [rank for rank in self.report.ranks if not (rank.done or self._has_failed(rank))]
 
     def _has_failed(self, rank: RankReport) -> bool:
@@ -98,7 +97,7 @@ class ProgressJudge:
         return bool(raised) or rank.exit is not None or rank.refused is not None
 
     def _is_victim(self, rank: RankReport) -> bool:
-        """Whether a rank has only failed because another one has gone."""
+        """Return whether a rank failed only because another one has gone."""
         raised = [outcome for outcome in rank.outcomes.values() if isinstance(outcome, Raised)]
         return rank.exit is None and rank.refused is None and all(outcome.is_consequence for outcome in raised)
 
@@ -143,7 +142,7 @@ class ProgressJudge:
     # ——— ranks that wait
 
     def _on_standstill(self, told: list[int], now: float) -> None:
-        """Nothing will move by itself any more, and all that ranks have said until then has been read."""
+        """Release held ranks that can go on; otherwise ask for stacks. The hub says that no rank will move by itself."""
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these has been let go meanwhile
         self.standstill = None
@@ -156,7 +155,7 @@ class ProgressJudge:
             self._ask_stacks(now, "stuck")
 
     def _wake(self) -> bool:
-        """Let those go that are held until the others stand still; False where there are none."""
+        """Release the ranks that are held until the others stand still. Return whether there are any."""
         woke = self.held.wake()
         if woke:
             self.watch.moved()
@@ -200,16 +199,16 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Whether a rank has used its time for what torch imports on first use, and may have more."""
+        """Return whether a rank has used its time for what torch imports on first use, and may have more."""
         most, submission_dir = self.limits.cpu_seconds + self.limits.import_seconds, self.report.submission_dir
         importing = any(watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks)
         return importing and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Whether all ranks wait in communications; and if some only seem to, whether they have done so several times.
+        """Return whether all ranks wait in communications, or have seemed to several times in a row.
 
-        Where no operation of theirs is open, they only seem to: they may wait for something that comes by itself. So do they
-        where a thread sleeps for a while, unless they have been ``silent`` for long.
+        Ranks only seem to wait if none of their operations is open: what they wait for may come by itself. The same holds
+        if a thread sleeps for a limited time, unless the ranks have been ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

@@ -119,7 +119,8 @@ class WorldReport:
     let_go: set[int] = field(default_factory=set)  # calls whose late ranks came early: the others waited for them
     # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one that begins only after that]
     behind: list[list[int]] = field(default_factory=list)
-    _matched: list[tuple[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    # The trails that were matched last, and how long they were. They are kept, so that no other list takes their place.
+    _matched: list[tuple[list, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def trails(self) -> list[list]:
@@ -142,9 +143,11 @@ class WorldReport:
 
     def _match(self) -> None:
         """Match once, until a trail grows or is replaced by another."""
-        recorded = [(id(trail), len(trail)) for trail in self.trails]
-        if recorded != self._matched:
-            self._matched, self._matching = recorded, match(self.trails)
+        trails = self.trails
+        if self._matched is None or any(
+            trail is not known or len(trail) != length for trail, (known, length) in zip(trails, self._matched)
+        ):
+            self._matched, self._matching = [(trail, len(trail)) for trail in trails], match(trails)
             self._disagreements, self._waiting = examine(self._matching)
 
 

@@ -19,7 +19,7 @@ AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
 
 class Stacks:
-    """The stacks of a world's ranks, as often as they are asked for. ``ask_moves`` asks the hub for its count."""
+    """Asks for the stacks of a world's ranks, and reads them. ``ask_moves`` asks the hub for its count of frames."""
 
     def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
         self.size, self.pids, self.ask_moves = size, pids, ask_moves
@@ -72,8 +72,8 @@ class Stacks:
         before, self.before = self.before, (self.moves, [rank.stacks for rank in ranks])
         return self.moves is not None and self.before == before
 
-    def last_words(self, rank: RankReport) -> None:
-        """Write the stack that a crash leaves, which it happened in."""
+    def read_crash(self, rank: RankReport) -> None:
+        """Write the stack in which a rank crashed into its report."""
         rank.stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
 
 

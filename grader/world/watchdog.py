@@ -43,7 +43,7 @@ class Thread:
     runnable: bool = False
 
     def wanted(self, before: "Thread") -> int:
-        """The nanoseconds of a processor that it used since then, or was kept from using.
+        """Return the nanoseconds of a processor that it used since then, or was kept from using.
 
         One that polls is kept waiting, too, where much is going on: gloo's thread looks a hundred times a second whether
         something has come. Its slices give it away: what computes goes on until it is interrupted.
@@ -73,7 +73,7 @@ class Watch:
         self.looks.clear()
 
     def look(self, pids: Iterable[int], now: float) -> float:
-        """How many seconds the processes have been idle, as far as has been looked."""
+        """Return for how many seconds the processes have been idle, by the looks so far."""
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
         self.starved |= {pid: max(thread.queued for thread in threads.values()) / 1e9 for pid, threads in seen.items()}
         if self.looks and any(thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])):
@@ -104,20 +104,20 @@ class Sleepers:
 
 
 def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pulse]) -> float:
-    """How many cores the processes wanted between two looks."""
+    """Return how many cores the processes wanted between two looks."""
     wanted = sum(thread.wanted(earlier) for thread, earlier in _pairs(seen, before))
     return wanted / 1e9 / (now - since) if now > since else 0.0
 
 
 def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[Thread, Thread]]:
-    """Every thread, with what it was before."""
+    """Yield every thread with what it had done at the look before."""
     for pid, threads in seen.items():
         for tid, thread in threads.items():
             yield thread, before.get(pid, {}).get(tid, NEW)
 
 
 def pulse(pid: int) -> Pulse:
-    """A process's pulse; empty where it cannot be felt."""
+    """Return what each thread of a process has done so far; {} if /proc does not show it."""
     threads: Pulse = {}
     tasks = Path(f"/proc/{pid}/task")
     try:
@@ -161,7 +161,7 @@ def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def parse_stacks(text: str) -> list[list[StackFrame]]:
-    """The stacks of all Python threads in a report of faulthandler, each with its innermost line first."""
+    """Return the stacks of all Python threads in a report of faulthandler, each with its innermost line first."""
     stacks = []
     for block in THREAD.split(text, maxsplit=MAX_THREADS)[1:]:
         found = islice(FRAME.finditer(block), MAX_FRAMES)
@@ -181,7 +181,7 @@ QUESTIONS = {
 
 
 def in_communication(stack: list[StackFrame], submission_dir: Path, has_open_operation: bool) -> bool:
-    """Whether a sleeping thread with this stack sleeps in a communication."""
+    """Return whether a sleeping thread with this stack sleeps in a communication."""
     innermost = stack[0].file
     if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
         return False
@@ -211,7 +211,7 @@ def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """The student's innermost line, on the thread where it lies nearest to the top."""
+    """Return the student's innermost line, on the thread where it is nearest to the top; None if there is none."""
     found = []
     for stack in stacks:
         for depth, place in enumerate(stack):
@@ -222,12 +222,12 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 
 
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
-    """Whether a file is the submission's. A rank may claim any path, and a line of a file that is not its own is not for it to see."""
+    """Return whether a file is the submission's. A rank may claim any path, and must not see a line of another file."""
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 
 
 def source(place: StackFrame) -> str:
-    """The text of the line."""
+    """Return the text of the line."""
     try:
         return Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
     except (OSError, IndexError, ValueError):  # the last for a path with a null byte

@@ -139,7 +139,7 @@ class World:
         return f"in_step {call.in_step:+d}" if call.in_step and self.network == frames.GLOO else call.driver
 
     def _foreseen(self) -> list[str]:
-        """What the ranks of this world are going to import."""
+        """Return what the ranks of this world are going to import."""
         if any(call.weighs for call in self.calls):  # what a rank imports itself would count as its memory
             return list(frames.HEAVY)
         trains = any(call.function.endswith(".train") for call in self.calls)
@@ -176,7 +176,7 @@ class World:
             self.report.grader_fault = "the supervisor of this world did not end"
         for rank in self.report.ranks:
             if rank.exit is not None:
-                self.judge.stacks.last_words(rank)
+                self.judge.stacks.read_crash(rank)
 
     # ——— what arrives
 
@@ -288,7 +288,7 @@ class World:
             raise frames.FrameError("a frame that only the judge may send")
 
     def _read(self, rank: RankReport, frame: frames.Frame) -> Event | Returned | Raised | None:
-        """The content of a frame that has some, as typed data. Whatever cannot be read is the rank's fault, and no result."""
+        """Return the content of a frame as typed data; None if it has none. Raises FrameError if it cannot be read."""
         try:
             if frame.kind == frames.EVENT:
                 return read_event(rank.rank, frame.meta, self.size)
