@@ -22,7 +22,7 @@ endif
 WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO MUTATION_TEST LOAD FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
-BLACK := $(PY) -m black --line-length 120
+BLACK := $(PY) -m black --line-length 100
 OPTIONS := $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(DEVICE),--device="$$DEVICE") $(if $(SEED),--seed="$$SEED")
 # After any exit code but 0 make prints a line of its own, which looks like a crash: say first that it is none.
 SAID := { code=$$?; echo "The command did not succeed; the reason is above. make reports that in its own way:" >&2; exit $$code; }

@@ -1,11 +1,14 @@
-"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART] [--seed N]
+"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART]
+[--seed N]
 
-Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not grade.
+Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not
+grade.
 """
 
 import _signal  # the part of signal that is built in: nothing has to be imported for it
 
-if __name__ == "__main__":  # Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
+# Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
+if __name__ == "__main__":
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 import argparse
@@ -35,22 +38,52 @@ class Parser(argparse.ArgumentParser):
 def _arguments() -> argparse.Namespace:
     parser = Parser(prog="python -m grader", description="Grade one submission.")
     parser.add_argument("submission", type=Path, help="a directory or a zip")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="write Gradescope's results.json here")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of HTML with all that was found here")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}")
     parser.add_argument(
-        "--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated"
+        "--results", type=Path, metavar="FILE", help="write Gradescope's results.json here"
     )
-    parser.add_argument("--only", default="", metavar="WORDS", help="only checks, problems or functions of this name")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write a page of HTML with all that was found here",
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--problem",
+        action="append",
+        default=[],
+        metavar="N.M",
+        help="only its checks; may be repeated",
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="only checks, problems or functions of this name",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     parser.add_argument(
-        "--seconds", type=float, default=480.0, metavar="N", help="what is not checked by then counts as zero (480)"
+        "--seconds",
+        type=float,
+        default=480.0,
+        metavar="N",
+        help="what is not checked by then counts as zero (480)",
     )
-    parser.add_argument("--official", action="store_true", help="refuse to grade where student code cannot be confined")
+    parser.add_argument(
+        "--official",
+        action="store_true",
+        help="refuse to grade where student code cannot be confined",
+    )
     many = machine_limits.workers()
     parser.add_argument(
-        "--workers", type=int, default=many, metavar="N", help=f"checks at a time (here {many} unless you say so)"
+        "--workers",
+        type=int,
+        default=many,
+        metavar="N",
+        help=f"checks at a time (here {many} unless you say so)",
     )
     return parser.parse_args()
 
@@ -74,11 +107,18 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
     for what, target in (("the results", arguments.results), ("the report", arguments.report)):
         if target and (reason := cannot_write(what, target)):
             raise CannotGrade(reason)
-    if arguments.report and arguments.results and arguments.report.resolve() == arguments.results.resolve():
+    if (
+        arguments.report
+        and arguments.results
+        and arguments.report.resolve() == arguments.results.resolve()
+    ):
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
-    ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY  # all parts together need all of it
+    # all parts together need all of it
+    ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY
     try:
-        owner = SessionOwner(arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead)
+        owner = SessionOwner(
+            arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead
+        )
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:
@@ -86,7 +126,9 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         from grader.grade import Options, grade
         from grader.grading_output import GradingOutput
 
-        options = Options(arguments.part, arguments.problem, arguments.only, arguments.workers, arguments.official)
+        options = Options(
+            arguments.part, arguments.problem, arguments.only, arguments.workers, arguments.official
+        )
         output = GradingOutput(arguments.submission, arguments.results, arguments.report)
         try:
             found = grade(owner, options, began, output.show_progress)

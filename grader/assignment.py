@@ -1,4 +1,5 @@
-"""The assignment's table of contents: which files a student hands in, and what the problems are called.
+"""The assignment's table of contents: which files a student hands in, and what the problems are
+called.
 
 Points stand at the checks, in ``tests/`` and ``grader/hidden/``.
 """
@@ -13,7 +14,8 @@ class Part:
     problems: dict[str, str]
 
 
-# The name of a part is the name of the student's file, and of its checks: collectives.py, test_collectives.py.
+# The name of a part is the name of the student's file, and of its checks: collectives.py,
+# test_collectives.py.
 PARTS = {
     "collectives": Part(
         1,
@@ -75,10 +77,32 @@ PARTS = {
 
 # What no rank can answer by itself: a right value without any communication is no answer.
 COMMUNICATING = {
-    *("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all"),
-    *("all_reduce_from_parts", "average", "overlapped_all_reduce", "shift_right", "ring_all_reduce", "stopwatch"),
+    *(
+        "broadcast",
+        "scatter",
+        "gather",
+        "reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+    ),
+    *(
+        "all_reduce_from_parts",
+        "average",
+        "overlapped_all_reduce",
+        "shift_right",
+        "ring_all_reduce",
+        "stopwatch",
+    ),
     *("broadcast_parameters", "data_parallel_step", "train", "GradientBuckets"),
-    *("tensor_parallel_forward", "tensor_parallel_backward", "CopyToRanks", "SumOverRanks", "megatron_pair"),
+    *(
+        "tensor_parallel_forward",
+        "tensor_parallel_backward",
+        "CopyToRanks",
+        "SumOverRanks",
+        "megatron_pair",
+    ),
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
 }
 

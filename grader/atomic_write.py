@@ -9,7 +9,10 @@ from typing import BinaryIO
 
 
 def cannot_write(what: str, target: Path) -> str:
-    """Why what we have cannot be written there, in a sentence; empty where it can. Leaves nothing behind."""
+    """Why what we have cannot be written there, in a sentence; empty where it can.
+
+    Leaves nothing behind.
+    """
     folder = target.absolute().parent
     if not folder.is_dir():
         return f"there is no directory for {what}: {folder}"
@@ -24,7 +27,9 @@ def cannot_write(what: str, target: Path) -> str:
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the target's place at the end; where something goes wrong, the old one stays."""
+    """A file to write to, which takes the target's place at the end; where something goes wrong,
+    the old one stays.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# One thread is enough for a judge, and a fork copies no others. Numpy reads this when it is imported.
+# One thread is enough for a judge, and a fork copies no others. Numpy reads this when it is
+# imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
@@ -22,7 +23,9 @@ from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 
 @dataclass(frozen=True)
 class Options:
-    """Which checks are run, how many at a time, and whether the grade is to count: then ranks have to be confined."""
+    """Which checks are run, how many at a time, and whether the grade is to count: then ranks have
+    to be confined.
+    """
 
     part: str = ""
     problems: Sequence[str] = ()
@@ -61,7 +64,11 @@ class Grade:
         """Return what is to be said below the points."""
         # In a student's copy, what their own code could do to their own machine is no news.
         about = confinement_notes(self.confinement) if HIDDEN.exists() else [PUBLIC_ALONE]
-        return [*self.warnings, *about, f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s"]
+        return [
+            *self.warnings,
+            *about,
+            f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s",
+        ]
 
 
 class Catalogue:
@@ -103,11 +110,16 @@ class Collector(Catalogue):
 
 
 def grade(
-    owner: SessionOwner, options: Options, began: float, watch: Callable[[Grade], None] = lambda _: None
+    owner: SessionOwner,
+    options: Options,
+    began: float,
+    watch: Callable[[Grade], None] = lambda _: None,
 ) -> Grade:
-    """Run the checks on a session's submission. ``watch`` sees the grade before the first check, and after each.
+    """Run the checks on a session's submission. ``watch`` sees the grade before the first check,
+    and after each.
 
-    Raises CannotGrade where no check could be run, and WorldsUnavailable where ranks cannot be started.
+    Raises CannotGrade where no check could be run, and WorldsUnavailable where ranks cannot be
+    started.
     """
     owner.share()
     session = owner.session
@@ -122,10 +134,17 @@ def grade(
         assert owner.server  # which belongs to the session
         facts = owner.server.facts()  # it has imported torch while the checks were collected
         if options.official and facts["tier"] == "none":
-            reasons = "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items()) or facts["kernel"]
-            raise WorldsUnavailable(f"ranks cannot be confined here, and this grade is to count ({reasons})")
+            reasons = (
+                "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items())
+                or facts["kernel"]
+            )
+            raise WorldsUnavailable(
+                f"ranks cannot be confined here, and this grade is to count ({reasons})"
+            )
         found.torch = facts["torch"]
-        found.confinement = {name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")}
+        found.confinement = {
+            name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")
+        }
         found.workers = min(max(1, options.workers), len(collector.records))
         found.seconds_to_start = round(time.monotonic() - began, 3)
         update()
@@ -149,19 +168,33 @@ def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int,
         return run_pytest(arguments, collector, Workers(workers))
     # First alone: the workers do not say what they have collected.
     code, printed = run_pytest(["--collect-only", *arguments], collector)
-    return (code, printed) if code else run_pytest(["-p", "xdist.plugin", "-n", str(workers), *arguments], collector)
+    return (
+        (code, printed)
+        if code
+        else run_pytest(["-p", "xdist.plugin", "-n", str(workers), *arguments], collector)
+    )
 
 
 def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
     """Run pytest in this process and keep its own report to ourselves."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
-    # Whatever plugins and options somebody's environment has: they take time, and grading is not theirs to change.
+    # Whatever plugins and options somebody's environment has: they take time, and grading is not
+    # theirs to change.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ.pop("PYTEST_PLUGINS", None)
-    # What takes time and has no use here: telling asserts, tracebacks with source, captured output, temporary folders.
-    own = ["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), "--assert=plain", "--tb=native", "--capture=no"]
+    # What takes time and has no use here: telling asserts, tracebacks with source, captured output,
+    # temporary folders.
+    own = [
+        "-c",
+        str(ROOT / "setup.cfg"),
+        "--rootdir",
+        str(ROOT),
+        "--assert=plain",
+        "--tb=native",
+        "--capture=no",
+    ]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = pytest.main([*own, "-p", "no:tmpdir", *arguments, *places], plugins)
     return int(code), printed.getvalue()
@@ -190,7 +223,10 @@ def confinement_notes(found: dict) -> list[str]:
     """Return for the instructor how student code was confined, and what it could still do."""
     notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
-        notes = [f"Unofficial: ranks were not confined, student code ran with your rights ({found['kernel']})."]
+        notes = [
+            "Unofficial: ranks were not confined, student code ran with your rights"
+            f" ({found['kernel']})."
+        ]
     notes += [f"    {tier} does not work: {reason}" for tier, reason in found["failed"].items()]
     looks = f"looked at from outside every {found['looks'] * 1e3:.0f} ms"
     held = "held by the kernel for each world"

@@ -1,4 +1,6 @@
-"""What `python -m grader` writes and prints: progress, results.json while checks come in, the table, the page."""
+"""What `python -m grader` writes and prints: progress, results.json while checks come in, the
+table, the page.
+"""
 
 import sys
 import time
@@ -22,7 +24,9 @@ class GradingOutput:
     def __init__(self, submission: Path, results: Path | None, report: Path | None) -> None:
         self.results, self.report = results, report
         self.name = submission.resolve().name
-        self.console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+        self.console = Console(
+            file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120
+        )
         self.bar = terminal.progress(self.console)
         self.task = self.bar.add_task(f"Grading {submission}", total=None)
         self.version = {"version": VERSION, "commit": commit()} if results else {}
@@ -34,7 +38,9 @@ class GradingOutput:
             self.bar.start()
             self._write_results(grade)  # a complete list of zeros, whatever may happen now
             return
-        self.bar.update(self.task, completed=sum(record.status != NOT_RUN for record in grade.records))
+        self.bar.update(
+            self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
+        )
         if time.monotonic() - self.last_written > REWRITE_EVERY:
             self._write_results(grade)
 
@@ -42,7 +48,10 @@ class GradingOutput:
         self.bar.stop()
 
     def show(self, grade: Grade) -> None:
-        """Write and print the result. Raises CannotGrade where it is not to be trusted, after it was written."""
+        """Write and print the result.
+
+        Raises CannotGrade where it is not to be trusted, after it was written.
+        """
         self._write_results(grade)
         terminal.show(self.console, grade.records, grade.notes())
         if grade.fault:
@@ -51,7 +60,9 @@ class GradingOutput:
             try:
                 page.write(self.report, grade.records, self.name, grade.notes())
             except OSError as error:
-                raise CannotGrade(f"graded, but the report cannot be written: {error.strerror or error}") from None
+                raise CannotGrade(
+                    f"graded, but the report cannot be written: {error.strerror or error}"
+                ) from None
             self.console.print(Text(f"The report: {self.report}"), soft_wrap=True)
 
     def _write_results(self, grade: Grade) -> None:

@@ -1,6 +1,8 @@
-"""One grading session: the staged submission, the fork server and the seed, which all processes of the session share.
+"""One grading session: the staged submission, the fork server and the seed, which all processes of
+the session share.
 
-Imports nothing that takes time: the server imports torch while its judges still import what they need.
+Imports nothing that takes time: the server imports torch while its judges still import what they
+need.
 """
 
 import json
@@ -34,7 +36,8 @@ class Session:
 
     submission_dir: Path  # what ranks import from
     server_address: str
-    absent: dict[str, str] = field(default_factory=dict)  # the student's modules that cannot be run, and why
+    # the student's modules that cannot be run, and why
+    absent: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     seed: int = 0
     seconds: float = math.inf  # for all checks together
@@ -62,9 +65,17 @@ class SessionOwner:
     """Stages a submission and starts a fork server for a session, and cleans up after it."""
 
     def __init__(
-        self, submission: Path, device: str, seed: int | None, seconds: float = math.inf, ahead: Iterable[str] = ()
+        self,
+        submission: Path,
+        device: str,
+        seed: int | None,
+        seconds: float = math.inf,
+        ahead: Iterable[str] = (),
     ) -> None:
-        """``ahead`` names what the server is to import before it is asked. Raises NotThere where there is no submission."""
+        """``ahead`` names what the server is to import before it is asked.
+
+        Raises NotThere where there is no submission.
+        """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
         self.server: Server | None = None
@@ -72,9 +83,13 @@ class SessionOwner:
         self.file = self.folder / "session.json"
         try:
             self.folder.chmod(0o711)  # ranks pass through, to the submission, and see nothing
-            # First of all: it removes the folder, should this process be killed. The grader's own tests grade many
-            # submissions, and lend one server to all of them.
-            self.server = Server(os.environ[SERVER]) if SERVER in os.environ else Server.start(ahead, self.folder)
+            # First of all: it removes the folder, should this process be killed. The grader's own
+            # tests grade many submissions, and lend one server to all of them.
+            self.server = (
+                Server(os.environ[SERVER])
+                if SERVER in os.environ
+                else Server.start(ahead, self.folder)
+            )
             staged = stage_submission(submission, self.folder / "staged")
             self.warnings = staged.warnings
             self.session = Session(

@@ -3,11 +3,12 @@
     from handout.launcher import launch
     launch(function, 4, *arguments)       # function(*arguments) runs on four ranks of this machine
 
-On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four ranks start in a fraction of
-a second. Elsewhere each rank is a new Python process that imports torch and your program again, which takes seconds.
+On Linux without a GPU, each rank is a fork of this process, which has already imported torch. Four
+ranks start in a fraction of a second. Elsewhere each rank is a new Python process that imports
+torch and your program again, which takes seconds.
 
-``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins their process group and calls the
-function. The world size is that of torchrun, not ``world_size``.
+``torchrun`` starts the ranks itself, on one machine or on many. Then ``launch`` only joins their
+process group and calls the function. The world size is that of torchrun, not ``world_size``.
 """
 
 import contextlib
@@ -30,8 +31,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Now, and not when an optimizer imports it: its functions take the process group of that moment for a default, which then
-# outlives its own destruction, and now and then ends a rank that is done with "terminate called without an active exception".
+# Now, and not when an optimizer imports it: its functions take the process group of that moment for
+# a default, which then outlives its own destruction, and now and then ends a rank that is done with
+# "terminate called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
@@ -39,11 +41,16 @@ LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """Ctrl-C was pressed: the program ends with an exit code. Programs that handle KeyboardInterrupt, as pytest does, stop too."""
+    """Ctrl-C was pressed: the program ends with an exit code.
+
+    Programs that handle KeyboardInterrupt, as pytest does, stop too.
+    """
 
 
 def device() -> torch.device:
-    """Return this rank's device: its own GPU if there is one for every local rank, otherwise the CPU."""
+    """Return this rank's device: its own GPU if there is one for every local rank, otherwise the
+    CPU.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if torch.cuda.device_count() >= local_world_size:
@@ -52,15 +59,18 @@ def device() -> torch.device:
 
 
 def launch(function: Callable, world_size: int, *arguments) -> None:
-    """Run ``function(*arguments)`` on ``world_size`` ranks, each with its process group ready, and wait for the ranks.
+    """Run ``function(*arguments)`` on ``world_size`` ranks, each with its process group ready, and
+    wait for the ranks.
 
-    ``function`` must be importable and ``arguments`` must be picklable, as for any ``multiprocessing`` target. (A forked rank
-    does not need this; a new Python process does.) Each rank has its own copy of the arguments. All ranks start with this
-    process's state of torch's random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
+    ``function`` must be importable and ``arguments`` must be picklable, as for any
+    ``multiprocessing`` target. (A forked rank does not need this; a new Python process does.) Each
+    rank has its own copy of the arguments. All ranks start with this process's state of torch's
+    random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
 
-    If a rank fails, all ranks end, and this program ends with a message and exit code 1. Ctrl-C does the same with exit code
-    130; pressed again, it has no effect. If a rank calls ``sys.exit(code)`` with a code other than 0, all ranks end, and this
-    program ends with that code.
+    If a rank fails, all ranks end, and this program ends with a message and exit code 1. Ctrl-C
+    does the same with exit code 130; pressed again, it has no effect. If a rank calls
+    ``sys.exit(code)`` with a code other than 0, all ranks end, and this program ends with that
+    code.
 
     Raises:
         ValueError: ``world_size`` is not positive.
@@ -74,7 +84,10 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
         _join(function, arguments, init_method="env://")
         return
     if dist.is_initialized():
-        raise RuntimeError("launch() was called on a rank. Call it once, outside of the function that the ranks run.")
+        raise RuntimeError(
+            "launch() was called on a rank. Call it once, outside of the function that the ranks"
+            " run."
+        )
     ranks: list[BaseProcess] = []
     is_main = threading.current_thread() is threading.main_thread()
     is_usual = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -94,7 +107,8 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
             finally:
                 _end(ranks)
     finally:
-        # An interrupted program ends, and until then another Ctrl-C has no effect. At a prompt the user goes on.
+        # An interrupted program ends, and until then another Ctrl-C has no effect. At a prompt the
+        # user goes on.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
         if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -113,7 +127,10 @@ def _interrupt_once(*_) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[set[int]]:
-    """Handle Ctrl-C at the end of the block. SIGINT is blocked in processes that start in it; yield the mask from before."""
+    """Handle Ctrl-C at the end of the block.
+
+    SIGINT is blocked in processes that start in it; yield the mask from before.
+    """
     pressed: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     # The mask is not enough: another thread takes the signal, and Python calls the handler here.
@@ -130,20 +147,27 @@ def _ctrl_c_waits() -> Iterator[set[int]]:
         _interrupt_once()
 
 
-def _start(ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple) -> None:
+def _start(
+    ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple
+) -> None:
     """Start the ranks and add them to the list."""
     method, threads = _method(world_size)
     call: tuple | bytes = (function, arguments, torch.get_rng_state())
     if method == "spawn":
         if sys.stderr.isatty():
-            print(f"starting {world_size} ranks: each imports torch again, which takes seconds …", file=sys.stderr)
-        call = pickle.dumps(call)  # else multiprocessing would let all ranks share the memory of a tensor
+            print(
+                f"starting {world_size} ranks: each imports torch again, which takes seconds …",
+                file=sys.stderr,
+            )
+        # else multiprocessing would let all ranks share the memory of a tensor
+        call = pickle.dumps(call)
         with _ctrl_c_waits():
             multiprocessing.resource_tracker.ensure_running()  # on its own: it lifts the mask
     with _ctrl_c_waits() as mask:
         for rank in range(world_size):
             how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
-            process = multiprocessing.get_context(method).Process(**how)  # type: ignore[attr-defined]
+            context = multiprocessing.get_context(method)
+            process = context.Process(**how)  # type: ignore[attr-defined]
             process.start()
             ranks.append(process)
 
@@ -155,14 +179,18 @@ def _method(world_size: int) -> tuple[str, int]:
         return "spawn", threads  # macOS's libraries and CUDA do not work in a fork
     if _is_single_threaded():
         return "fork", threads
-    # The other threads are not in a fork, and it may wait for them: for OpenMP's, after a large matmul in this process.
+    # The other threads are not in a fork, and it may wait for them: for OpenMP's, after a large
+    # matmul in this process.
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
-    return "fork", 1  # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
+    # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
+    return "fork", 1
 
 
 def _is_single_threaded() -> bool:
-    """Say whether this process has one thread only, once libraries that prepare for a fork (as numpy's) have ended theirs."""
+    """Say whether this process has one thread only, once libraries that prepare for a fork (as
+    numpy's) have ended theirs.
+    """
     with _ctrl_c_waits():
         if (probe := os.fork()) == 0:
             os._exit(0)
@@ -176,7 +204,8 @@ def _wait(ranks: list[BaseProcess]) -> None:
         running = [rank.sentinel for rank in ranks if rank.exitcode is None]
         if not running:
             return
-        # A sentinel stays open as long as a child of the rank holds it: look at the exit codes now and then.
+        # A sentinel stays open as long as a child of the rank holds it: look at the exit codes now
+        # and then.
         multiprocessing.connection.wait(running, timeout=0.1)
 
 
@@ -188,12 +217,16 @@ def _end(ranks: list[BaseProcess]) -> None:
 
 
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
-    """Return the message or the code to exit with, 0 if no rank failed: of several failures the cause, no consequence."""
+    """Return the message or the code to exit with, 0 if no rank failed: of several failures the
+    cause, no consequence.
+    """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
         return 0
     # The earliest first.
-    reports = {int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))}
+    reports = {
+        int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
+    }
     causes = [rank for rank in reports if not LOST.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
     first = [*causes, *silent, *reports][0]
@@ -209,12 +242,16 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
 # ——— on a rank
 
 
-def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback: the launcher says that it was Ctrl-C
+def _rank(
+    rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes
+) -> None:
+    # ends without a traceback: the launcher says that it was Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
-        # A line comes out when it is printed, also into a pipe, and as a whole: the ranks share one output.
+        # A line comes out when it is printed, also into a pipe, and as a whole: the ranks share one
+        # output.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(threads)
@@ -224,7 +261,8 @@ def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, cal
         # A file for the rendezvous: no port, so that two programs on one machine cannot collide.
         rendezvous = (folder / "rendezvous").as_uri()
         _init_process_group(init_method=rendezvous, rank=rank, world_size=world_size)
-        dist.barrier()  # nobody returns, and closes its connections, while another rank still connects
+        # nobody returns, and closes its connections, while another rank still connects
+        dist.barrier()
         function(*arguments)
     except Exception as error:
         _fail(rank, folder, f"rank {rank} raised\n{_students_traceback(error)}", 1)
@@ -240,7 +278,9 @@ def _rank(rank: int, world_size: int, folder: Path, threads: int, mask: set, cal
 
 
 def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
-    """Report why this rank fails, then end it: in this order, because other ranks fail when its connections close."""
+    """Report why this rank fails, then end it: in this order, because other ranks fail when its
+    connections close.
+    """
     unfinished = folder / f"unfinished.{rank}"
     try:
         unfinished.write_text(message, "utf-8", "backslashreplace")
@@ -251,7 +291,7 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
 
 
 def _end_with_launcher(folder: Path) -> None:
-    """End this rank when the process that started it is gone, however it went: nobody else would."""
+    """End this rank when the process that started it is gone: nobody else would."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None  # multiprocessing has started this process
     launcher.join()

@@ -3,8 +3,8 @@
     x[l+1] = gelu(x[l] @ W[l]),   l = 0 … L−1,   every W[l] of shape (D, D)
     loss   = mean of the squared output
 
-It is the simplest model in which each kind of parallelism shows its whole mechanism. The calculus is given here, so
-only the communication is left for you.
+It is the simplest model in which each kind of parallelism shows its whole mechanism. The calculus
+is given here, so only the communication is left for you.
 
 Shapes: B rows (the batch), D columns (the width), L layers.
 """
@@ -14,18 +14,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def init_weights(num_layers: int, width: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def init_weights(
+    num_layers: int, width: int, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     """Return ``num_layers`` weights of shape (D, D). Equal seeds give equal weights on every rank.
 
-    Entries are normal with variance 2/D, so that the activations of a deep gelu network do not vanish.
+    Entries are normal with variance 2/D, so that the activations of a deep gelu network do not
+    vanish.
     """
     generator = torch.Generator().manual_seed(seed)
     scale = (2 / width) ** 0.5
-    return [torch.randn(width, width, generator=generator, dtype=dtype) * scale for _ in range(num_layers)]
+    return [
+        torch.randn(width, width, generator=generator, dtype=dtype) * scale
+        for _ in range(num_layers)
+    ]
 
 
 def layer_forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(y, z)`` of one layer: z = x @ W and y = gelu(z). Keep x and z, because the backward pass needs both."""
+    """Return ``(y, z)`` of one layer: z = x @ W and y = gelu(z).
+
+    Keep x and z, because the backward pass needs both.
+    """
     z = x @ weight
     return F.gelu(z), z
 

@@ -6,7 +6,8 @@
     python -m handout.run pipeline_parallel --world-size 4
     torchrun --nproc-per-node 4 -m handout.run collectives
 
-One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on many.
+One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
+many.
 """
 
 import argparse
@@ -88,15 +89,27 @@ def tensor_parallel(module_name: str) -> None:
     weights, x_alone = [w.detach() for w in weights], x.detach()
     try:
         shards = [student.shard_columns(weight) for weight in weights]
-        show(f"holds {sum(s.numel() for s in shards)} of {sum(w.numel() for w in weights)} parameters")
+        show(
+            f"holds {sum(s.numel() for s in shards)} of {sum(w.numel() for w in weights)}"
+            " parameters"
+        )
         y, saved = student.tensor_parallel_forward(shards, x_alone)
-        show(f"farthest from the output of one device:            {(y - alone).abs().max().item():.1e}")
+        show(
+            "farthest from the output of one device:           "
+            f" {(y - alone).abs().max().item():.1e}"
+        )
         grad_x, _ = student.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
-        show(f"farthest from the input's gradient on one device:  {(grad_x - x.grad).abs().max().item():.1e}")
+        show(
+            "farthest from the input's gradient on one device: "
+            f" {(grad_x - x.grad).abs().max().item():.1e}"
+        )
         y = x_alone
         for first, second in zip(weights[::2], weights[1::2]):
             y = student.megatron_pair(student.shard_columns(first), student.shard_rows(second), y)
-        show(f"farthest from the output of one device, in pairs:  {(y - alone).abs().max().item():.1e}")
+        show(
+            "farthest from the output of one device, in pairs: "
+            f" {(y - alone).abs().max().item():.1e}"
+        )
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
 
@@ -111,17 +124,27 @@ def pipeline_parallel(module_name: str) -> None:
         inputs = mine, x.to(device()) if stage == 0 else None, len(x), micro_batches
         for name in ("gpipe_schedule", "one_forward_one_backward_schedule"):
             schedule = getattr(student, name)(stage, n, micro_batches)
-            for timeline in (Timeline(), Timeline()):  # the second one counts: the first run of anything is slow
+            # the second one counts: the first run of anything is slow
+            for timeline in (Timeline(), Timeline()):
                 dist.barrier()
                 loss, _ = student.run_schedule(schedule, *inputs, timeline)
             timelines: list = [None] * n
             dist.all_gather_object(timelines, timeline.spans)
             if stage == n - 1:
-                theory, measured = student.bubble_fraction(n, micro_batches), student.measured_bubble(timelines)
-                print(f"{name}: loss {loss.item():.6f}, bubble {measured:.2f} measured, {theory:.2f} in theory")
+                theory, measured = student.bubble_fraction(
+                    n, micro_batches
+                ), student.measured_bubble(timelines)
+                print(
+                    f"{name}: loss {loss.item():.6f}, bubble {measured:.2f} measured, {theory:.2f}"
+                    " in theory"
+                )
                 print(chart(timelines), flush=True)
                 if device().type == "cpu" and (os.cpu_count() or 1) < n:
-                    print(f"({n} stages share {os.cpu_count()} cores here, so stages also wait for a core)", flush=True)
+                    print(
+                        f"({n} stages share {os.cpu_count()} cores here, so stages also wait for a"
+                        " core)",
+                        flush=True,
+                    )
             dist.barrier()
     except NotImplementedError as stub:
         show(f"not implemented yet ({stub})")
@@ -136,10 +159,16 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m handout.run", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m handout.run", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--world-size", type=int, default=4, metavar="N", help="local ranks to start (default 4)")
-    parser.add_argument("--module", default="handout", help="the package that holds the answers (default handout)")
+    parser.add_argument(
+        "--world-size", type=int, default=4, metavar="N", help="local ranks to start (default 4)"
+    )
+    parser.add_argument(
+        "--module", default="handout", help="the package that holds the answers (default handout)"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(PARTS[arguments.part], arguments.world_size, arguments.module)

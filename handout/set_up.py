@@ -1,7 +1,8 @@
-"""Create the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does this)
+"""Create the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does
+this)
 
-It needs only Python and its standard library. Old versions of Python must be able to read this file up to its
-first check, so it has no f-strings and no annotations, and is plain ASCII.
+It needs only Python and its standard library. Old versions of Python must be able to read this file
+up to its first check, so it has no f-strings and no annotations, and is plain ASCII.
 
     VENV=.venv            the folder of the environment
     TORCH=2.13.0          the version of torch; by default the one in handout/requirements.txt
@@ -29,7 +30,13 @@ def stop(*words):
 if sys.version_info < OLDEST:
     stop(
         "Lockstep needs Python %d.%d or later; %s is Python %d.%d."
-        % (OLDEST[0], OLDEST[1], sys.executable or "this", sys.version_info[0], sys.version_info[1]),
+        % (
+            OLDEST[0],
+            OLDEST[1],
+            sys.executable or "this",
+            sys.version_info[0],
+            sys.version_info[1],
+        ),
         "If you have a later one, name it: make setup PYTHON=python3.12",
     )
 
@@ -49,10 +56,19 @@ REQUIREMENTS = [
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 8
 EVERY = 5  # seconds
-# The environment holds one of these two files: the first from its beginning, the second when it is complete.
+# The environment holds one of these two files: the first from its beginning, the second when it is
+# complete.
 UNFINISHED, READY = ".unfinished", ".ready"
 # A person's own settings for pip that would put packages elsewhere, or find them elsewhere.
-ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_QUIET")
+ELSEWHERE = (
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PIP_USER",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_QUIET",
+)
 # What is downloaded, in MB, and what it takes on the disk, in GB, with torch 2.13.0.
 CPU_SIZE = (250, 1.2)
 CUDA_SIZE = (2800, 5.3)
@@ -71,7 +87,8 @@ def main():
     index, cuda, why = choose_index()
     megabytes, gigabytes = CUDA_SIZE if cuda else CPU_SIZE
     sentence(
-        "Setting up Lockstep in %s: %s %s to download," % (folder, "up to" if cuda else "about", size(megabytes)),
+        "Setting up Lockstep in %s: %s %s to download,"
+        % (folder, "up to" if cuda else "about", size(megabytes)),
         "%.1f GB on the disk, a few minutes. This happens once." % gigabytes,
     )
     sentence("%s comes from %s: %s." % (pin, index or "PyPI", why))
@@ -92,7 +109,9 @@ def main():
 
 
 def torch_requirement(asked):
-    """Return the requirement of torch for pip: "torch==2.13.0" for None, "", "2.13.0" and "torch==2.13.0"."""
+    """Return the requirement of torch for pip: "torch==2.13.0" for None, "", "2.13.0" and
+    "torch==2.13.0".
+    """
     if asked:
         return "torch==" + asked if asked[0].isdigit() else asked
     with open(REQUIREMENTS[0]) as file:
@@ -106,11 +125,15 @@ def size(megabytes):
 def check_python(pin):
     """Stop where this Python or this system cannot hold the environment."""
     if sys.platform == "win32":
-        stop("Lockstep runs on Linux and macOS. On Windows, use WSL 2: run `wsl --install`, then work inside it.")
+        stop(
+            "Lockstep runs on Linux and macOS. On Windows, use WSL 2: run `wsl --install`, then"
+            " work inside it."
+        )
     version = "%d.%d" % sys.version_info[:2]
     if sys.version_info[:2] > NEWEST and "TORCH" not in os.environ:
         stop(
-            "%s has no build for Python %s. The newest Python that it supports is %d.%d." % ((pin, version) + NEWEST),
+            "%s has no build for Python %s. The newest Python that it supports is %d.%d."
+            % ((pin, version) + NEWEST),
             "If you have an older one, name it: make setup PYTHON=python3.12",
         )
     try:
@@ -119,7 +142,8 @@ def check_python(pin):
     except ImportError:
         stop(
             "Python %s has no venv module here, and the set-up needs it." % version,
-            "On Debian and Ubuntu: sudo apt install python%s-venv. Then run make setup again." % version,
+            "On Debian and Ubuntu: sudo apt install python%s-venv. Then run make setup again."
+            % version,
         )
     if sys.platform == "darwin":
         check_mac(pin)
@@ -128,9 +152,15 @@ def check_python(pin):
 def check_mac(pin):
     """Stop where PyPI has no such torch for this Mac."""
     if platform.machine() != "arm64":
-        stop("PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on a server." % pin)
+        stop(
+            "PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on"
+            " a server." % pin
+        )
     if int(platform.mac_ver()[0].split(".")[0] or 14) < 14 and "TORCH" not in os.environ:
-        stop("%s needs macOS 14. On an older macOS, use the last torch that runs there: make setup TORCH=2.11.0" % pin)
+        stop(
+            "%s needs macOS 14. On an older macOS, use the last torch that runs there: make setup"
+            " TORCH=2.11.0" % pin
+        )
 
 
 def check_folder(folder):
@@ -140,9 +170,10 @@ def check_folder(folder):
     marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
     if not os.path.isdir(folder) or (os.listdir(folder) and not marked):
         stop(
-            "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup again," % folder,
-            "or choose another folder: make setup VENV=environment. To use this one as it is: make test PY=%s/bin/python"
-            % folder,
+            "%s exists, and is not a finished environment of Lockstep. Remove it and run make setup"
+            " again," % folder,
+            "or choose another folder: make setup VENV=environment. To use this one as it is: make"
+            " test PY=%s/bin/python" % folder,
         )
 
 
@@ -155,8 +186,10 @@ def check_disk(folder, gigabytes, perhaps_less):
         sentence("The disk has %.1f GB free, and the set-up may need %.1f GB." % (free, gigabytes))
         return
     stop(
-        "The disk has %.1f GB free for %s, and the set-up needs %.1f GB." % (free, folder, gigabytes),
-        "Free some space and run make setup again, or choose another folder: make setup VENV=/elsewhere/environment",
+        "The disk has %.1f GB free for %s, and the set-up needs %.1f GB."
+        % (free, folder, gigabytes),
+        "Free some space and run make setup again, or choose another folder: make setup"
+        " VENV=/elsewhere/environment",
     )
 
 
@@ -171,10 +204,19 @@ def choose_index():
     if not linux:
         return None, False, SMALL
     if has_gpu():
-        return None, True, LARGE + ", as there is a GPU. For %s: make setup TORCH_INDEX=%s" % (SMALL, CPU_INDEX)
+        return (
+            None,
+            True,
+            LARGE + ", as there is a GPU. For %s: make setup TORCH_INDEX=%s" % (SMALL, CPU_INDEX),
+        )
     reason = unreachable(CPU_INDEX)
     if reason:
-        return None, True, "PyTorch's index of builds for the CPU, %s, cannot be reached (%s)" % (CPU_INDEX, reason)
+        return (
+            None,
+            True,
+            "PyTorch's index of builds for the CPU, %s, cannot be reached (%s)"
+            % (CPU_INDEX, reason),
+        )
     return CPU_INDEX, False, SMALL + ", as there is no GPU. For CUDA: make setup TORCH_INDEX="
 
 
@@ -183,14 +225,19 @@ def has_gpu():
     if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidia0"):
         return True
     try:  # WSL 2 has neither; and a container can hold the program without a GPU
-        listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
+        )
     except (OSError, subprocess.SubprocessError):
         return False
     return listed.returncode == 0 and b"GPU" in listed.stdout
 
 
 def unreachable(index):
-    """Return why torch cannot be fetched from this index, or "". Takes no longer than PROBE_SECONDS."""
+    """Return why torch cannot be fetched from this index, or "".
+
+    Takes no longer than PROBE_SECONDS.
+    """
     found = ["no answer in %d s" % PROBE_SECONDS]
 
     def ask():
@@ -219,7 +266,8 @@ def make_environment(folder):
     if os.path.exists(os.path.join(folder, READY)):
         os.replace(os.path.join(folder, READY), os.path.join(folder, UNFINISHED))
     open(os.path.join(folder, UNFINISHED), "w").close()
-    for name in os.listdir(folder):  # from scratch: pip believes in what an interrupted pip has left
+    # from scratch: pip believes in what an interrupted pip has left
+    for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name == UNFINISHED:
             continue
@@ -228,12 +276,17 @@ def make_environment(folder):
         else:
             os.unlink(path)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
-        stop("Python could not create an environment in %s; the reason is above. The set-up is not finished." % folder)
+        stop(
+            "Python could not create an environment in %s; the reason is above. The set-up is not"
+            " finished." % folder
+        )
     return os.path.join(folder, "bin", "python")
 
 
 def rest_of_requirements(folder):
-    """Return pip's arguments for all but torch, which is there already and may be another than the default."""
+    """Return pip's arguments for all but torch, which is there already and may be another than the
+    default.
+    """
     arguments = []
     for number, path in enumerate(filter(os.path.exists, REQUIREMENTS)):
         with open(path) as file:
@@ -247,7 +300,16 @@ def rest_of_requirements(folder):
 
 def install(python, environment, arguments, folder):
     """Let pip install these, and show its output. Stop with a sentence if it fails."""
-    command = [python, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "install", "--no-input"]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--retries",
+        "2",
+        "install",
+        "--no-input",
+    ]
     command += arguments
     said = []
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as pip:
@@ -258,7 +320,8 @@ def install(python, environment, arguments, folder):
     if pip.returncode:
         stop(
             explain("".join(said), pip.returncode),
-            "The set-up is not finished. It starts again with an empty %s; pip keeps what it has downloaded." % folder,
+            "The set-up is not finished. It starts again with an empty %s; pip keeps what it has"
+            " downloaded." % folder,
         )
 
 
@@ -271,7 +334,10 @@ def pass_on(stream, said):
 
 
 def watch(pip, folder):
-    """Wait for pip. Say every few seconds how much it has unpacked: of that, it shows nothing itself."""
+    """Wait for pip.
+
+    Say every few seconds how much it has unpacked: of that, it shows nothing itself.
+    """
     begin = before = bytes_in(folder)
     while True:
         try:
@@ -279,7 +345,8 @@ def watch(pip, folder):
             return
         except subprocess.TimeoutExpired:
             now = bytes_in(folder)
-        if now - before > 10e6:  # while it downloads, its own bar moves, and the folder does not grow
+        # while it downloads, its own bar moves, and the folder does not grow
+        if now - before > 10e6:
             sentence("  %s unpacked" % size((now - begin) / 1e6))
         before = now
 
@@ -299,21 +366,33 @@ def bytes_in(folder):
 def explain(said, code):
     """Return why pip failed and what to do, from what it said."""
     if "No space left" in said or "Errno 28" in said:
-        return "The disk is full, or the disk for temporary files. Free some space, then run make setup again."
+        return (
+            "The disk is full, or the disk for temporary files. Free some space, then run make"
+            " setup again."
+        )
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return (
-            "The server's certificate is not trusted. Behind a proxy, set PIP_CERT=<its certificate>; with Python from"
-            " python.org on macOS, run its Install Certificates.command. Then run make setup again."
+            "The server's certificate is not trusted. Behind a proxy, set PIP_CERT=<its"
+            " certificate>; with Python from python.org on macOS, run its Install"
+            " Certificates.command. Then run make setup again."
         )
-    if re.search("Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying", said):
-        return "A package index could not be reached. Is there a network? Then run make setup again."
+    if re.search(
+        "Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying",
+        said,
+    ):
+        return (
+            "A package index could not be reached. Is there a network? Then run make setup again."
+        )
     if "No matching distribution" in said:
         return (
-            "pip found no build for this Python and this system; see above."
-            " Another Python may help (make setup PYTHON=python3.12), or another index (TORCH_INDEX=, empty for PyPI)."
+            "pip found no build for this Python and this system; see above. Another Python may help"
+            " (make setup PYTHON=python3.12), or another index (TORCH_INDEX=, empty for PyPI)."
         )
     if code < 0:
-        return "pip was killed by signal %d. Was there too little memory? Then run make setup again." % -code
+        return (
+            "pip was killed by signal %d. Was there too little memory? Then run make setup again."
+            % -code
+        )
     return "pip failed; it says above why. Fix that, then run make setup again."
 
 
@@ -322,7 +401,10 @@ def imported(python, environment):
     code = "import torch, numpy, pytest, safetensors; print(torch.__version__)"
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:
-        stop("Everything is installed, but torch cannot be imported; the reason is above. The set-up is not finished.")
+        stop(
+            "Everything is installed, but torch cannot be imported; the reason is above. The set-up"
+            " is not finished."
+        )
     return done.stdout.decode().strip()
 
 
@@ -330,6 +412,9 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        stop("Stopped. Set-up is not finished. make setup starts again; pip keeps what it has downloaded.")
+        stop(
+            "Stopped. Set-up is not finished. make setup starts again; pip keeps what it has"
+            " downloaded."
+        )
     except OSError as error:
         stop("The set-up failed: %s. Fix that, then run make setup again." % error)

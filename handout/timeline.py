@@ -17,7 +17,10 @@ import torch
 
 
 class Span(NamedTuple):
-    """One piece of work of a stage. Times are in seconds, from one clock for all stages of a machine."""
+    """One piece of work of a stage.
+
+    Times are in seconds, from one clock for all stages of a machine.
+    """
 
     kind: str  # "forward" or "backward"
     micro_batch: int
@@ -46,10 +49,11 @@ class Timeline:
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
-    """Return a chart with one row for each stage, from the first start to the last end of all stages.
+    """Return a chart with one row for each stage, from the first start to the last end of all
+    stages.
 
-    A forward pass is drawn as the last digit of its micro-batch, a backward pass as a letter (a for micro-batch 0, b for 1, …),
-    and waiting as dots.
+    A forward pass is drawn as the last digit of its micro-batch, a backward pass as a letter (a for
+    micro-batch 0, b for 1, …), and waiting as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]
     if not spans:
@@ -60,7 +64,11 @@ def chart(timelines: list[list[Span]], width: int = 72) -> str:
     for stage, of_stage in enumerate(timelines):
         cells = ["·"] * width
         for span in of_stage:
-            sign = str(span.micro_batch % 10) if span.kind == "forward" else chr(ord("a") + span.micro_batch % 26)
+            sign = (
+                str(span.micro_batch % 10)
+                if span.kind == "forward"
+                else chr(ord("a") + span.micro_batch % 26)
+            )
             first = min(round((span.start - began) * scale), width - 1)
             last = max(round((span.end - began) * scale), first + 1)
             cells[first:last] = sign * (last - first)

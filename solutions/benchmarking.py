@@ -1,18 +1,23 @@
-"""Part 2 · Measuring bandwidth (15 points): how fast is a collective, and what does that number mean?
+"""Part 2 · Measuring bandwidth (15 points)
 
-    make test PART=benchmarking                              judge this file
-    python -m handout.bandwidth --world-size 4               run your benchmark: table, CSV, JSON and picture
+How fast is a collective, and what does that number mean?
 
-Two people who measure the same machine often report figures that differ by a factor of n, of 2, or of 1.07. They count
-different bytes, use different units, or stop the clock at different moments. This part fixes the conventions, which are those
-of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its repository), and builds a stopwatch that you can trust. No check looks at
-how fast your machine is.
+    make test PART=benchmarking                   judge this file
+    python -m handout.bandwidth --world-size 4    run your benchmark: table, CSV, JSON and picture
 
-The size S of a collective is the number of bytes of the *whole* array: of what a rank holds if it holds all of it.
+Two people who measure the same machine often report figures that differ by a factor of n, of 2, or
+of 1.07. They count different bytes, use different units, or stop the clock at different moments.
+This part fixes the conventions, which are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md in its
+repository), and builds a stopwatch that you can trust. No check looks at how fast your machine is.
+
+The size S of a collective is the number of bytes of the *whole* array: of what a rank holds if it
+holds all of it.
 
     all-reduce, broadcast, reduce    the buffer, which has one size on every rank
-    reduce-scatter, scatter          the *input*: n times the output of a rank (scatter: the input of the root)
-    all-gather, gather               the *output*: n times the input of a rank (gather: the output of the root)
+    reduce-scatter, scatter          the *input*: n times the output of a rank
+                                     (scatter: the input of the root)
+    all-gather, gather               the *output*: n times the input of a rank
+                                     (gather: the output of the root)
     all-to-all                       the input of a rank, which is as large as its output
 """
 
@@ -26,11 +31,20 @@ import torch.distributed as dist
 
 from handout.launcher import device
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+)
 
 
 class Timing(NamedTuple):
-    """The time that an operation takes, in seconds: the median, and one sample for each iteration."""
+    """The seconds that an operation takes: the median, and one sample for each iteration."""
 
     seconds: float
     samples: list[float]
@@ -61,14 +75,16 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
 
     Args:
         collective: one of ``COLLECTIVES``.
-        input_bytes: bytes of a rank's input tensor. In a broadcast or a scatter only the root has an input: bytes of that.
+        input_bytes: bytes of a rank's input tensor. In a broadcast or a scatter only the root has
+            an input: bytes of that.
         world_size: n.
     Returns:
         S.
     Raises:
         ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` is not positive.
 
-    With 4 ranks: 100 bytes of input make an array of 400 bytes in an all-gather, and of 100 bytes in a reduce-scatter.
+    With 4 ranks: 100 bytes of input make an array of 400 bytes in an all-gather, and of 100 bytes
+    in a reduce-scatter.
     About 4 lines.
     """
     # BEGIN SOLUTION 2.1: array_bytes
@@ -78,7 +94,9 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
 
 
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Problem 2.1 · Return S / t, the rate at which the array is processed. On the same links it falls as ranks are added.
+    """Problem 2.1 · Return S / t, the rate at which the array is processed.
+
+    On the same links it falls as ranks are added.
 
     Args:
         size: S, in bytes.
@@ -99,12 +117,13 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 
 def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -> float:
-    """Problem 2.1 · Return the rate at which the links had to work, which is comparable across collectives and world sizes.
+    """Problem 2.1 · Return the rate at which the links had to work.
 
-    The bus bandwidth is the algorithm bandwidth times a factor: the bytes that the busiest rank must at least send (or
-    receive), divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have: (n−1)/n. An
-    all-reduce is a reduce-scatter and an all-gather: 2(n−1)/n. A broadcast sends the whole array through every rank: 1. So
-    does a reduce.
+    This rate can be compared across collectives and world sizes. The bus bandwidth is the algorithm
+    bandwidth times a factor: the bytes that the busiest rank must at least send (or receive),
+    divided by S. In an all-gather, a rank must receive the n−1 of n parts that it does not have:
+    (n−1)/n. An all-reduce is a reduce-scatter and an all-gather: 2(n−1)/n. A broadcast sends the
+    whole array through every rank: 1. So does a reduce.
 
     Args:
         collective: one of ``COLLECTIVES``.
@@ -114,7 +133,8 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
     Returns:
         Gigabytes per second, decimal. For a single rank this is 0, unless the factor is 1.
     Raises:
-        ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` or ``seconds`` is not positive.
+        ValueError: ``collective`` is none of ``COLLECTIVES``; ``world_size`` or ``seconds`` is not
+            positive.
 
     An all-reduce of 4·10⁹ bytes on 4 ranks in 2 seconds  →  2.0 · 6/4 = 3.0.
     About 8 lines.
@@ -122,21 +142,25 @@ def bus_bandwidth(collective: str, size: int, world_size: int, seconds: float) -
     # BEGIN SOLUTION 2.1: bus_bandwidth
     _check(collective, world_size)
     factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}
-    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)
+    return algorithm_bandwidth(size, seconds) * factors.get(
+        collective, (world_size - 1) / world_size
+    )
     # END SOLUTION
 
 
 def usual_bandwidth(reported: float, world_size: int, counted: str) -> float:
     """Problem 2.1 · Convert a reported figure into the bus bandwidth of the usual convention.
 
-    A lecture measured four H100s, and printed 277 "GB/s" for the all-reduce of a tensor, and 70 for a reduce-scatter. It had
-    used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had divided by 1024³. For the size of the
-    reduce-scatter, it had taken the *output of one rank*. Is reduce-scatter four times slower?
+    A lecture measured four H100s, and printed 277 "GB/s" for the all-reduce of a tensor, and 70 for
+    a reduce-scatter. It had used the factors of the bus bandwidth, 2(n−1)/n and (n−1)/n. But it had
+    divided by 1024³. For the size of the reduce-scatter, it had taken the *output of one rank*. Is
+    reduce-scatter four times slower?
 
     Args:
         reported: the figure, in 2³⁰ bytes per second. It already contains the factor with n.
         world_size: n.
-        counted: what the figure takes as the size: "whole" for the whole array, or "part" for one rank's part, 1/n of it.
+        counted: what the figure takes as the size: "whole" for the whole array, or "part" for one
+            rank's part, 1/n of it.
     Returns:
         The bus bandwidth of the usual convention, in decimal gigabytes per second.
     Raises:
@@ -164,32 +188,38 @@ def stopwatch(
 ) -> Timing:
     """Problem 2.2 · Measure how long a collective takes. All ranks call this function together.
 
-    - Warm-up: the first calls set up connections and memory, so make ``warm_up`` calls and do not time them.
-    - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time how long it waits for a late
-      rank. The barrier itself is not timed.
-    - GPU: a call only tells the GPU what to do, and ``synchronize()`` waits until it is done. Earlier work must be over when
-      you start the clock, and the operation must be over when you stop it. So synchronize twice. (The first time, synchronize
-      before the barrier. After the barrier, a rank that still synchronizes would start late, and the other ranks would time
-      its delay.)
-    - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the maximum over the ranks.
-      (Exchange the times after the measurement or between iterations, but never while the clock runs. Use a float64 tensor on
-      ``device()``. Communicate with ``torch.distributed`` for this; ``barrier`` is only for the meeting before a timed call.)
-    - Median: other work disturbs some iterations, and the median ignores such outliers. The median of an even number of
-      samples is the mean of the two in the middle.
+    - Warm-up: the first calls set up connections and memory, so make ``warm_up`` calls and do not
+      time them.
+    - Barrier: before each timed call, all ranks meet in a barrier. Without it, a rank would time
+      how long it waits for a late rank. The barrier itself is not timed.
+    - GPU: a call only tells the GPU what to do, and ``synchronize()`` waits until it is done.
+      Earlier work must be over when you start the clock, and the operation must be over when you
+      stop it. So synchronize twice. (The first time, synchronize before the barrier. After the
+      barrier, a rank that still synchronizes would start late, and the other ranks would time its
+      delay.)
+    - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
+      maximum over the ranks. (Exchange the times after the measurement or between iterations, but
+      never while the clock runs. Use a float64 tensor on ``device()``. Communicate with
+      ``torch.distributed`` for this; ``barrier`` is only for the meeting before a timed call.)
+    - Median: other work disturbs some iterations, and the median ignores such outliers. The median
+      of an even number of samples is the mean of the two in the middle.
 
     Args:
-        operation: the collective; takes no arguments. It is called exactly ``warm_up + iterations`` times.
+        operation: the collective; takes no arguments. It is called exactly ``warm_up + iterations``
+            times.
         warm_up: the number of calls that are not timed.
         iterations: the number of calls that are timed, each by itself.
         clock: returns this rank's time in seconds. The clocks of different ranks are unrelated.
         synchronize: returns when this rank's device has done all its work.
         barrier: returns when all ranks have called it.
     Returns:
-        ``Timing(seconds, samples)``, the same on every rank: the median, and the time of the slowest rank in each iteration.
+        ``Timing(seconds, samples)``, the same on every rank: the median, and the time of the
+        slowest rank in each iteration.
     Raises:
         ValueError: ``iterations`` is not positive, or ``warm_up`` is negative.
 
-    With 2 ranks whose three timed calls take 1, 5, 1 and 2, 2, 2 seconds  →  samples [2, 5, 2], median 2.
+    With 2 ranks whose three timed calls take 1, 5, 1 and 2, 2, 2 seconds  →  samples [2, 5, 2],
+    median 2.
     About 18 lines.
     """
     # BEGIN SOLUTION 2.2: stopwatch
@@ -220,52 +250,64 @@ def sweep(
 ) -> Iterator[Row]:
     """Problem 2.3 · Yield the table of a benchmark: a row for every collective at every size.
 
-    Yield each row as soon as it is measured, before the next run begins. Then an interrupted sweep keeps its finished rows.
+    Yield each row as soon as it is measured, before the next run begins. Then an interrupted sweep
+    keeps its finished rows.
 
     Args:
-        collectives: names out of ``COLLECTIVES``. All sizes of one collective come before the next collective.
+        collectives: names out of ``COLLECTIVES``. All sizes of one collective come before the next
+            collective.
         sizes: S of each row, in bytes, in this order.
         world_size: n.
-        run: ``run(collective, size)`` measures one row, and returns the seconds and the number of wrong entries. If there is
-            not enough memory for that size, the seconds are infinite, and both bandwidths are 0.
+        run: ``run(collective, size)`` measures one row, and returns the seconds and the number of
+            wrong entries. If there is not enough memory for that size, the seconds are infinite,
+            and both bandwidths are 0.
     Returns:
         Yields one ``Row`` for each collective and size.
     Raises:
-        ValueError: a collective is none of ``COLLECTIVES``. Raise it before anything is run: when ``sweep`` is called, or when
-            the first row is asked for. (A generator raises only then.)
+        ValueError: a collective is none of ``COLLECTIVES``. Raise it before anything is run: when
+            ``sweep`` is called, or when the first row is asked for. (A generator raises only then.)
 
     About 8 lines.
     """
     # BEGIN SOLUTION 2.3: sweep
     for collective in collectives:
         _check(collective, world_size)
-    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)
+    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
     # END SOLUTION
 
 
 # BEGIN SOLUTION
 def _row(collective: str, size: int, world_size: int, seconds: float, wrong: int) -> Row:
-    algbw, busbw = algorithm_bandwidth(size, seconds), bus_bandwidth(collective, size, world_size, seconds)
+    algbw, busbw = algorithm_bandwidth(size, seconds), bus_bandwidth(
+        collective, size, world_size, seconds
+    )
     return Row(collective, size, seconds, algbw, busbw, wrong)
 
 
 # END SOLUTION
 def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """Problem 2.4 · Fit the model t = α + S/β: a latency that every message pays, and a rate for its bytes [Hockney, 1994].
+    """Problem 2.4 · Fit the model t = α + S/β [Hockney, 1994].
 
-    Sizes differ by a factor of a million, and times do, too. Least squares of the errors in *time* would fit only the largest
-    times. So minimise the sum of the squared relative errors, Σ ((α + Sᵢ/β − tᵢ) / tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this
-    is the linear least-squares problem α·aᵢ + (1/β)·bᵢ ≈ 1. Compute in float64: the two columns differ too much in size for
-    float32.
+    Every message pays the latency α, and its bytes travel at the rate β.
+    Sizes differ by a factor of a million, and times do, too. Least squares of the errors in *time*
+    would fit only the largest times. So minimise the sum of the squared relative errors, Σ ((α +
+    Sᵢ/β − tᵢ) / tᵢ)². With aᵢ = 1/tᵢ and bᵢ = Sᵢ/tᵢ, this is the linear least-squares problem α·aᵢ
+    + (1/β)·bᵢ ≈ 1. Compute in float64: the two columns differ too much in size for float32.
 
     Args:
         sizes: Sᵢ, in bytes.
         seconds: tᵢ, positive.
     Returns:
-        ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are disturbed.
+        ``(α, β)``: seconds, and bytes per second. α may come out negative if the times are
+        disturbed.
     Raises:
-        ValueError: not as many times as sizes; fewer than two different sizes; fewer than two different times (the
-            slope would be zero up to rounding); times that do not grow with the size (1/β not positive).
+        ValueError: not as many times as sizes; fewer than two different sizes; fewer than two
+            different times (the slope would be zero up to rounding); times that do not grow with
+            the size (1/β not positive).
 
     Sizes [0, 1000] and seconds [1, 3]  →  (1.0, 500.0).
     About 12 lines.
@@ -274,11 +316,17 @@ def fit_latency_bandwidth(sizes: list[int], seconds: list[float]) -> tuple[float
     if len(sizes) != len(seconds):
         raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")
     if len(set(sizes)) < 2 or len(set(seconds)) < 2:
-        raise ValueError(f"sizes {sizes} and times {seconds}: two different ones of each are needed")
+        raise ValueError(
+            f"sizes {sizes} and times {seconds}: two different ones of each are needed"
+        )
     t = torch.tensor(seconds, dtype=torch.float64)
     largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()
+    alpha, slope = (
+        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
+        .solution.flatten()
+        .tolist()
+    )
     if slope <= 0:
         raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")
     return alpha, largest / slope
@@ -296,7 +344,9 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 
 
 def half_peak_size(alpha: float, beta: float) -> float:
-    """Problem 2.4 · Return the size at which half the peak is reached: S / t(S) = β/2. Smaller messages mostly wait.
+    """Problem 2.4 · Return the size at which half the peak is reached: S / t(S) = β/2.
+
+    Smaller messages mostly wait.
 
     α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
     """

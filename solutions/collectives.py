@@ -3,25 +3,28 @@
     make test PART=collectives                              judge this file
     python -m handout.run collectives --world-size 4        watch your functions work on four ranks
 
-Your functions run inside one *rank*: one of ``n = dist.get_world_size()`` processes that all execute this file.
-A rank gets its own tensors as arguments and returns its own tensors. It knows of the other ranks only what it receives
-from them.
+Your functions run inside one *rank*: one of ``n = dist.get_world_size()`` processes that all
+execute this file. A rank gets its own tensors as arguments and returns its own tensors. It knows of
+the other ranks only what it receives from them.
 
 For every function here:
-- Inputs must stay unchanged, and what you return is new memory. (With one rank you may return the input itself.)
-- What you return does not require a gradient, even if the inputs do: use ``detach()``. Autograd does not know what the
-  communication did, so it must not differentiate through it. The operators of Problem 4.4 tell autograd.
-- A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and it holds at least one
-  element.
-- A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of ``torch.distributed`` reject
-  non-contiguous tensors; others silently scramble their entries. ``clone()`` and ``empty_like()`` keep the strides of a
-  transpose.
+- Inputs must stay unchanged, and what you return is new memory. (With one rank you may return the
+  input itself.)
+- What you return does not require a gradient, even if the inputs do: use ``detach()``. Autograd
+  does not know what the communication did, so it must not differentiate through it. The operators
+  of Problem 4.4 tell autograd.
+- A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
+  it holds at least one element.
+- A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
+  ``torch.distributed`` reject non-contiguous tensors; others silently scramble their entries.
+  ``clone()`` and ``empty_like()`` keep the strides of a transpose.
 - The function works for 1, 2, 3, 4, … ranks, for any root, and when it is called twice.
-- In Problem 1.1 the function communicates once, by the collective that it is named after. You may compute anything before
-  and after that.
-- Misuse raises ``ValueError`` with a message that holds the offending value (and n, if it matters). It raises before anything
-  is sent, on every rank that can detect it. Only the root can see a bad ``tensor`` in scatter, so there only the root raises.
-  Every rank can see a bad ``root``, so every rank raises.
+- In Problem 1.1 the function communicates once, by the collective that it is named after. You may
+  compute anything before and after that.
+- Misuse raises ``ValueError`` with a message that holds the offending value (and n, if it matters).
+  It raises before anything is sent, on every rank that can detect it. Only the root can see a bad
+  ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so every
+  rank raises.
 """
 
 from collections.abc import Callable
@@ -33,8 +36,8 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# The operations by name. "average" is not among them: some backends lack ReduceOp.AVG, and some versions of
-# gloo silently return the sum for it.
+# The operations by name. "average" is not among them: some backends lack ReduceOp.AVG, and some
+# versions of gloo silently return the sum for it.
 OPS = {
     "sum": dist.ReduceOp.SUM,
     "max": dist.ReduceOp.MAX,
@@ -61,7 +64,10 @@ def _reduction(op: str, tensor: Tensor) -> dist.ReduceOp.RedOpType:
 
 def _check_divisible_dtype(tensor: Tensor) -> None:
     if not tensor.is_floating_point():
-        raise ValueError(f"an average of {tensor.dtype} tensors would have to round: convert to a float dtype first")
+        raise ValueError(
+            f"an average of {tensor.dtype} tensors would have to round:"
+            " convert to a float dtype first"
+        )
 
 
 def _finish(op: str, total: Tensor) -> Tensor:
@@ -72,7 +78,10 @@ def _rows_per_rank(tensor: Tensor) -> int:
     """k, where the first dimension of ``tensor`` holds n·k rows."""
     n = dist.get_world_size()
     if tensor.dim() == 0 or tensor.shape[0] % n:
-        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks along dimension 0")
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks"
+            " along dimension 0"
+        )
     return tensor.shape[0] // n
 
 
@@ -91,7 +100,8 @@ def broadcast(tensor: Tensor, root: int) -> Tensor:
     """Problem 1.1 · Send the root's tensor to every rank.
 
     Args:
-        tensor: any shape. On the root, the data to send. On the other ranks, only its shape and dtype matter.
+        tensor: any shape. On the root, the data to send. On the other ranks, only its shape and
+            dtype matter.
         root: the rank that sends.
     Returns:
         The root's tensor, on every rank.
@@ -114,13 +124,15 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
 
     Args:
         tensor: on the root (n·k, …); None on the other ranks.
-        like: (k, …), with the shape, dtype and device of the block that this rank receives. Its values have no meaning.
+        like: (k, …), with the shape, dtype and device of the block that this rank receives. Its
+            values have no meaning.
         root: the rank that sends.
     Returns:
         Rows [rank·k, (rank+1)·k) of the root's tensor.
     Raises:
-        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is None, or its shape is not
-            (n·k, …), that is n blocks of the shape of ``like`` along dimension 0.
+        ValueError: ``root`` is not a rank; ``like`` has no dimension 0; on the root, ``tensor`` is
+            None, or its shape is not (n·k, …), that is n blocks of the shape of ``like`` along
+            dimension 0.
 
     With 2 ranks and root 0:  rank 0 [1, 2, 3, 4]  →  rank 0 [1, 2], rank 1 [3, 4].
     About 6 lines.
@@ -148,7 +160,8 @@ def gather(tensor: Tensor, root: int) -> Tensor | None:
         tensor: (k, …).
         root: the rank that collects.
     Returns:
-        On the root (n·k, …): the tensors in rank order, concatenated along dimension 0. None on the other ranks.
+        On the root (n·k, …): the tensors in rank order, concatenated along dimension 0. None on the
+        other ranks.
     Raises:
         ValueError: ``root`` is not a rank; the tensor has no dimension 0.
 
@@ -177,8 +190,8 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
     Returns:
         On the root the reduction, in the shape of ``tensor``. None on the other ranks.
     Raises:
-        ValueError: ``root`` is not a rank; ``op`` is none of the five (it may be any object, such as a list); ``op`` is
-            "average" and the dtype is an integer dtype.
+        ValueError: ``root`` is not a rank; ``op`` is none of the five (it may be any object, such
+            as a list); ``op`` is "average" and the dtype is an integer dtype.
 
     With 2 ranks, root 0, "max":  rank 0 [1, 5], rank 1 [4, 2]  →  rank 0 [4, 5], rank 1 None.
     About 6 lines.
@@ -214,7 +227,7 @@ def all_gather(tensor: Tensor) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
-    """Problem 1.1 · Reduce the tensors of all ranks, and give each rank one block of rows of the result.
+    """Problem 1.1 · Reduce the tensors of all ranks; each rank gets one block of rows.
 
     Args:
         tensor: (n·k, …).
@@ -222,8 +235,9 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         (k, …): rows [rank·k, (rank+1)·k) of the reduction.
     Raises:
-        ValueError: there is no dimension 0, or n does not divide it; ``op`` is none of the five (it may be any object, such as
-            a list); ``op`` is "average" and the dtype is an integer dtype.
+        ValueError: there is no dimension 0, or n does not divide it; ``op`` is none of the five (it
+            may be any object, such as a list); ``op`` is "average" and the dtype is an integer
+            dtype.
 
     With 2 ranks, "sum":  rank 0 [1, 2], rank 1 [3, 4]  →  rank 0 [4], rank 1 [6].
     About 4 lines.
@@ -247,8 +261,8 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
     Returns:
         The reduction, in the shape of ``tensor``.
     Raises:
-        ValueError: ``op`` is none of the five (it may be any object, such as a list); ``op`` is "average" and the dtype is an
-            integer dtype.
+        ValueError: ``op`` is none of the five (it may be any object, such as a list); ``op`` is
+            "average" and the dtype is an integer dtype.
 
     With 2 ranks, "product":  rank 0 [1, 2], rank 1 [3, 4]  →  [3, 8] on both.
     About 4 lines.
@@ -262,7 +276,9 @@ def all_reduce(tensor: Tensor, op: str = "sum") -> Tensor:
 
 
 def all_to_all(tensor: Tensor) -> Tensor:
-    """Problem 1.1 · Send a different block of rows to every rank. This transposes the blocks of all ranks.
+    """Problem 1.1 · Send a different block of rows to every rank.
+
+    This transposes the blocks of all ranks.
 
     Args:
         tensor: (n·k, …). Block j, rows [j·k, (j+1)·k), is for rank j.
@@ -285,8 +301,8 @@ def all_to_all(tensor: Tensor) -> Tensor:
 def in_rank_order(action: Callable[[], T]) -> T:
     """Problem 1.2 · Run ``action`` once on every rank, in rank order.
 
-    Rank r begins only after rank r−1 has ended. No rank returns before the last rank has ended. This is useful for printing.
-    Barriers are all you need.
+    Rank r begins only after rank r−1 has ended. No rank returns before the last rank has ended.
+    This is useful for printing. Barriers are all you need.
 
     Args:
         action: takes no arguments; may take a while.
@@ -308,15 +324,16 @@ def in_rank_order(action: Callable[[], T]) -> T:
 def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     """Problem 1.3 · Sum over all ranks with one reduce-scatter and one all-gather.
 
-    This is what an all-reduce *is*: it costs as much as the two together. n need not divide the number of elements.
+    This is what an all-reduce *is*: it costs as much as the two together. n need not divide the
+    number of elements.
 
     Args:
         tensor: any shape.
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. In between, rank 0 held [5, 7] and rank 1 held
-    [9, 0].
+    With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. In between, rank 0 held
+    [5, 7] and rank 1 held [9, 0].
     About 7 lines.
     """
     # BEGIN SOLUTION 1.3: all_reduce_from_parts
@@ -331,8 +348,8 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
 def average(tensor: Tensor) -> Tensor:
     """Problem 1.4 · Average over all ranks, without ReduceOp.AVG.
 
-    Sum first, then divide once, by n. Then the result is rounded only once after the sum. If you divide before the sum, you
-    round n times; if you multiply by 1/n, you round 1/n as well.
+    Sum first, then divide once, by n. Then the result is rounded only once after the sum. If you
+    divide before the sum, you round n times; if you multiply by 1/n, you round 1/n as well.
 
     Args:
         tensor: any shape, a float dtype.
@@ -353,8 +370,9 @@ def average(tensor: Tensor) -> Tensor:
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
     """Problem 1.5 · Sum over all ranks while something else is computed.
 
-    Start the all-reduce, call ``compute`` once while the all-reduce runs, and only then wait. The checks look at the order of
-    these events: they delay another rank, and ``compute`` must not have to wait for that rank.
+    Start the all-reduce, call ``compute`` once while the all-reduce runs, and only then wait. The
+    checks look at the order of these events: they delay another rank, and ``compute`` must not have
+    to wait for that rank.
 
     Args:
         tensor: any shape.
@@ -375,15 +393,17 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
 
 
 def shift_right(tensor: Tensor) -> Tensor:
-    """Problem 1.6 · Send to the right neighbour and receive from the left neighbour, on every rank at once.
+    """Problem 1.6 · Send to the right neighbour and receive from the left neighbour.
 
-    The ranks form a ring: the right neighbour of the last rank is rank 0. A blocking send may wait until its receiver is
-    there. If every rank sends before it receives, the ring may deadlock, whatever the size of the tensors.
+    Every rank does so at the same time. The ranks form a ring: the right neighbour of the last rank
+    is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
+    receives, the ring may deadlock, whatever the size of the tensors.
 
     Args:
         tensor: any shape.
     Returns:
-        The tensor of rank (rank − 1) mod n. With one rank this is its own tensor, and nothing is sent.
+        The tensor of rank (rank − 1) mod n. With one rank this is its own tensor, and nothing is
+        sent.
 
     With 3 ranks that hold [0], [1] and [2]:  rank 0 [2], rank 1 [0], rank 2 [1].
     About 6 lines.
@@ -403,21 +423,24 @@ def shift_right(tensor: Tensor) -> Tensor:
 def ring_all_reduce(tensor: Tensor) -> Tensor:
     """Problem 1.7 · Sum over all ranks, with sends and receives alone.
 
-    Cut the tensor into n chunks. The first n−1 steps are the reduce-scatter: in each step every rank sends one chunk to its
-    right neighbour, receives one from its left neighbour, and adds it to its own. After them, each rank holds one finished
-    chunk. The next n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of
-    1/n of the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009].
+    Cut the tensor into n chunks. The first n−1 steps are the reduce-scatter: in each step every
+    rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
+    to its own. After them, each rank holds one finished chunk. The next n−1 steps are the
+    all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of 1/n of
+    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009].
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
-    Traffic: at most 2(n−1) sends per rank (none if n = 1), each of at most ⌈elements / n⌉ elements; no collectives.
+    Traffic: at most 2(n−1) sends per rank (none if n = 1), each of at most ⌈elements / n⌉ elements;
+    no collectives.
 
-    With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to its [2], while rank 1 sends
-    [4] and adds [1] to its [3]. In the second step, the sums [6] and [4] change places:  [4, 6] on both.
-    (``torch.chunk`` may make fewer than n chunks: if you ask it for 3 chunks of 4 elements, it makes 2.)
+    With 2 ranks:  rank 0 [1, 2], rank 1 [3, 4]. In the first step, rank 0 sends [1] and adds [4] to
+    its [2], while rank 1 sends [4] and adds [1] to its [3]. In the second step, the sums [6] and
+    [4] change places:  [4, 6] on both. (``torch.chunk`` may make fewer than n chunks: if you ask it
+    for 3 chunks of 4 elements, it makes 2.)
     About 15 lines.
     """
     # BEGIN SOLUTION 1.7: ring_all_reduce

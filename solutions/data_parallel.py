@@ -3,15 +3,18 @@
     make test PART=data_parallel                              judge this file
     python -m handout.run data_parallel --world-size 4        watch four ranks train one model
 
-The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their losses is the loss of the
-whole batch. Differentiation is linear, so the mean of their gradients is the gradient of the whole batch. So each rank runs
-forward and backward on its own shard, and one average over the ranks makes the gradients those of the whole batch. Ranks
-that start with equal weights then keep equal weights.
+The loss is a mean over the batch. If n ranks hold equal parts of the batch, the mean of their
+losses is the loss of the whole batch. Differentiation is linear, so the mean of their gradients is
+the gradient of the whole batch. So each rank runs forward and backward on its own shard, and one
+average over the ranks makes the gradients those of the whole batch. Ranks that start with equal
+weights then keep equal weights.
 
-``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every function here:
+``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
+function here:
 - Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
-- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers, before anything is sent.
+- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
+  before anything is sent.
 """
 
 from collections.abc import Iterable
@@ -49,8 +52,9 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
     """Problem 3.2 · Overwrite the parameters of all ranks with those of the root, in place.
 
     Args:
-        parameters: tensors of any shapes, float16 to float64, in the same order on every rank. They may require gradients, and
-            they may be non-contiguous. On all ranks except the root they are overwritten, in the memory that they have.
+        parameters: tensors of any shapes, float16 to float64, in the same order on every rank. They
+            may require gradients, and they may be non-contiguous. On all ranks except the root they
+            are overwritten, in the memory that they have.
         root: the rank whose values all ranks get.
     Raises:
         ValueError: ``root`` is not a rank.
@@ -64,7 +68,8 @@ def broadcast_parameters(parameters: Iterable[Tensor], root: int = 0) -> None:
     for parameter in parameters:
         values = parameter.detach().contiguous()
         dist.broadcast(values, src=root)
-        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd
+        # detached: shares memory with the parameter, is unknown to autograd
+        parameter.detach().copy_(values)
     # END SOLUTION
 
 
@@ -89,21 +94,25 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     """Problem 3.3 · Compute the local loss, and the gradients of the whole batch.
 
     Args:
-        weights: L tensors of shape (D, D), equal on every rank. They must stay unchanged, and they do not require gradients.
+        weights: L tensors of shape (D, D), equal on every rank. They must stay unchanged, and they
+            do not require gradients.
         shard: (B/n, D), this rank's rows of the batch.
     Returns:
-        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged: the mean of these losses over the ranks
-        is the loss of the whole batch. The gradients are L tensors of shape (D, D), those of the whole batch's loss, equal on
-        every rank.
+        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged: the mean of
+        these losses over the ranks is the loss of the whole batch. The gradients are L tensors of
+        shape (D, D), those of the whole batch's loss, equal on every rank.
 
-    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Activations are not sent.
+    Traffic: one all-reduce for each gradient, or one all-reduce for all of them. Activations are
+    not sent.
 
-    With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and [[4]], both return [[3]].
+    With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
+    [[4]], both return [[3]].
     About 15 lines by hand, 8 with autograd.
     """
     # BEGIN SOLUTION 3.3: data_parallel_step
     loss, gradients = _loss_and_gradients(weights, shard)
-    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together
+    # under way together
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
     for gradient, work in zip(gradients, works):
         work.wait()
         gradient /= dist.get_world_size()
@@ -111,19 +120,25 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     # END SOLUTION
 
 
-def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
-    """Problem 3.4 · Train with AdamW, one step for each shard. After every step, all values equal those of a single device.
+def train(
+    weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3
+) -> tuple[Tensor, torch.optim.AdamW]:
+    """Problem 3.4 · Train with AdamW, one step for each shard.
+
+    After every step, all values equal those of a single device.
 
     Args:
-        weights: L tensors of shape (D, D), equal on every rank. They do not require gradients. Update them in place.
+        weights: L tensors of shape (D, D), equal on every rank. They do not require gradients.
+            Update them in place.
         shards: K tensors of shape (B/n, D): this rank's rows of the batch in each step.
         lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
     Returns:
-        ``(losses, optimizer)``. The losses have shape (K,): the loss of the *whole* batch in each step, before the update,
-        equal on every rank. The optimizer is the ``torch.optim.AdamW`` that made the steps, over ``weights`` in their order.
+        ``(losses, optimizer)``. The losses have shape (K,): the loss of the *whole* batch in each
+        step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
+        that made the steps, over ``weights`` in their order.
 
-    A hint: AdamW divides by the gradient's own size, so gradients that are n times too large train almost alike. The state of
-    the optimizer shows the difference, and the checks compare it.
+    A hint: AdamW divides by the gradient's own size, so gradients that are n times too large train
+    almost alike. The state of the optimizer shows the difference, and the checks compare it.
     About 12 lines.
     """
     # BEGIN SOLUTION 3.4: train
@@ -144,9 +159,10 @@ def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tupl
 class GradientBuckets:
     """Problem 3.5 · Average the gradients in buckets, while the backward pass is still running.
 
-    One collective for every parameter pays the latency L times. One collective for all parameters cannot begin before the
-    backward pass has ended. Buckets lie between the two: hooks collect gradients as they become ready, and a full bucket is
-    sent while earlier layers are still being differentiated [Li et al., PyTorch Distributed, VLDB 2020].
+    One collective for every parameter pays the latency L times. One collective for all parameters
+    cannot begin before the backward pass has ended. Buckets lie between the two: hooks collect
+    gradients as they become ready, and a full bucket is sent while earlier layers are still being
+    differentiated [Li et al., PyTorch Distributed, VLDB 2020].
 
         buckets = GradientBuckets(parameters, bucket_bytes=1 << 20)
         loss.backward()          # hooks fire; asynchronous all-reduces begin
@@ -154,9 +170,10 @@ class GradientBuckets:
         optimizer.step()
 
     These rules make it work:
-    - Gradients become ready from the last layer to the first. So fill the buckets from the last parameter to the first.
-    - All ranks must start the same collectives in the same order, even if gradients become ready in another order on one of
-      them. So start bucket i+1 only after bucket i.
+    - Gradients become ready from the last layer to the first. So fill the buckets from the last
+      parameter to the first.
+    - All ranks must start the same collectives in the same order, even if gradients become ready in
+      another order on one of them. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
     """
 
@@ -164,16 +181,20 @@ class GradientBuckets:
         """Pack the parameters into buckets and hook each one.
 
         Args:
-            parameters: leaf tensors of one float dtype, in the order of the layers, the same on every rank. A parameter that
-                does not require a gradient (frozen) is left alone. A parameter that appears twice (tied) is one parameter, and
-                counts where it appears first. You may assume that only one ``GradientBuckets`` is created for a set of
-            parameters. bucket_bytes: fill the current bucket until the next parameter would push it past ``bucket_bytes``;
-                then start a new bucket. A parameter larger than ``bucket_bytes`` gets a bucket of its own.
+            parameters: leaf tensors of one float dtype, in the order of the layers, the same on
+                every rank. A parameter that does not require a gradient (frozen) is left alone. A
+                parameter that appears twice (tied) is one parameter, and counts where it appears
+                first. You may assume that only one ``GradientBuckets`` is created for a set of
+            parameters. bucket_bytes: fill the current bucket until the next parameter would push it
+            past ``bucket_bytes``;
+                then start a new bucket. A parameter larger than ``bucket_bytes`` gets a bucket of
+                its own.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
-        With three parameters of 8 bytes each and buckets of 16: the third and the second share a bucket, the first has its
-        own. About 20 lines, or 40 with ``wait`` and the hook. Use ``Tensor.register_post_accumulate_grad_hook``.
+        With three parameters of 8 bytes each and buckets of 16: the third and the second share a
+        bucket, the first has its own. About 20 lines, or 40 with ``wait`` and the hook. Use
+        ``Tensor.register_post_accumulate_grad_hook``.
         """
         # BEGIN SOLUTION 3.5: GradientBuckets
         if bucket_bytes <= 0:
@@ -194,8 +215,10 @@ class GradientBuckets:
 
     # BEGIN SOLUTION
     def _reset(self) -> None:
-        self.pending = [len(bucket) for bucket in self.buckets]  # gradients that have not arrived yet
-        self.in_flight: list[tuple[Tensor, dist.Work]] = []  # what was started, in the order of the buckets
+        # gradients that have not arrived yet
+        self.pending = [len(bucket) for bucket in self.buckets]
+        # what was started, in the order of the buckets
+        self.in_flight: list[tuple[Tensor, dist.Work]] = []
 
     def _ready(self, parameter: Tensor) -> None:
         self.pending[self.bucket_of[parameter]] -= 1
@@ -213,11 +236,12 @@ class GradientBuckets:
     def wait(self) -> None:
         """Finish the step: every parameter's ``grad`` becomes the average over the ranks.
 
-        The caller calls this once after each backward pass, on every rank. Some buckets may not have been started yet, because
-        a parameter in them got no gradient in this pass. Start these buckets now, with zeros for the missing gradients, so
-        that all ranks still agree on the collectives. If no rank used a parameter, its ``grad`` may become zero or None. A
-        ``grad`` may be a view of its bucket. Afterwards the object is ready for the next backward pass; before it, the caller
-        sets every ``grad`` to None.
+        The caller calls this once after each backward pass, on every rank. Some buckets may not
+        have been started yet, because a parameter in them got no gradient in this pass. Start these
+        buckets now, with zeros for the missing gradients, so that all ranks still agree on the
+        collectives. If no rank used a parameter, its ``grad`` may become zero or None. A ``grad``
+        may be a view of its bucket. Afterwards the object is ready for the next backward pass;
+        before it, the caller sets every ``grad`` to None.
         """
         # BEGIN SOLUTION 3.5: GradientBuckets.wait
         while len(self.in_flight) < len(self.buckets):

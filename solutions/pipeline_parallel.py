@@ -1,25 +1,31 @@
-"""Part 5 · Pipeline parallelism (25 points): every rank has some of the layers, and the batch flows through all ranks.
+"""Part 5 · Pipeline parallelism (25 points)
+
+Every rank has some of the layers, and the batch flows through all ranks.
 
     make test PART=pipeline_parallel                              judge this file
     python -m handout.run pipeline_parallel --world-size 4        watch four stages work, and wait
 
-Rank s holds stage s: some consecutive layers, with s = 0 the first stage. A stage sends its output to the next stage. In the
-backward pass it sends the gradient of its input to the stage before. If the batch went through as a whole, all stages but one
-would always wait. So the batch is cut into m micro-batches of equal size that follow each other through the pipeline. The
-gradients of a stage's weights add up over the micro-batches.
+Rank s holds stage s: some consecutive layers, with s = 0 the first stage. A stage sends its output
+to the next stage. In the backward pass it sends the gradient of its input to the stage before. If
+the batch went through as a whole, all stages but one would always wait. So the batch is cut into m
+micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
+weights add up over the micro-batches.
 
 The loss is the mean over *all* entries of the output. Each micro-batch contributes 1/m of it, so
 
-    loss = (1/m) Σᵢ mlp.loss(yᵢ),    the gradient of the loss with respect to yᵢ  =  (1/m) mlp.loss_backward(yᵢ).
+    loss = (1/m) Σᵢ mlp.loss(yᵢ)
+    the gradient of the loss with respect to yᵢ  =  (1/m) mlp.loss_backward(yᵢ)
 
-``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function here:
-- For each micro-batch, one tensor of shape (B/m, D) travels between two neighbours in each direction, by send and receive.
-  Nothing else is sent.
-- Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have the dtype of the inputs.
-- The function works for 1, 2, 3, 4, … stages of one layer or more, also of unequal size, and for any m ≥ 1. It also works when
-  it is called twice with the same arguments: it must not use them up.
-- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message holds the wrong number, or
-  the two numbers that do not fit each other.
+``n = dist.get_world_size()`` is the number of stages, ``s = dist.get_rank()``. For every function
+here:
+- For each micro-batch, one tensor of shape (B/m, D) travels between two neighbours in each
+  direction, by send and receive. Nothing else is sent.
+- Inputs must stay unchanged. They may be non-contiguous, and are float32 or float64. Results have
+  the dtype of the inputs.
+- The function works for 1, 2, 3, 4, … stages of one layer or more, also of unequal size, and for
+  any m ≥ 1. It also works when it is called twice with the same arguments: it must not use them up.
+- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
+  holds the wrong number, or the two numbers that do not fit each other.
 """
 
 import torch
@@ -29,7 +35,8 @@ from torch import Tensor
 from handout import mlp
 from handout.timeline import Span, Timeline
 
-Action = tuple[str, int]  # ("forward", 0): the forward pass of micro-batch 0 through a stage; or ("backward", 0)
+# ("forward", 0): the forward pass of micro-batch 0 through a stage; or ("backward", 0)
+Action = tuple[str, int]
 Saved = list[tuple[Tensor, Tensor]]  # for each layer of a stage (x, z): its input, and x @ W
 
 
@@ -40,11 +47,11 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
         num_layers: L, for the layers 0 … L−1.
         num_stages: the number of stages.
     Returns:
-        For each stage the range of its layers. The ranges are consecutive, cover every layer, and are not empty. The first
-        L mod ``num_stages`` stages have one layer more than the others.
+        For each stage the range of its layers. The ranges are consecutive, cover every layer, and
+        are not empty. The first L mod ``num_stages`` stages have one layer more than the others.
     Raises:
-        ValueError: there is no stage ("there must be a stage, not 0"), or there are more stages than layers ("2 layers cannot
-            be cut into 3 stages").
+        ValueError: there is no stage ("there must be a stage, not 0"), or there are more stages
+            than layers ("2 layers cannot be cut into 3 stages").
 
     ``split_layers(5, 3)``  →  [range(0, 2), range(2, 4), range(4, 5)].
     About 6 lines.
@@ -61,12 +68,14 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
 # BEGIN SOLUTION
 def _micro_batch_rows(batch_size: int, num_micro_batches: int) -> int:
     if num_micro_batches < 1 or batch_size % num_micro_batches:
-        raise ValueError(f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches"
+        )
     return batch_size // num_micro_batches
 
 
 def _stage_forward(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Saved]:
-    """One micro-batch through the layers of this stage: its output, and what the backward pass needs."""
+    """Run a micro-batch through this stage; return its output and what the backward pass needs."""
     saved = []
     for weight in weights:
         y, z = mlp.layer_forward(x, weight)
@@ -75,11 +84,14 @@ def _stage_forward(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Saved]:
     return x, saved
 
 
-def _stage_backward(weights: list[Tensor], saved: Saved, grad_y: Tensor, totals: list[Tensor]) -> Tensor:
-    """One micro-batch back through this stage: adds to the weights' gradients, returns that of the stage's input.
+def _stage_backward(
+    weights: list[Tensor], saved: Saved, grad_y: Tensor, totals: list[Tensor]
+) -> Tensor:
+    """Add a micro-batch's gradients of the weights to ``totals``; return that of the stage's input.
 
-    The calculus of ``mlp.layer_backward``, except that a product is added to its total as it is computed: a further (D, D)
-    tensor for every micro-batch and layer would cost as much as the product itself.
+    The calculus of ``mlp.layer_backward``, except that a product is added to its total as it is
+    computed: a further (D, D) tensor for every micro-batch and layer would cost as much as the
+    product itself.
     """
     for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
         grad_z = torch.ops.aten.gelu_backward(grad_y, z)
@@ -101,7 +113,8 @@ def pipeline_forward(
 ) -> tuple[Tensor | None, list[Saved]]:
     """Problem 5.2 · Run the forward pass through all stages, in micro-batches.
 
-    Send each micro-batch to the next stage as soon as it is ready, before this stage begins with its next micro-batch.
+    Send each micro-batch to the next stage as soon as it is ready, before this stage begins with
+    its next micro-batch.
 
     Args:
         weights: the k weights of this stage, (D, D) each, in the order of the layers.
@@ -109,15 +122,15 @@ def pipeline_forward(
         batch_size: B, on every stage.
         num_micro_batches: m. Micro-batch i is rows [i·B/m, (i+1)·B/m) of the batch.
     Returns:
-        ``(y, saved)``. y is the output, (B, D), on the last stage; None on all other stages. saved is what the backward pass
-        of this stage needs: for each micro-batch and each layer of the stage a pair ``(x, z)``, the layer's input and x @ W,
-        both (B/m, D).
+        ``(y, saved)``. y is the output, (B, D), on the last stage; None on all other stages. saved
+        is what the backward pass of this stage needs: for each micro-batch and each layer of the
+        stage a pair ``(x, z)``, the layer's input and x @ W, both (B/m, D).
     Raises:
-        ValueError: m is not positive (m is the wrong number), or m does not divide B ("a batch of 10 does not divide into 4
-            micro-batches").
+        ValueError: m is not positive (m is the wrong number), or m does not divide B ("a batch of
+            10 does not divide into 4 micro-batches").
 
-    With 2 stages of one layer [[1]] each, x [[1], [2]] and m = 2:  stage 0 sends [[0.8413]], then [[1.9545]]; stage 1 returns
-    y = [[0.6730], [1.9050]].
+    With 2 stages of one layer [[1]] each, x [[1], [2]] and m = 2:  stage 0 sends [[0.8413]], then
+    [[1.9545]]; stage 1 returns y = [[0.6730], [1.9050]].
     About 15 lines.
     """
     # BEGIN SOLUTION 5.2: pipeline_forward
@@ -131,7 +144,8 @@ def pipeline_forward(
         if stage == last_stage:
             outputs.append(y_i)
         else:
-            sends.append(dist.isend(y_i, dst=stage + 1))  # the next micro-batch does not wait for the next stage
+            # the next micro-batch does not wait for the next stage
+            sends.append(dist.isend(y_i, dst=stage + 1))
     for send in sends:
         send.wait()
     return torch.cat(outputs) if stage == last_stage else None, saved
@@ -139,22 +153,27 @@ def pipeline_forward(
 
 
 def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | None) -> list[Tensor]:
-    """Problem 5.3 · Run the backward pass through all stages, from the last to the first, in micro-batches.
+    """Problem 5.3 · Run the backward pass through all stages, in micro-batches.
 
-    The last stage begins with the gradient of the loss with respect to its output. Every other stage receives the gradient of
-    its output from the next stage. Send each gradient to the stage before as soon as it is ready. The gradients of the weights
-    are *sums* over the micro-batches. The division by B·D happens once: ``mlp.loss_backward(y)`` of the whole y contains it,
-    so do not divide by m again. (Problem 5.5 differs: it sees one micro-batch's y at a time, so there you must divide by m.)
+    It goes from the last stage to the first. The last stage begins with the gradient of the loss
+    with respect to its output. Every other stage receives the gradient of its output from the next
+    stage. Send each gradient to the stage before as soon as it is ready. The gradients of the
+    weights are *sums* over the micro-batches. The division by B·D happens once:
+    ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5
+    differs: it sees one micro-batch's y at a time, so there you must divide by m.)
 
     Args:
         weights: the k weights of this stage, (D, D) each.
-        saved: what ``pipeline_forward`` returned on this stage: m lists of k pairs ``(x, z)``, all (B/m, D).
+        saved: what ``pipeline_forward`` returned on this stage: m lists of k pairs ``(x, z)``, all
+            (B/m, D).
         y: (B, D), the output, on the last stage; None on all other stages.
     Returns:
-        k tensors of shape (D, D): the gradients of ``mlp.loss(y)`` of the whole batch with respect to this stage's weights.
+        k tensors of shape (D, D): the gradients of ``mlp.loss(y)`` of the whole batch with respect
+        to this stage's weights.
 
-    With 1 stage, one layer [[1]], two micro-batches x [[1]] and [[2]]:  y = [[0.8413], [1.9545]]. The loss's gradient is y
-    itself (2y/2). The weight's gradient is 0.8413·1.0833·1 + 1.9545·1.0852·2 = [[5.1536]].
+    With 1 stage, one layer [[1]], two micro-batches x [[1]] and [[2]]:  y = [[0.8413], [1.9545]].
+    The loss's gradient is y itself (2y/2). The weight's gradient is 0.8413·1.0833·1 +
+    1.9545·1.0852·2 = [[5.1536]].
     About 15 lines.
     """
     # BEGIN SOLUTION 5.3: pipeline_backward
@@ -163,7 +182,11 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
     totals, sends = [torch.zeros_like(weight) for weight in weights], []
     grad_loss = mlp.loss_backward(y) if stage == last_stage else None
     for i, saved_i in enumerate(saved):
-        grad_y = grad_loss[i * rows :][:rows] if stage == last_stage else _receive(rows, weights[0], stage + 1)
+        grad_y = (
+            grad_loss[i * rows :][:rows]
+            if stage == last_stage
+            else _receive(rows, weights[0], stage + 1)
+        )
         grad_x = _stage_backward(weights, saved_i, grad_y, totals)
         if stage > 0:
             sends.append(dist.isend(grad_x, dst=stage - 1))
@@ -183,9 +206,10 @@ def _check_stage(stage: int, num_stages: int, num_micro_batches: int) -> None:
 
 # END SOLUTION
 def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
-    """Problem 5.4 · Return the GPipe schedule: all forward passes, then all backward passes [Huang et al., 2019].
+    """Problem 5.4 · Return the GPipe schedule [Huang et al., 2019].
 
-    GPipe is simple, but every micro-batch's activations stay alive until the forward pass of the last micro-batch. Nothing is
+    All forward passes come first, then all backward passes. GPipe is simple, but every
+    micro-batch's activations stay alive until the forward pass of the last micro-batch. Nothing is
     communicated here.
 
     Args:
@@ -193,13 +217,16 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
         num_stages: the number of stages.
         num_micro_batches: m.
     Returns:
-        2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. All stages do the forward passes in
-        the same order. All stages do the backward passes in the same order, which may differ from the order of the forward
-        passes. The schedules of all stages fit each other: they can be executed together without a deadlock.
+        2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. All
+        stages do the forward passes in the same order. All stages do the backward passes in the
+        same order, which may differ from the order of the forward passes. The schedules of all
+        stages fit each other: they can be executed together without a deadlock.
     Raises:
-        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no micro-batch (name m).
+        ValueError: ``stage`` is not one of the stages (name ``stage``); there is no micro-batch
+            (name m).
 
-    ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)].
+    ``gpipe_schedule(0, 2, 2)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0),
+    ("backward", 1)].
     About 5 lines.
     """
     # BEGIN SOLUTION 5.4: gpipe_schedule
@@ -208,26 +235,30 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
     # END SOLUTION
 
 
-def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
-    """Problem 5.4 · Return the 1F1B schedule: as fast as GPipe, with fewer activations alive [Narayanan et al., 2019; 2021].
+def one_forward_one_backward_schedule(
+    stage: int, num_stages: int, num_micro_batches: int
+) -> list[Action]:
+    """Problem 5.4 · Return the 1F1B schedule [Narayanan et al., 2019; 2021].
 
-    Each backward pass comes as early as possible, and frees its activations. A stage works in three phases. In the warm-up it
-    runs forward passes until the stages after it are filled, or until there are no more micro-batches. Then it alternates, one
-    forward pass and one backward pass. In the cool-down it runs the remaining backward passes.
+    It is as fast as GPipe, with fewer activations alive. Each backward pass comes as early as
+    possible, and frees its activations. A stage works in three phases. In the warm-up it runs
+    forward passes until the stages after it are filled, or until there are no more micro-batches.
+    Then it alternates, one forward pass and one backward pass. In the cool-down it runs the
+    remaining backward passes.
 
     Args:
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
     Returns:
         2m actions, as in ``gpipe_schedule``, and two more conditions hold:
-        - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is alive between its forward pass
-          and its backward pass.
-        - Simulated with equal stages, the schedules end as early as GPipe: after m + num_stages − 1 times the time of one
-          forward and one backward pass.
+        - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is
+          alive between its forward pass and its backward pass.
+        - Simulated with equal stages, the schedules end as early as GPipe: after m + num_stages − 1
+          times the time of one forward and one backward pass.
     Raises:
         ValueError: as in ``gpipe_schedule``.
 
-    ``one_forward_one_backward_schedule(0, 2, 3)``  →  for instance [("forward", 0), ("forward", 1), ("backward", 0),
-    ("forward", 2), ("backward", 1), ("backward", 2)].
+    ``one_forward_one_backward_schedule(0, 2, 3)``  →  for instance [("forward", 0), ("forward", 1),
+    ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)].
     About 10 lines.
     """
     # BEGIN SOLUTION 5.4: one_forward_one_backward_schedule
@@ -236,7 +267,9 @@ def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_bat
     actions = [("forward", i) for i in range(warm_up)]
     for i in range(warm_up, num_micro_batches):
         actions += [("forward", i), ("backward", i - warm_up)]
-    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]
+    return actions + [
+        ("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)
+    ]
     # END SOLUTION
 
 
@@ -250,40 +283,50 @@ def run_schedule(
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Problem 5.5 · Run one training step, forward and backward, in the order of a schedule.
 
-    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be at their third forward pass
-    while the last stage is at its first backward pass, so neighbours may want to send to each other at the same moment.
+    Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
+    at their third forward pass while the last stage is at its first backward pass, so neighbours
+    may want to send to each other at the same moment.
 
-    What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves nothing. A local variable that
-    still refers to it keeps it alive, too. What was sent must also be freed. With ``work = dist.isend(…)`` a tensor stays
-    alive until you call ``work.wait()``. Call it once: a second call never returns. (With gloo, ``is_completed()`` alone never
-    becomes true.) A good moment to wait for the activation of micro-batch i is when its gradient has come back: then the wait
-    is over at once. For a gradient, it is before you send the next one.
+    What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
+    nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
+    be freed. With ``work = dist.isend(…)`` a tensor stays alive until you call ``work.wait()``.
+    Call it once: a second call never returns. (With gloo, ``is_completed()`` alone never becomes
+    true.) A good moment to wait for the activation of micro-batch i is when its gradient has come
+    back: then the wait is over at once. For a gradient, it is before you send the next one.
 
     Args:
-        schedule: this stage's actions, in order. The stages' schedules fit each other, as those of ``gpipe_schedule`` do.
+        schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
+            ``gpipe_schedule`` do.
         weights, x, batch_size, num_micro_batches: as in ``pipeline_forward``.
-        timeline: record each action in it once, in ``with timeline.span(kind, i):``. Put this around the computation, but not
-            around receiving or waiting. The computation is that of the layers. On the last stage it includes the loss, and in
-            the backward pass the loss's gradient.
+        timeline: record each action in it once, in ``with timeline.span(kind, i):``. Put this
+            around the computation, but not around receiving or waiting. The computation is that of
+            the layers. On the last stage it includes the loss, and in the backward pass the loss's
+            gradient.
     Returns:
-        ``(loss, gradients)``. The loss is that of the whole batch, a tensor without dimensions, on the last stage; None on all
-        other stages. The gradients are those of this loss with respect to this stage's weights, (D, D) each.
+        ``(loss, gradients)``. The loss is that of the whole batch, a tensor without dimensions, on
+        the last stage; None on all other stages. The gradients are those of this loss with respect
+        to this stage's weights, (D, D) each.
     Raises:
-        ValueError: as in ``pipeline_forward``; or the schedule does not hold each micro-batch once forward and once backward
-            (the message holds m: "a schedule of 6 actions for 4 micro-batches").
+        ValueError: as in ``pipeline_forward``; or the schedule does not hold each micro-batch once
+            forward and once backward (the message holds m: "a schedule of 6 actions for 4
+            micro-batches").
 
     About 25 lines, or 40 if you write the two passes out.
     """
     # BEGIN SOLUTION 5.5: run_schedule
     rows = _micro_batch_rows(batch_size, num_micro_batches)
-    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:
+    if sorted(schedule) != [
+        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
+    ]:
         raise ValueError(
-            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches, each once: {schedule}"
+            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches,"
+            f" each once: {schedule}"
         )
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
     totals = [torch.zeros_like(weight) for weight in weights]
     losses = []
-    alive: dict[int, Saved] = {}  # what each micro-batch has saved, between its forward and its backward pass
+    # what each micro-batch has saved, between its forward and its backward pass
+    alive: dict[int, Saved] = {}
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, as long
     sending: dict[int, dist.Work | None] = {}  # to the next stage, as long
     sending_back: dist.Work | None = None  # to the stage before: one at a time
@@ -296,12 +339,18 @@ def run_schedule(
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
             if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet receiving.
+                # Never wait here: the next stage may itself be sending, and this one not yet
+                # receiving.
                 sending[i] = dist.isend(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
             if stage < last_stage:
-                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+                # at once: whoever has sent the gradient has received the activation
+                sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
@@ -315,14 +364,16 @@ def run_schedule(
 
 
 def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
-    """Problem 5.6 · Return the bubble in theory: the fraction of the time in which a stage waits, averaged over the stages.
+    """Problem 5.6 · Return the bubble in theory.
 
-    The result is the same for GPipe and 1F1B. Assume that a forward pass takes the same time on all stages, that a backward
-    pass does, too, and that messages take no time. It makes no difference whether a backward pass takes longer than a forward
-    pass.
+    The bubble is the fraction of the time in which a stage waits, averaged over the stages. The
+    result is the same for GPipe and 1F1B. Assume that a forward pass takes the same time on all
+    stages, that a backward pass does, too, and that messages take no time. It makes no difference
+    whether a backward pass takes longer than a forward pass.
 
     Returns:
-        A number from 0 to 1: idle time / total time. (Some papers use idle time / ideal time, which is larger.)
+        A number from 0 to 1: idle time / total time. (Some papers use idle time / ideal time, which
+        is larger.)
     Raises:
         ValueError: there is no stage, or no micro-batch (name the number that is not positive).
 
@@ -336,18 +387,20 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
 
 
 def measured_bubble(timelines: list[list[Span]]) -> float:
-    """Problem 5.6 · Return the measured bubble: the same fraction, from what each stage recorded. Nothing is communicated.
+    """Problem 5.6 · Return the measured bubble: the same fraction, from what each stage recorded.
+    Nothing is communicated.
 
     Args:
-        timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order. Spans of a stage do not
-            overlap. A span is work, everything else is waiting. The total time of each stage is from the first start to the
-            last end of *any* stage.
+        timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.
+            Spans of a stage do not overlap. A span is work, everything else is waiting. The total
+            time of each stage is from the first start to the last end of *any* stage.
     Returns:
         A number from 0 to 1: idle time of all stages / total time of all stages.
     Raises:
         ValueError: no stage recorded a span.
 
-    With two stages that work from 0 to 2 and from 1 to 3 seconds:  each waits for 1 of 3 seconds, 1/3.
+    With two stages that work from 0 to 2 and from 1 to 3 seconds:  each waits for 1 of 3 seconds,
+    1/3.
     About 6 lines.
     """
     # BEGIN SOLUTION 5.6: measured_bubble

@@ -1,4 +1,6 @@
-"""Part 4 · Tensor parallelism (20 points): every rank has the whole batch and a shard of every weight.
+"""Part 4 · Tensor parallelism (20 points)
+
+Every rank has the whole batch and a shard of every weight.
 
     make test PART=tensor_parallel                              judge this file
     python -m handout.run tensor_parallel --world-size 4        watch four ranks share one model
@@ -20,10 +22,11 @@ The backward pass multiplies by the transposed weight, so one way becomes the ot
 to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
-- inputs keep their values, may be non-contiguous, and are float32 or float64; results have their dtype;
+- inputs keep their values, may be non-contiguous, and are float32 or float64; results have their
+  dtype;
 - it works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice;
-- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the numbers, before anything is
-  sent.
+- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the
+  numbers, before anything is sent.
 
 Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
 be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S,
@@ -91,7 +94,7 @@ def shard_rows(weight: Tensor) -> Tensor:
 
 # BEGIN SOLUTION
 def _check_columns(shards: list[Tensor], x: Tensor, name: str) -> None:
-    """Raise ValueError unless x has D columns and every shard is one by columns of a (D, D) weight."""
+    """Raise ValueError unless x has D columns and each shard is (D, D/n)."""
     n, width = dist.get_world_size(), x.shape[1]
     for rows, columns in (shard.shape for shard in shards):
         if rows != width:
@@ -102,26 +105,35 @@ def _check_columns(shards: list[Tensor], x: Tensor, name: str) -> None:
 
 def _all_gather_columns(y: Tensor) -> Tensor:
     """Return y replicated, (B, D). The argument is sharded by columns, (B, D/n)."""
-    shards = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+    shards = [
+        torch.empty_like(y, memory_format=torch.contiguous_format)
+        for _ in range(dist.get_world_size())
+    ]
     dist.all_gather(shards, y.contiguous())  # the shards of all ranks, (B, D/n) each
     return torch.cat(shards, dim=1)  # replicated, (B, D)
 
 
 def _reduce_scatter_columns(partial: Tensor) -> Tensor:
-    """Return the sum over the ranks, sharded by columns, (B, D/n). The argument is partial, (B, D)."""
-    blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)]  # partial, (B, D/n) each
+    """Return the sum over the ranks, sharded by columns, (B, D/n).
+
+    The argument is partial, (B, D).
+    """
+    # partial, (B, D/n) each
+    blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)]
     total = torch.empty_like(blocks[0])
     dist.reduce_scatter(total, blocks)  # sharded by columns, (B, D/n)
     return total
 
 
 # END SOLUTION
-def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Problem 4.2 · Run forward through L layers, x[l+1] = gelu(x[l] @ W[l]). Every W is sharded by columns.
+def tensor_parallel_forward(
+    shards: list[Tensor], x: Tensor
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Problem 4.2 · Run forward through L layers, x[l+1] = gelu(x[l] @ W[l]).
 
-    Every rank computes its columns of a layer's output. The next layer needs a replicated input, so
-    an all-gather makes the output replicated. Gelu works on each entry alone, so it may come before
-    the all-gather.
+    Every W is sharded by columns. Every rank computes its columns of a layer's output. The next
+    layer needs a replicated input, so an all-gather makes the output replicated. Gelu works on each
+    entry alone, so it may come before the all-gather.
 
     Args:
         shards: L weights, sharded by columns, (D, D/n) each.
@@ -130,11 +142,11 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
         ``(y, saved)``.
         y: the output, replicated, (B, D).
         saved: for each layer ``(x, z)``, which its backward pass needs. x is the layer's input,
-        replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that size: a view
-        of all D columns would keep n times as much alive.
+        replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that size: a
+        view of all D columns would keep n times as much alive.
     Raises:
-        ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or n times
-            its columns are not D ("4 shards of 2 columns do not make a weight of 4").
+        ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or n
+            times its columns are not D ("4 shards of 2 columns do not make a weight of 4").
 
     Traffic: for each layer one all-gather that makes its (B, D) output. Weights are not sent.
 
@@ -142,8 +154,8 @@ def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, li
     other collectives (Part 1). The forms that take one large tensor in place of the list cut it, or
     stack it, along rows. But here the shards belong side by side.
 
-    With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1 gelu([[2]]); both return
-    y = [[0.8413, 1.9545]].
+    With 2 ranks, x [[1, 2]] and W [[1, 0], [0, 1]]:  rank 0 computes gelu([[1]]), rank 1
+    gelu([[2]]); both return y = [[0.8413, 1.9545]].
     About 10 lines.
     """
     # BEGIN SOLUTION 4.2: tensor_parallel_forward
@@ -182,22 +194,24 @@ def tensor_parallel_backward(
         grad_x: the gradient with respect to x, replicated, (B, D).
         gradients: L gradients of the weights, sharded by columns, (D, D/n) each.
     Raises:
-        ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or n
-            times its columns are not D.
+        ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
+            n times its columns are not D.
 
-    Traffic: let S be the bytes of one (B, D) gradient. Full credit for (n−1)/n·S between two layers,
-    L−1 times, and 2(n−1)/n·S at the end, for grad_x. Part of the credit for 2(n−1)/n·S at each of
-    the L layers, which is almost twice as much. (For the layout of columns, see Problem 4.2.)
+    Traffic: let S be the bytes of one (B, D) gradient. Full credit for (n−1)/n·S between two
+    layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. Part of the credit for 2(n−1)/n·S at
+    each of the L layers, which is almost twice as much. (For the layout of columns, see Problem
+    4.2.)
 
-    With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833, gelu′(2) = 1.0852.
-    Before it communicates, rank 0 has [[1.0833, 0]] and rank 1 has [[0, 1.0852]]; both return
-    grad_x = [[1.0833, 1.0852]]. The gradients of their shards are [[1.0833], [2.1666]] and
-    [[1.0852], [2.1705]].
+    With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833,
+    gelu′(2) = 1.0852. Before it communicates, rank 0 has [[1.0833, 0]] and rank 1 has [[0,
+    1.0852]]; both return grad_x = [[1.0833, 1.0852]]. The gradients of their shards are [[1.0833],
+    [2.1666]] and [[1.0852], [2.1705]].
     About 15 lines.
     """
     # BEGIN SOLUTION 4.3: tensor_parallel_backward
     _check_columns(shards, grad_y, "a gradient")
-    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]  # sharded by columns, (B, D/n)
+    # sharded by columns, (B, D/n)
+    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
     gradients: list[Tensor] = []
     for l in reversed(range(len(shards))):
         x, z = saved[l]  # x: replicated, (B, D); z: sharded by columns, (B, D/n)
@@ -212,7 +226,9 @@ def tensor_parallel_backward(
 
 
 class CopyToRanks(torch.autograd.Function):
-    """Problem 4.4 · The operator *f* of Megatron-LM: every rank uses the same x [Shoeybi et al., 2019, figure 3].
+    """Problem 4.4 · The operator *f* of Megatron-LM: every rank uses the same x.
+
+    Source: Shoeybi et al., 2019, figure 3.
 
         y = CopyToRanks.apply(x)
 
@@ -224,8 +240,8 @@ class CopyToRanks(torch.autograd.Function):
     number in memory that ``expand()`` shows as a tensor of y's shape, with strides of 0.
 
     In a ``torch.autograd.Function``, ``backward`` gets the gradient of what ``forward`` returned,
-    and returns the gradient of what ``forward`` got. ``ctx`` can save tensors in ``forward`` for use
-    in ``backward``. Here nothing has to be saved.
+    and returns the gradient of what ``forward`` got. ``ctx`` can save tensors in ``forward`` for
+    use in ``backward``. Here nothing has to be saved.
 
     With 2 ranks whose gradients of y are [1, 2] and [3, 4]:  the gradient of x is [4, 6] on both.
     About 5 lines, forward and backward.
@@ -249,17 +265,20 @@ class CopyToRanks(torch.autograd.Function):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Problem 4.4 · The operator *g* of Megatron-LM, the conjugate of f: add up a partial tensor over the ranks.
+    """Problem 4.4 · The operator *g* of Megatron-LM: add up a partial tensor over the ranks.
+
+    It is the conjugate of f.
 
         y = SumOverRanks.apply(x)
 
-    Forward: return the sum over the ranks, by an all-reduce. x is partial and may have any shape and
-    any strides. It keeps its values.
+    Forward: return the sum over the ranks, by an all-reduce. x is partial and may have any shape
+    and any strides. It keeps its values.
 
     Backward: return the gradient as it is. The tensor of each rank enters the sum with factor 1.
     Every rank computes all that follows the sum, so the gradient of the sum is replicated.
 
-    With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both; a gradient [5, 5] of y is [5, 5] for each x.
+    With 2 ranks whose x are [1, 2] and [3, 4]:  y is [4, 6] on both; a gradient [5, 5] of y is [5,
+    5] for each x.
     About 5 lines, forward and backward.
     """
 
@@ -281,11 +300,12 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
-    """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B), with one all-reduce forward and one backward.
+    """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B).
 
-    A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns, too. B is sharded
-    by rows, so each rank already has the columns of the hidden layer that its rows of B need.
-    The product with B is partial, and gelu of a sum is not the sum of gelus: add up first.
+    This needs one all-reduce forward and one backward. A is sharded by columns, so the hidden layer
+    gelu(x @ A) is sharded by columns, too. B is sharded by rows, so each rank already has the
+    columns of the hidden layer that its rows of B need. The product with B is partial, and gelu of
+    a sum is not the sum of gelus: add up first.
 
     Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, those of
     them that require one (shards may be frozen), also where several pairs follow each other.
@@ -297,18 +317,22 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     Returns:
         y, replicated, (B, D).
     Raises:
-        ValueError: ``x`` does not have as many columns as ``column`` has rows, or ``column`` does not
-            have as many columns as ``row`` has rows.
+        ValueError: ``x`` does not have as many columns as ``column`` has rows, or ``column`` does
+            not have as many columns as ``row`` has rows.
 
-    With 2 ranks, x [[1]], A [[1, 2]] and B [[1], [1]]:  rank 0 computes gelu(1)·1 = 0.8413, rank 1 gelu(2)·1 = 1.9545; both
-    return gelu(2.7958) = [[2.7886]].
+    With 2 ranks, x [[1]], A [[1, 2]] and B [[1], [1]]:  rank 0 computes gelu(1)·1 = 0.8413, rank 1
+    gelu(2)·1 = 1.9545; both return gelu(2.7958) = [[2.7886]].
     About 8 lines.
     """
     # BEGIN SOLUTION 4.4: megatron_pair
     if x.shape[1] != column.shape[0]:
-        raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows")
+        raise ValueError(
+            f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows"
+        )
     if column.shape[1] != row.shape[0]:
-        raise ValueError(f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows")
+        raise ValueError(
+            f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows"
+        )
     # f: x stays replicated, (B, D). hidden is sharded by columns, (B, H/n).
     hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
     # hidden @ row is partial, (B, D). g makes it replicated.

@@ -20,7 +20,9 @@ def as_number(value):
 @number("2.1")
 @weight(0.5)
 def test_bandwidths(world):
-    """An all-reduce of 4 GB on 4 ranks in 2 seconds has 2 GB/s, and 3 GB/s on the bus; an all-gather of 4 × 100 bytes has S = 400"""
+    """An all-reduce of 4 GB on 4 ranks in 2 seconds has 2 GB/s, and 3 GB/s on the bus; an
+    all-gather of 4 × 100 bytes has S = 400
+    """
     size, algorithm, bus, timeless = world(
         1,
         call("benchmarking.array_bytes", "all_gather", 100, 4),
@@ -29,13 +31,18 @@ def test_bandwidths(world):
         call("benchmarking.algorithm_bandwidth", 4 * 10**9, 0.0, may_raise=True),
     )
     part = {
-        "the bytes that a rank puts in: the array is what comes out of an all-gather, n times as much": np.array(100.0)
+        (
+            "the bytes that a rank puts in: the array is what comes out of an all-gather, n times"
+            " as much"
+        ): np.array(100.0)
     }
     size.returns(np.array(400.0), select=as_number, known_mistakes=[part])
     gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
     algorithm.returns(np.array(2.0), tolerance=CLOSE, select=as_number, known_mistakes=[gib])
     plain = {
-        "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(2.0),
+        "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(
+            2.0
+        ),
         "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
         "2n/(n−1), which is the factor upside down: 2(n−1)/n": np.array(16 / 3),
     }
@@ -46,30 +53,61 @@ def test_bandwidths(world):
 @number("2.2")
 @weight(1.0)
 def test_stopwatch(world):
-    """stopwatch returns samples 2, 5, 2 and median 2 for two ranks whose calls take 1, 5, 1 and 2, 2, 2 seconds"""
-    watch = {"warm_up": 1, "iterations": 3, "asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
+    """stopwatch returns samples 2, 5, 2 and median 2 for two ranks whose calls take 1, 5, 1 and 2,
+    2, 2 seconds
+    """
+    watch = {
+        "warm_up": 1,
+        "iterations": 3,
+        "asynchronous": False,
+        "barrier_takes": 0.0,
+        "late": 0.0,
+        "busy": 0.0,
+    }
     calls = per_rank((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
-    # Now the barrier takes 100 seconds, a call 1000 more if the ranks have not met, and the device is busy for 300 at first.
-    slow = {"warm_up": 0, "iterations": 3, "asynchronous": True, "barrier_takes": 100.0, "late": 1000.0, "busy": 300.0}
+    # Now the barrier takes 100 seconds, a call 1000 more if the ranks have not met, and the device
+    # is busy for 300 at first.
+    slow = {
+        "warm_up": 0,
+        "iterations": 3,
+        "asynchronous": True,
+        "barrier_takes": 100.0,
+        "late": 1000.0,
+        "busy": 300.0,
+    }
     run, hard = world(
         2,
         call("benchmarking.stopwatch", driver="timed", calls=calls, **watch),
-        call("benchmarking.stopwatch", driver="timed", calls=per_rank((1.0, 5.0, 1.0), (2.0, 2.0, 2.0)), **slow),
+        call(
+            "benchmarking.stopwatch",
+            driver="timed",
+            calls=per_rank((1.0, 5.0, 1.0), (2.0, 2.0, 2.0)),
+            **slow,
+        ),
     )
     cold = {
         "the call of warm-up was timed": np.array([9.0, 2.0, 5.0]),
-        stopwatches.ACROSS: stopwatches.across_clocks([[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1),
-        "the mean over the ranks: a collective has ended when its slowest rank has": np.array([1.5, 3.5, 1.5]),
+        stopwatches.ACROSS: stopwatches.across_clocks(
+            [[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1
+        ),
+        "the mean over the ranks: a collective has ended when its slowest rank has": np.array(
+            [1.5, 3.5, 1.5]
+        ),
         "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
         "the sum over the ranks: asked for is the slowest rank's time": np.array([3.0, 7.0, 3.0]),
         "one look at the clock for all calls: each has its own": np.array([7.0, 7.0, 7.0]) / 3,
-        "the samples were sorted: they are asked for in the order of the calls": np.array([2.0, 2.0, 5.0]),
+        "the samples were sorted: they are asked for in the order of the calls": np.array(
+            [2.0, 2.0, 5.0]
+        ),
     }
     mine = "this rank's own times: what counts, on every rank, is the slowest rank's"
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
-    run.require(timings, f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.")
+    run.require(
+        timings,
+        f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.",
+    )
     stopwatches.require_looks(run, warm_up=1, iterations=3)
     stopwatches.require_looks(hard, warm_up=0, iterations=3)
     run.returns(
@@ -82,34 +120,63 @@ def test_stopwatch(world):
     )
     mean = {"the mean: asked for is the median": np.array(3.0)}
     run.returns(
-        seconds, seconds, tolerance=CLOSE, select=lambda r: as_number(r[0]), label="the time", known_mistakes=[mean] * 2
+        seconds,
+        seconds,
+        tolerance=CLOSE,
+        select=lambda r: as_number(r[0]),
+        label="the time",
+        known_mistakes=[mean] * 2,
     )
     misplaced = {
-        "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array([102.0, 105.0, 102.0]),
-        "the 100 seconds of the barrier were timed from the second call on: look at the clock before each call, after its barrier": np.array(
-            [2.0, 105.0, 102.0]
+        "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array(
+            [102.0, 105.0, 102.0]
         ),
-        "the barrier comes after the call: all ranks meet before it": np.array([1102.0, 105.0, 102.0]),
-        "no barrier before a call (the argument barrier, not dist.barrier): whoever comes late is waited for, 1000 seconds": np.array(
-            [1002.0, 1005.0, 1002.0]
+        (
+            "the 100 seconds of the barrier were timed from the second call on: look at the clock"
+            " before each call, after its barrier"
+        ): np.array([2.0, 105.0, 102.0]),
+        "the barrier comes after the call: all ranks meet before it": np.array(
+            [1102.0, 105.0, 102.0]
         ),
-        "one barrier before the first call, where each call needs its own": np.array([2.0, 1005.0, 1002.0]),
+        (
+            "no barrier before a call (the argument barrier, not dist.barrier): whoever comes late"
+            " is waited for, 1000 seconds"
+        ): np.array([1002.0, 1005.0, 1002.0]),
+        "one barrier before the first call, where each call needs its own": np.array(
+            [2.0, 1005.0, 1002.0]
+        ),
         "rank 0 alone came to the barrier": np.array([1002.0] * 3),
-        "no synchronize() before the watch stops: the device had only been told what to do": np.array([0.001] * 3),
-        "no synchronize() before the watch starts: the device was still at earlier work": np.array([202.0, 5.0, 2.0]),
+        "no synchronize() before the watch stops: the device had only been told what to do": (
+            np.array([0.001] * 3)
+        ),
+        "no synchronize() before the watch starts: the device was still at earlier work": np.array(
+            [202.0, 5.0, 2.0]
+        ),
     }
     label = "the list of samples, with a barrier and a device that take time,"
     part = lambda r: np.array(r[1], float)
-    hard.returns(samples, samples, tolerance=CLOSE, select=part, label=label, known_mistakes=[misplaced] * 2)
+    hard.returns(
+        samples, samples, tolerance=CLOSE, select=part, label=label, known_mistakes=[misplaced] * 2
+    )
 
 
 @number("2.3")
 @weight(0.5)
 def test_sweep(world):
-    """sweep yields four rows for two collectives at two sizes, each with both bandwidths and the number of wrong entries"""
+    """sweep yields four rows for two collectives at two sizes, each with both bandwidths and the
+    number of wrong entries
+    """
     answers = [(1.0, 0), (1.0, 0), (2.0, 0), (4.0, 7)]
     (run,) = world(
-        1, call("benchmarking.sweep", ["all_reduce", "broadcast"], [10**9, 4 * 10**9], 2, answers, driver="swept")
+        1,
+        call(
+            "benchmarking.sweep",
+            ["all_reduce", "broadcast"],
+            [10**9, 4 * 10**9],
+            2,
+            answers,
+            driver="swept",
+        ),
     )
     expected = [
         ("all_reduce", 10**9, 1.0, 1.0, 1.0, 0),
@@ -118,7 +185,11 @@ def test_sweep(world):
         ("broadcast", 4 * 10**9, 4.0, 1.0, 1.0, 7),
     ]
     made = benchmark_rows.as_rows(run.values()[0])
-    order = [e.name.split()[0] for e in run.report.ranks[0].trail if getattr(e, "name", "").startswith(("run ", "row"))]
+    order = [
+        e.name.split()[0]
+        for e in run.report.ranks[0].trail
+        if getattr(e, "name", "").startswith(("run ", "row"))
+    ]
     run.require(made is not None, benchmark_rows.NO_ROWS)
     run.require(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
     for row, due in zip(made, expected):
@@ -131,7 +202,9 @@ def test_sweep(world):
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500); predict_seconds(1, 500, 250) is 1.5; half_peak_size(2, 500) is 1000"""
+    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500); predict_seconds(1, 500, 250) is 1.5;
+    half_peak_size(2, 500) is 1000
+    """
     fit, equal, predicted, half = world(
         1,
         call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),
@@ -139,8 +212,17 @@ def test_model(world):
         call("benchmarking.predict_seconds", 1.0, 500.0, 250),
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
-    slope = {"the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array([1.0, 0.002])}
-    fit.returns(np.array([1.0, 500.0]), tolerance=FIT, select=lambda r: np.array(r, float), known_mistakes=[slope])
+    slope = {
+        "the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array(
+            [1.0, 0.002]
+        )
+    }
+    fit.returns(
+        np.array([1.0, 500.0]),
+        tolerance=FIT,
+        select=lambda r: np.array(r, float),
+        known_mistakes=[slope],
+    )
     equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
     quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])

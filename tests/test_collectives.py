@@ -10,7 +10,8 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import Delay, Probe, Strided, call, mixed, per_rank, tensor
 from grader.reference import collective_mistakes as mistakes
 
-# Problem 1.1, on two ranks: the input of each rank, the other arguments, and the output of each rank.
+# Problem 1.1, on two ranks: the input of each rank, the other arguments, and the output of each
+# rank.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 EIGHT = {
     "broadcast": (per_rank(A, B), {"root": 1}, [B, B]),
@@ -40,11 +41,17 @@ MISTAKES = {
 def test_the_eight_collectives(world, collective):
     """{collective} returns the right tensors on two ranks and on one rank"""
     tensors, arguments, expected = EIGHT[collective]
-    spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))  # non-contiguous
-    for run in world(2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))):
+    # non-contiguous
+    spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
+    for run in world(
+        2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))
+    ):
         run.returns(*expected, known_mistakes=MISTAKES.get(collective))
         run.keeps_inputs()
-    alone = {name: 0 if name == "root" else tensor(A) if name == "like" else v for name, v in arguments.items()}
+    alone = {
+        name: 0 if name == "root" else tensor(A) if name == "like" else v
+        for name, v in arguments.items()
+    }
     (run,) = world(1, call(f"collectives.{collective}", tensor(A), **alone))
     run.returns(tensor(A))
 
@@ -53,14 +60,21 @@ def test_the_eight_collectives(world, collective):
 @weight(0.25)
 def test_in_rank_order(world):
     """in_rank_order runs the action once on every rank, in rank order"""
-    actions = per_rank(Probe("action", returns="first", seconds=0.02), Probe("action", returns="second"))
-    late = {0: Delay(until="call began", on=1, then=0.1)}  # rank 0 comes later, and still goes first
+    actions = per_rank(
+        Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
+    )
+    # rank 0 comes later, and still goes first
+    late = {0: Delay(until="call began", on=1, then=0.1)}
     (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
     run.returns("first", "second")
     began, ended = run.marks(1, "action began"), run.marks(0, "action ended")
     run.require(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
-    hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)])
-    run.require(ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}")
+    hint = mistakes.barrier_hint(
+        [sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)]
+    )
+    run.require(
+        ended[0].at <= began[0].at, f"rank 1's action began before rank 0's had ended.{hint}"
+    )
 
 
 @number("1.3")
@@ -99,7 +113,13 @@ def test_overlapped_all_reduce(world):
     """overlapped_all_reduce returns the sum, and compute runs during the all-reduce"""
     late = {1: Delay(until="compute ended", on=0)}
     (run,) = world(
-        2, call("collectives.overlapped_all_reduce", per_rank([1, 2], [3, 4]), Probe("compute", "done"), delays=late)
+        2,
+        call(
+            "collectives.overlapped_all_reduce",
+            per_rank([1, 2], [3, 4]),
+            Probe("compute", "done"),
+            delays=late,
+        ),
     )
     label = "the result, [0] the sum and [1] what compute returned,"
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
@@ -114,7 +134,11 @@ def test_shift_right(world, size):
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
     spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
     plain, strided = world(
-        size, *(call("collectives.shift_right", given, driver="received_at_wait") for given in (per_rank(A, B), spread))
+        size,
+        *(
+            call("collectives.shift_right", given, driver="received_at_wait")
+            for given in (per_rank(A, B), spread)
+        ),
     )
     plain.returns(B, A)
     lying = mistakes.in_memory_order(more, ("F", "C"), lambda xs: xs[::-1])
@@ -128,10 +152,15 @@ def test_shift_right(world, size):
 @pytest.mark.parametrize("size", [2, 4])
 def test_ring_all_reduce(world, size):
     """ring_all_reduce returns the sum over {size} ranks"""
-    tensors = [[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0], [100.0, 200.0, 300.0, 400.0], [1e3, 2e3, 3e3, 4e3]][
-        :size
-    ]
-    (run,) = world(size, call("collectives.ring_all_reduce", per_rank(*tensors), driver="received_at_wait"))
+    tensors = [
+        [1.0, 2.0, 3.0, 4.0],
+        [10.0, 20.0, 30.0, 40.0],
+        [100.0, 200.0, 300.0, 400.0],
+        [1e3, 2e3, 3e3, 4e3],
+    ][:size]
+    (run,) = world(
+        size, call("collectives.ring_all_reduce", per_rank(*tensors), driver="received_at_wait")
+    )
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()

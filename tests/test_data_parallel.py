@@ -25,7 +25,8 @@ WEIGHTS = [
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
 HALVES = np.split(BATCH, 2)
-LATE = {1: Delay(until="", on=0, patience=1)}  # rank 1 begins when rank 0 has returned, or waits for it
+# rank 1 begins when rank 0 has returned, or waits for it
+LATE = {1: Delay(until="", on=0, patience=1)}
 CLOSE = rounding(np.float64)
 
 
@@ -38,7 +39,10 @@ def test_shard_batch(world):
         call("data_parallel.shard_batch", tensor([[1], [2], [3], [4]])),
         call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
     )
-    known = [{"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])} for rank in range(2)]
+    known = [
+        {"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])}
+        for rank in range(2)
+    ]
     run.returns([[1.0], [2.0]], [[3.0], [4.0]], known_mistakes=known)
     odd.raises_value_error("3", "2")
 
@@ -49,19 +53,33 @@ def test_broadcast_parameters(world):
     """broadcast_parameters overwrites rank 1's parameters with rank 0's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    late = {0: Delay(until="", on=1, patience=1)}  # the root begins when rank 1 has returned, or waits for it
+    # the root begins when rank 1 has returned, or waits for it
+    late = {0: Delay(until="", on=1, patience=1)}
     (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, delays=late))
-    mean = {"the mean over the ranks: asked for are the root's own values": [(m + y) / 2 for m, y in zip(mine, yours)]}
-    known = [left_out(found, own, mine, {1}, set()) | mean for found, own in zip(run.first_arguments(), (mine, yours))]
-    run.leaves_arguments(mine, mine, label="the list of parameters after the call", known_mistakes=known)
+    mean = {
+        "the mean over the ranks: asked for are the root's own values": [
+            (m + y) / 2 for m, y in zip(mine, yours)
+        ]
+    }
+    known = [
+        left_out(found, own, mine, {1}, set()) | mean
+        for found, own in zip(run.first_arguments(), (mine, yours))
+    ]
+    run.leaves_arguments(
+        mine, mine, label="the list of parameters after the call", known_mistakes=known
+    )
     run.returns(None, None)
 
 
 @number("3.3")
 @weight(1.5)
 def test_data_parallel_step(world):
-    """data_parallel_step returns each rank's own loss and the gradients of the whole batch, on two ranks"""
-    (run,) = world(2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE))
+    """data_parallel_step returns each rank's own loss and the gradients of the whole batch, on two
+    ranks
+    """
+    (run,) = world(
+        2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE)
+    )
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     local = [single_device.loss_and_gradients(WEIGHTS, half) for half in HALVES]
     means = loss_mistakes(gradients, *HALVES[0].shape)
@@ -75,10 +93,22 @@ def test_data_parallel_step(world):
         known_mistakes=known,
     )
     losses = [np.array(loss) for loss, _ in local]
-    known = [{"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)} for _ in losses]
+    known = [
+        {"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)}
+        for _ in losses
+    ]
     for own, loss in zip(known, losses):
-        own |= {sentence: value for sentence, (value,) in loss_mistakes([loss], *HALVES[0].shape).items()}
-    run.returns(*losses, tolerance=CLOSE, select=lambda r: r[0], label="the local loss", known_mistakes=known)
+        own |= {
+            sentence: value
+            for sentence, (value,) in loss_mistakes([loss], *HALVES[0].shape).items()
+        }
+    run.returns(
+        *losses,
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the local loss",
+        known_mistakes=known,
+    )
     run.keeps_inputs()
 
 
@@ -90,10 +120,16 @@ def test_train(world):
     shards = [list(halves) for halves in zip(*(np.split(batch, 2) for batch in batches))]
     (run,) = world(2, call("data_parallel.train", WEIGHTS, per_rank(*shards), lr=0.01, delays=LATE))
     for value in run.values():
-        difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
+        difference = (
+            optimizer_difference(value[1])
+            if isinstance(value, (list, tuple)) and len(value) == 2
+            else None
+        )
         run.require(difference is None, difference)
     weights, losses, _ = single_device.adamw(WEIGHTS, batches, lr=0.01)
-    tolerance = Tolerance(5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step")
+    tolerance = Tolerance(
+        5e-10, "three AdamW steps in float64: a tiny gradient's rounding moves a whole step"
+    )
     run.leaves_arguments(
         *[weights] * 2,
         label="the list of weights",

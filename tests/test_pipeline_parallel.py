@@ -9,12 +9,34 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import Delay, call, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
-BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40  # 9 rows of 4 columns: 3 micro-batches of 3 rows
+# 9 rows of 4 columns: 3 micro-batches of 3 rows
+BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40
 M = 3
 WEIGHTS = [
-    np.array([[1.0, -0.5, 0.0, 0.5], [0.5, 1.0, -1.0, 0.0], [0.0, 0.25, 1.0, -0.5], [-0.5, 0.0, 0.5, 1.0]]),
-    np.array([[0.5, 1.0, 0.0, -0.5], [-1.0, 2.0, 0.5, 0.0], [0.0, -0.5, 1.0, 0.25], [0.5, 0.0, -0.25, 1.0]]),
-    np.array([[1.0, 0.5, -0.5, 0.0], [0.25, 1.0, 0.0, 0.5], [0.0, -0.25, 0.5, 1.0], [1.0, 0.0, 0.25, -0.5]]),
+    np.array(
+        [
+            [1.0, -0.5, 0.0, 0.5],
+            [0.5, 1.0, -1.0, 0.0],
+            [0.0, 0.25, 1.0, -0.5],
+            [-0.5, 0.0, 0.5, 1.0],
+        ]
+    ),
+    np.array(
+        [
+            [0.5, 1.0, 0.0, -0.5],
+            [-1.0, 2.0, 0.5, 0.0],
+            [0.0, -0.5, 1.0, 0.25],
+            [0.5, 0.0, -0.25, 1.0],
+        ]
+    ),
+    np.array(
+        [
+            [1.0, 0.5, -0.5, 0.0],
+            [0.25, 1.0, 0.0, 0.5],
+            [0.0, -0.25, 0.5, 1.0],
+            [1.0, 0.0, 0.25, -0.5],
+        ]
+    ),
 ]
 CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
 STAGES = per_rank(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
@@ -23,7 +45,9 @@ F, B = "forward", "backward"
 
 
 def late(receiver):
-    """Delay the receiver, so that a stage that does not wait for its send returns before the send has ended."""
+    """Delay the receiver, so that a stage that does not wait for its send returns before the send
+    has ended.
+    """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)}
 
 
@@ -33,25 +57,47 @@ def test_split_layers(world):
     """split_layers cuts five layers into stages of 2, 2 and 1, and four layers into 2, 1 and 1"""
     (run,) = world(1, call("pipeline_parallel.split_layers", (5, 3), (4, 3), driver="in_turn"))
     for got, expected in zip(run.answers(2), ([[0, 1], [2, 3], [4]], [[0, 1], [2], [3]])):
-        run.require(parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}")
+        run.require(
+            parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}"
+        )
 
 
 @number("5.2")
 @weight(1.0)
 def test_forward(world):
-    """pipeline_forward returns the output of a single device for three micro-batches on two stages, and each stage saves its own layers"""
+    """pipeline_forward returns the output of a single device for three micro-batches on two stages,
+    and each stage saves its own layers
+    """
     run, odd = world(
         2,
-        call("pipeline_parallel.pipeline_forward", STAGES, per_rank(BATCH, None), 9, M, delays=late(1)),
-        call("pipeline_parallel.pipeline_forward", STAGES, per_rank(BATCH, None), 9, 2, may_raise=True),
+        call(
+            "pipeline_parallel.pipeline_forward",
+            STAGES,
+            per_rank(BATCH, None),
+            9,
+            M,
+            delays=late(1),
+        ),
+        call(
+            "pipeline_parallel.pipeline_forward",
+            STAGES,
+            per_rank(BATCH, None),
+            9,
+            2,
+            may_raise=True,
+        ),
     )
     y, saved = single_device.forward(WEIGHTS, BATCH)
     known = [{}, parallel.output_mistakes(y, M)]
-    run.returns(None, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=known)
+    run.returns(
+        None, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=known
+    )
     expected = [parallel.micro_batches(saved, layers, M) for layers in CUT]
     known = parallel.saved_mistakes(saved, CUT, M)
     label = "saved, [micro-batch][layer][x or z],"
-    run.returns(*expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known)
+    run.returns(
+        *expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known
+    )
     run.keeps_inputs()
     odd.raises_value_error("9", "2")
 
@@ -59,10 +105,15 @@ def test_forward(world):
 @number("5.3")
 @weight(1.5)
 def test_backward(world):
-    """pipeline_backward returns the gradients of a single device for three micro-batches on two stages"""
+    """pipeline_backward returns the gradients of a single device for three micro-batches on two
+    stages
+    """
     y, saved = single_device.forward(WEIGHTS, BATCH)
     own = per_rank(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
-    (run,) = world(2, call("pipeline_parallel.pipeline_backward", STAGES, own, per_rank(None, y), delays=late(0)))
+    (run,) = world(
+        2,
+        call("pipeline_parallel.pipeline_backward", STAGES, own, per_rank(None, y), delays=late(0)),
+    )
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     run.returns(
         *([gradients[layer] for layer in layers] for layers in CUT),
@@ -76,7 +127,9 @@ def test_backward(world):
 @number("5.4")
 @weight(1.0)
 def test_schedules(world):
-    """GPipe and 1F1B hold every pass once, in an order that two stages can execute, for three micro-batches"""
+    """GPipe and 1F1B hold every pass once, in an order that two stages can execute, for three
+    micro-batches
+    """
     stages = [(stage, 2, 3) for stage in range(2)]
     for run, name in zip(
         world(
@@ -88,7 +141,10 @@ def test_schedules(world):
     ):
         made = [schedules.as_actions(schedule) for schedule in run.answers(2)]
         for stage, actions in enumerate(made):
-            run.require(actions is not None, f"{name}, stage {stage}: not a list of pairs like ('forward', 0).")
+            run.require(
+                actions is not None,
+                f"{name}, stage {stage}: not a list of pairs like ('forward', 0).",
+            )
             wrong = schedules.complete(actions, 3)
             run.require(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
         time = schedules.makespan(made, 1, 1)
@@ -97,23 +153,35 @@ def test_schedules(world):
         most, after = schedules.most_alive(made[0])
         run.require(
             most == alive,
-            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it should be {alive}"
-            f"{schedules.warm_up(most, alive)}.",
+            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it"
+            f" should be {alive}{schedules.warm_up(most, alive)}.",
         )
 
 
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """run_schedule returns the loss and the gradients of a single device with GPipe, then with 1F1B, on two stages"""
+    """run_schedule returns the loss and the gradients of a single device with GPipe, then with
+    1F1B, on two stages
+    """
     gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
-    first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)]
+    first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [
+        (F, 0),
+        (B, 0),
+        (F, 1),
+        (B, 1),
+        (F, 2),
+        (B, 2),
+    ]
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
     inputs = (STAGES, per_rank(BATCH, None), 9, M)
     both = [[gpipe, gpipe], [first, last]]
-    calls = (call("pipeline_parallel.run_schedule", per_rank(*own), *inputs, driver="with_timeline") for own in both)
+    calls = (
+        call("pipeline_parallel.run_schedule", per_rank(*own), *inputs, driver="with_timeline")
+        for own in both
+    )
     for run, own in zip(world(2, *calls), both):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
@@ -123,7 +191,9 @@ def test_run_schedule(world):
             label="the list of the weights' gradients",
         )
         known = {
-            "the sum of the micro-batches' losses: the loss of the whole batch is their mean": np.array(M * loss),
+            "the sum of the micro-batches' losses: the loss of the whole batch is their mean": (
+                np.array(M * loss)
+            ),
             "the loss of the last micro-batch alone": np.mean(y[6:] ** 2),
         }
         run.returns(
@@ -137,27 +207,45 @@ def test_run_schedule(world):
         run.keeps_inputs()
         for rank, schedule in enumerate(own):
             spans = [span.action for span in run.spans(rank)]
-            text = f"rank {rank} recorded {str(spans):.2000} in the timeline; its schedule is {schedule}."
+            text = (
+                f"rank {rank} recorded {str(spans):.2000} in the timeline; its schedule is"
+                f" {schedule}."
+            )
             run.require(spans == schedule, text)
 
 
 @number("5.6")
 @weight(0.5)
 def test_bubble(world):
-    """bubble_fraction is 3/7 for four stages and four micro-batches; measured_bubble is 1/3 for two stages that work 2 of 3 seconds"""
+    """bubble_fraction is 3/7 for four stages and four micro-batches; measured_bubble is 1/3 for two
+    stages that work 2 of 3 seconds
+    """
     spans = [[(F, 0, 5.0, 6.0), (B, 0, 7.0, 8.0)], [(F, 0, 6.0, 8.0)]]
     theory, measured = world(
         1,
         call("pipeline_parallel.bubble_fraction", 4, 4),
         call("pipeline_parallel.measured_bubble", spans, driver="of_spans"),
     )
-    of_ideal = {"idle time over the ideal time; asked for is the part of the whole time": np.array(3 / 4)}
-    theory.returns(np.array(3 / 7), tolerance=CLOSE, select=lambda r: np.array(float(r)), known_mistakes=[of_ideal])
-    known = {schedules.OWN_WINDOWS: np.array(0.2), "counted from time 0; the first span starts at 5": np.array(0.75)}
+    of_ideal = {
+        "idle time over the ideal time; asked for is the part of the whole time": np.array(3 / 4)
+    }
+    theory.returns(
+        np.array(3 / 7),
+        tolerance=CLOSE,
+        select=lambda r: np.array(float(r)),
+        known_mistakes=[of_ideal],
+    )
+    known = {
+        schedules.OWN_WINDOWS: np.array(0.2),
+        "counted from time 0; the first span starts at 5": np.array(0.75),
+    }
     measured.returns(
         np.array(1 / 3),
         tolerance=CLOSE,
         select=lambda r: np.array(float(r["fractions"][0])),
-        label="the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6 to 8,",
+        label=(
+            "the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6"
+            " to 8,"
+        ),
         known_mistakes=[known],
     )

@@ -11,7 +11,8 @@ from grader.reference import parallel, single_device
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
-SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]  # of rank 0, of rank 1
+# of rank 0, of rank 1
+SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]
 CLOSE = rounding(np.float64)
 
 
@@ -35,14 +36,29 @@ def test_shards(world):
 @number("4.2")
 @weight(1.0)
 def test_forward(world):
-    """Two layers on two ranks return the output of a single device, replicated, and save (x, z) of each layer"""
+    """Two layers on two ranks return the output of a single device, replicated, and save (x, z) of
+    each layer
+    """
     (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*SHARDS), BATCH))
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.forward_mistakes(WEIGHTS, BATCH, 2)
-    run.returns(y, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=[mistakes] * 2)
+    run.returns(
+        y,
+        y,
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the output",
+        known_mistakes=[mistakes] * 2,
+    )
     own_saved = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
     known = [parallel.forward_saved_mistakes(own, y) for own in own_saved]
-    run.returns(*own_saved, tolerance=CLOSE, select=lambda r: r[1], label="the list of (x, z)", known_mistakes=known)
+    run.returns(
+        *own_saved,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of (x, z)",
+        known_mistakes=known,
+    )
     run.keeps_inputs()
 
 
@@ -53,7 +69,10 @@ def test_backward(world):
     y, saved = single_device.forward(WEIGHTS, BATCH)
     grad_y = 2 * y / y.size
     own = [[(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)]
-    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", per_rank(*SHARDS), per_rank(*own), grad_y))
+    (run,) = world(
+        2,
+        call("tensor_parallel.tensor_parallel_backward", per_rank(*SHARDS), per_rank(*own), grad_y),
+    )
     grad_x, whole = single_device.backward(WEIGHTS, saved, grad_y)
     of_input, of_shards = parallel.tensor_mistakes(WEIGHTS, saved, grad_y, 2)
     gradients = [[g[:, rank : rank + 1] for g in whole] for rank in range(2)]
@@ -65,7 +84,12 @@ def test_backward(world):
         known_mistakes=of_shards,
     )
     run.returns(
-        grad_x, grad_x, tolerance=CLOSE, select=lambda r: r[0], label="the gradient of x", known_mistakes=of_input
+        grad_x,
+        grad_x,
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the gradient of x",
+        known_mistakes=of_input,
     )
     run.keeps_inputs()
 
@@ -73,7 +97,9 @@ def test_backward(world):
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair(world):
-    """A column shard, then a row shard: output and gradients are those of two layers on a single device"""
+    """A column shard, then a row shard: output and gradients are those of two layers on a single
+    device
+    """
     a, b = WEIGHTS
     y, saved = single_device.forward([a, b], BATCH)
     upstream = np.ones_like(y)
@@ -91,7 +117,9 @@ def test_megatron_pair(world):
         call("tensor_parallel.SumOverRanks", Leaf(BATCH), upstream, driver="differentiate"),
     )
     known = parallel.pair_outputs(a, b, BATCH, 2)
-    run.returns(y, y, tolerance=CLOSE, select=lambda r: r["value"], label="the output", known_mistakes=known)
+    run.returns(
+        y, y, tolerance=CLOSE, select=lambda r: r["value"], label="the output", known_mistakes=known
+    )
     grad_x, (grad_a, grad_b) = single_device.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
     run.returns(
@@ -102,7 +130,10 @@ def test_megatron_pair(world):
         known_mistakes=parallel.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()
-    for name, half, value, gradient in (("f", f, BATCH, 2 * upstream), ("g", g, 2 * BATCH, upstream)):
+    for name, half, value, gradient in (
+        ("f", f, BATCH, 2 * upstream),
+        ("g", g, 2 * BATCH, upstream),
+    ):
         half.returns(value, value, tolerance=CLOSE, select=lambda r: r["value"], label=f"{name}(x)")
         half.returns(
             [gradient],

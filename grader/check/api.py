@@ -5,9 +5,11 @@
         (run,) = world(2, call("collectives.broadcast", per_rank([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and gives a ``CallResult`` for each call. It raises
-``CheckFailed`` with a message for the student as soon as something that it is asked about is not so. Checks know nothing of
-processes: the ranks are fresh, or have made the calls of an earlier check of the same problem (see ``grader.check.world_lending``).
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and returns a
+``CallResult`` for each call. A call result raises ``CheckFailed``, with a message for the student,
+as soon as something that it is asked about does not hold. Checks know nothing of processes: the
+ranks are fresh, or have made the calls of an earlier check of the same problem (see
+``grader.check.world_lending``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,30 +57,46 @@ class PerRank:
     values: Sequence[Any]
 
 
-# Drivers that hand all their arguments to the student's function; those of others are partly the driver's own.
-OF_STUDENT = ("plain", "received_at_wait", "in_turn", "described", "emptied", "twice", "generator", "views")
+# Drivers that hand all their arguments to the student's function; those of others are partly the
+# driver's own.
+OF_STUDENT = (
+    "plain",
+    "received_at_wait",
+    "in_turn",
+    "described",
+    "emptied",
+    "twice",
+    "generator",
+    "views",
+)
 
 
 def on_gloo(check: Callable) -> Callable:
     """Have this check's ranks communicate through gloo, as they do outside of the grader.
 
-    In all other checks the grader carries what ranks on CPUs communicate: see ``hub.hub``. One check of each problem shows that
-    what passes there also runs on a network.
+    In all other checks the grader carries what ranks on CPUs communicate: see ``hub.hub``. One
+    check of each problem shows that what passes there also runs on a network.
     """
     check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any
     return check
 
 
 def per_rank(*values: Any) -> PerRank:
-    """``per_rank(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``. Lists of numbers become float32 tensors."""
+    """``per_rank(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``.
+
+    Lists of numbers become float32 tensors.
+    """
     return PerRank([as_argument(value) for value in values])
 
 
 def mixed(*arrays: Any, first: int = 1) -> PerRank:
-    """``per_rank(…)`` of tensors that lie in memory differently from rank to rank: by default a transpose on rank 0, a slice on rank 1,
-    a transposed slice on rank 2, and a contiguous tensor on rank 3. None stays None."""
+    """``per_rank(…)`` of tensors that lie in memory differently from rank to rank: by default a
+    transpose on rank 0, a slice on rank 1, a transposed slice on rank 2, and a contiguous tensor on
+    rank 3. None stays None."""
     layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
-    return per_rank(*(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts)))
+    return per_rank(
+        *(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts))
+    )
 
 
 @dataclass(frozen=True)
@@ -94,30 +112,42 @@ class Request:
         def of(rank: int, value: Any) -> Any:
             if isinstance(value, PerRank):
                 if len(value.values) != size:
-                    raise GraderFault(f"{len(value.values)} values for {size} ranks in a call of {self.function}")
+                    raise GraderFault(
+                        f"{len(value.values)} values for {size} ranks in a call of {self.function}"
+                    )
                 return value.values[rank]
             return value
 
         arguments = [
-            ([of(rank, value) for value in self.args], {name: of(rank, value) for name, value in self.kwargs.items()})
+            (
+                [of(rank, value) for value in self.args],
+                {name: of(rank, value) for name, value in self.kwargs.items()},
+            )
             for rank in range(size)
         ]
         served = [self._taken_out(args, kwargs) for args, kwargs in arguments]
         return Call(self.function, arguments, note=self._note(), served=served, **self.options)
 
     def _taken_out(self, args: list, kwargs: dict) -> dict:
-        """Remove from the arguments what a rank must not know before it asks for it. Return these values: see ``wire.served``."""
+        """Remove from the arguments what a rank must not know before it asks for it.
+
+        Return these values: see ``wire.served``.
+        """
         served = {}
         if probes := _probes([args, kwargs]):
             served["probes"] = probes
         if self.options["driver"] == "timed":
-            served["bench"] = {name: kwargs.pop(name) for name in BENCH_PARAMETERS if name in kwargs}
+            served["bench"] = {
+                name: kwargs.pop(name) for name in BENCH_PARAMETERS if name in kwargs
+            }
         if self.options["driver"] == "swept":
             served["runs"] = args.pop()
         return served
 
     def _note(self) -> str:
-        """The arguments in short, as the first rank that has one gets them: what tells one call of a check from another."""
+        """The arguments in short, as the first rank that has one gets them: what tells one call of
+        a check from another.
+        """
         parts = []
         of_student = self.options["driver"] in OF_STUDENT
         named = self.kwargs if of_student else {}
@@ -130,7 +160,9 @@ class Request:
             if isinstance(value, (np.ndarray, Strided)):
                 array = value.array if isinstance(value, Strided) else value
                 text = f"{array.dtype} {array.shape}{note}"
-            elif isinstance(value, (int, float, str)) or (_is_short(value) and self.options["driver"] != "in_turn"):
+            elif isinstance(value, (int, float, str)) or (
+                _is_short(value) and self.options["driver"] != "in_turn"
+            ):
                 text = repr(value)
             else:
                 continue
@@ -139,11 +171,18 @@ class Request:
 
 
 def _probes(value: Any) -> dict[str, Any]:
-    """Return what the probes in an argument return, by their names. Raises GraderFault where two of one name differ."""
+    """Return what the probes in an argument return, by their names.
+
+    Raises GraderFault where two of one name differ.
+    """
     if isinstance(value, Probe):
         return {value.name: value.returns}
     found: dict[str, Any] = {}
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+    for item in (
+        value.values()
+        if isinstance(value, dict)
+        else value if isinstance(value, (list, tuple)) else ()
+    ):
         for name, returned in _probes(item).items():
             if found.setdefault(name, returned) != returned:
                 raise GraderFault(f"two probes of the name {name} that return something different")
@@ -152,11 +191,19 @@ def _probes(value: Any) -> dict[str, Any]:
 
 def _is_short(value: Any) -> bool:
     """Whether this is a list of a few numbers or words."""
-    return isinstance(value, (list, tuple)) and 0 < len(value) < 9 and all(type(v) in (int, float, str) for v in value)
+    return (
+        isinstance(value, (list, tuple))
+        and 0 < len(value) < 9
+        and all(type(v) in (int, float, str) for v in value)
+    )
 
 
 def _layout_note(of_ranks: Sequence[Any]) -> str:
-    layouts = {own.layout if isinstance(own, Strided) else "contiguous" for own in of_ranks if own is not None}
+    layouts = {
+        own.layout if isinstance(own, Strided) else "contiguous"
+        for own in of_ranks
+        if own is not None
+    }
     if layouts == {"contiguous"}:
         return ""
     return " non-contiguous" if len(layouts) == 1 else " laid out differently from rank to rank"
@@ -173,11 +220,13 @@ def call(
     clocks: bool = False,
     **kwargs: Any,
 ) -> Request:
-    """A call of ``module.function`` with these arguments on every rank, or with ``per_rank(…)`` rank's own.
+    """A call of ``module.function`` with these arguments on every rank, or with ``per_rank(…)``
+    rank's own.
 
-    ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late, ``in_step`` messages (see
-    ``Call``); ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), ``clocks`` at their processor time (see
-    ``CallResult.spent``); ``may_raise`` lets the ranks go on to the next call after an exception.
+    ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late,
+    ``in_step`` messages (see ``Call``); ``weighs`` has the hub look at the ranks' memory (see
+    ``CallResult.grown``), ``clocks`` at their processor time (see ``CallResult.spent``);
+    ``may_raise`` lets the ranks go on to the next call after an exception.
     """
     options = {
         "driver": driver,
@@ -191,7 +240,10 @@ def call(
 
 
 class CheckWorld:
-    """The fixture: ``world(n, *calls)``. ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run."""
+    """The fixture: ``world(n, *calls)``.
+
+    ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""The evidence of one call: what its ranks communicated, computed and returned. Checks read it through ``CallResult``."""
+"""The evidence of one call: what its ranks communicated, computed and returned.
+
+Checks read it through ``CallResult``.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +22,10 @@ T = TypeVar("T")
 
 @dataclass
 class CallEvidence:
-    """Reads the evidence of call number ``index`` from a world's report. Its methods raise CheckFailed with a message for the student."""
+    """Reads the evidence of call number ``index`` from a world's report.
+
+    Its methods raise CheckFailed with a message for the student.
+    """
 
     report: WorldReport
     index: int
@@ -35,13 +41,19 @@ class CallEvidence:
         return [self._returned(rank).value for rank in range(self.report.size)]
 
     def _returned(self, rank: int) -> Returned:
-        """Return what a rank sent back. Call it only after ``values``, which fails if a rank did not return."""
+        """Return what a rank sent back.
+
+        Call it only after ``values``, which fails if a rank did not return.
+        """
         outcome = self.report.ranks[rank].outcomes[self.index]
         assert isinstance(outcome, Returned)  # else ``diagnose`` has found something
         return outcome
 
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
-        """Return ``reader`` of each rank's value. Fails if ``reader`` raises; ``label`` names what it reads, for the message."""
+        """Return ``reader`` of each rank's value.
+
+        Fails if ``reader`` raises; ``label`` names what it reads, for the message.
+        """
         return self._parts(self.values(), reader, label)
 
     def operations(self, rank: int) -> list[Operation]:
@@ -49,7 +61,9 @@ class CallEvidence:
         return operations(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return a rank's ledger: the products and sends that the driver's meter saw, in the order of the program."""
+        """Return a rank's ledger: the products and sends that the driver's meter saw, in the order
+        of the program.
+        """
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
     def spans(self, rank: int) -> list[driver_results.Recorded]:
@@ -61,30 +75,40 @@ class CallEvidence:
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence where the ranks waited for those that are to come late, by what is no operation."""
+        """Fail with this sentence where the ranks waited for those that are to come late, by what
+        is no operation.
+        """
         self.require(self.index not in self.report.let_go, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's messages that the next rank did not send on in time: see ``Call.in_step``."""
+        """Return the numbers of this rank's messages that the next rank did not send on in time:
+        see ``Call.in_step``.
+        """
         names = [
             event.name
             for event in self.report.ranks[rank].trail
             if isinstance(event, Mark) and event.call == self.index
         ]
-        numbers = [name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)]
+        numbers = [
+            name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)
+        ]
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
     def grown(self, rank: int) -> int | None:
-        """Return by how many bytes, at most, a rank's memory had grown when it communicated, as the system says.
+        """Return by how many bytes, at most, a rank's memory had grown when it communicated, as the
+        system says.
 
-        Since before the first check on this rank. None where the system does not say, or no hub looks.
+        Since before the first check on this rank. None where the system does not say, or no hub
+        looks.
         """
         return self.report.ranks[rank].grown.get(self.index)
 
     def spent(self, rank: int) -> list[int] | None:
-        """Return a rank's processor time, in nanoseconds, when the call began and before each send: see ``Call.clocks``.
+        """Return a rank's processor time, in nanoseconds, when the call began and before each send:
+        see ``Call.clocks``.
 
-        Of a call whose driver has a meter. None where the system does not say, or where no hub looks.
+        Of a call whose driver has a meter. None where the system does not say, or where no hub
+        looks.
         """
         looks = iter(self.report.ranks[rank].spent.get(self.index, []))
         found: list[int] = []
@@ -96,12 +120,18 @@ class CallEvidence:
                 found = [*found[: sends + 1], next(looks, 0)]
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
-                text = f"rank {rank} issued a send that the grader's clock did not see. Call dist.send or dist.isend directly."
+                text = (
+                    f"rank {rank} issued a send that the grader's clock did not see. Call dist.send"
+                    " or dist.isend directly."
+                )
                 self.require(len(found) == sends + 1, text)
         return found[: sends + 1] if all(found) else None
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
-        """Return when a rank passed a mark for the time after ``times`` others, in nanoseconds. Fails if it never did."""
+        """Return when a rank passed a mark for the time after ``times`` others, in nanoseconds.
+
+        Fails if it never did.
+        """
         marks = self.marks(rank, name)
         if len(marks) <= times:
             self.values()
@@ -109,7 +139,9 @@ class CallEvidence:
         return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
-        """Fail if a rank of several communicated nothing, or used another kind of operation than these."""
+        """Fail if a rank of several communicated nothing, or used another kind of operation than
+        these.
+        """
         self.values()
         for rank in range(self.report.size):
             if self.report.size > 1 and not self.operations(rank):
@@ -118,7 +150,10 @@ class CallEvidence:
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)
                     article = "an" if str(operation)[0] in "aeiou" else "a"
-                    self._fail(f"rank {rank} used {article} {operation}. {because} Allowed here: {allowed}.")
+                    self._fail(
+                        f"rank {rank} used {article} {operation}. {because} Allowed here:"
+                        f" {allowed}."
+                    )
 
     def require(self, condition: bool, sentence: str) -> None:
         """Fail with this sentence unless the condition holds."""
@@ -136,12 +171,20 @@ class CallEvidence:
                 raise
             except Exception as error:  # a rank may return anything
                 reason = f" ({error})" if isinstance(error, driver_results.Unreadable) else ""
-                sentence = f"{label or 'the result'} cannot be found in what rank {rank} returned: {describe(value)}"
+                sentence = (
+                    f"{label or 'the result'} cannot be found in what rank {rank} returned:"
+                    f" {describe(value)}"
+                )
                 self._fail(f"{sentence}{reason}")
         return picked
 
     def _fail(
-        self, headline: str, lines: Sequence[Line] = (), compared: Mapping[int, Compared] | None = None
+        self,
+        headline: str,
+        lines: Sequence[Line] = (),
+        compared: Mapping[int, Compared] | None = None,
     ) -> NoReturn:
-        """Fail with this message, and the evidence of this call; ``compared`` holds the ranks whose values are wrong."""
+        """Fail with this message, and the evidence of this call; ``compared`` holds the ranks whose
+        values are wrong.
+        """
         raise failure(self.report, self.index, headline, lines, compared)

@@ -20,16 +20,28 @@ def failure(
     lines: Sequence[Line] = (),
     compared: Mapping[int, Compared] | None = None,
 ) -> CheckFailed:
-    """Return the failure of a call with this message; ``compared`` holds the ranks whose values are wrong."""
+    """Return the failure of a call with this message; ``compared`` holds the ranks whose values are
+    wrong.
+    """
     called = report.calls[index]
     note = f"({called.note})" if called.note else ""
     ranks = f"{report.size} rank{'s' if report.size > 1 else ''}"
     call = f"{called.function.partition('.')[2]}{note} on {ranks}"
-    found = Finding(headline, tuple(lines), call, _evidence(report, index, compared or {}), timeline(report, index))
-    return CheckFailed(found.written(lambda text: LIBRARIES.sub("", text).replace(f"{report.submission_dir}/", "")))
+    found = Finding(
+        headline,
+        tuple(lines),
+        call,
+        _evidence(report, index, compared or {}),
+        timeline(report, index),
+    )
+    return CheckFailed(
+        found.written(lambda text: LIBRARIES.sub("", text).replace(f"{report.submission_dir}/", ""))
+    )
 
 
-def _evidence(report: WorldReport, index: int, compared: Mapping[int, Compared]) -> tuple[RankSummary, ...]:
+def _evidence(
+    report: WorldReport, index: int, compared: Mapping[int, Compared]
+) -> tuple[RankSummary, ...]:
     waiting = report.waiting()
     evidence = []
     for rank in report.ranks:

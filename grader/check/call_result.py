@@ -1,4 +1,7 @@
-"""The result of one call on all ranks, and what a check may assert about it. Reached through ``check.api``."""
+"""The result of one call on all ranks, and what a check may assert about it.
+
+Reached through ``check.api``.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +37,11 @@ def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 def _is_numbers(value: Any) -> bool:
     """Return whether this is a list, or a list of lists, of plain numbers."""
-    return isinstance(value, list) and all(type(v) in (int, float) or _is_numbers(v) for v in value) and bool(value)
+    return (
+        isinstance(value, list)
+        and all(type(v) in (int, float) or _is_numbers(v) for v in value)
+        and bool(value)
+    )
 
 
 def as_argument(value: Any) -> Any:
@@ -46,9 +53,13 @@ def as_argument(value: Any) -> Any:
 
 @dataclass
 class CallResult(CallEvidence):
-    """The result of one call on all ranks. Its assertions raise CheckFailed with a message for the student."""
+    """The result of one call on all ranks.
 
-    earlier: list = field(default_factory=list)  # what earlier calls of this world should have returned, by rank
+    Its assertions raise CheckFailed with a message for the student.
+    """
+
+    # what earlier calls of this world should have returned, by rank
+    earlier: list = field(default_factory=list)
     expected: list | None = None
 
     # ——— results
@@ -57,16 +68,20 @@ class CallResult(CallEvidence):
         self,
         *expected: Any,
         tolerance: Tolerance = EXACT,
-        known_mistakes: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+        known_mistakes: (
+            Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] | None
+        ) = None,
         select: Callable[[Any], Any] | None = None,
         label: str = "",
         otherwise: str = "",
     ) -> None:
-        """Fail unless every rank returned its expected value, and the ranks agreed about what they communicated.
+        """Fail unless every rank returned its expected value, and the ranks agreed about what they
+        communicated.
 
-        One value for each rank; lists of numbers stand for float32 tensors. ``known_mistakes`` gives for each rank the values that
-        known mistakes produce, by the sentence that explains them; a function of no argument makes them when they are needed.
-        ``select`` picks what is to be compared out of the value, and ``label`` says what that is. ``otherwise`` is what a
+        One value for each rank; lists of numbers stand for float32 tensors. ``known_mistakes``
+        gives for each rank the values that known mistakes produce, by the sentence that explains
+        them; a function of no argument makes them when they are needed. ``select`` picks what is to
+        be compared out of the value, and ``label`` says what that is. ``otherwise`` is what a
         difference most likely means where nothing else is recognised.
         """
         wanted = [as_argument(value) for value in expected]
@@ -80,11 +95,19 @@ class CallResult(CallEvidence):
 
     def answers(self, count: int) -> list:
         """Return what rank 0 returned from ``count`` calls, made one after the other."""
-        return self.read(lambda value: driver_results.several(value, count), "the list of results")[0]
+        return self.read(lambda value: driver_results.several(value, count), "the list of results")[
+            0
+        ]
 
-    def leaves_arguments(self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None) -> None:
-        """Fail unless each rank's first argument is as expected after the call: for functions that work in place."""
-        self._compare(self.first_arguments(), list(expected), tolerance, known_mistakes, None, label)
+    def leaves_arguments(
+        self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None
+    ) -> None:
+        """Fail unless each rank's first argument is as expected after the call: for functions that
+        work in place.
+        """
+        self._compare(
+            self.first_arguments(), list(expected), tolerance, known_mistakes, None, label
+        )
 
     def first_arguments(self) -> list:
         """Return each rank's first argument, as it is after the call."""
@@ -97,16 +120,22 @@ class CallResult(CallEvidence):
         self.values()
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
-                self._fail(f"rank {rank.rank} modified its input. Inputs must stay unchanged; work on a copy.")
+                self._fail(
+                    f"rank {rank.rank} modified its input. Inputs must stay unchanged; work on a"
+                    " copy."
+                )
             if not self._returned(rank.rank).intact:
                 self._fail(
-                    f"rank {rank.rank} changed a list that it was given: what it held is gone, or others are in its place."
+                    f"rank {rank.rank} changed a list that it was given: what it held is gone, or"
+                    " others are in its place."
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
-        """Fail unless every rank raised a ValueError whose message holds these words, before it sent anything.
+        """Fail unless every rank raised a ValueError whose message holds these words, before it
+        sent anything.
 
-        ``given`` is what it is to be raised for, where the call's own line does not show it; ``because`` says why.
+        ``given`` is what it is to be raised for, where the call's own line does not show it;
+        ``because`` says why.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -119,10 +148,14 @@ class CallResult(CallEvidence):
             if isinstance(outcome, Raised) and outcome.is_value_error:
                 if lacking := [word for word in mentioning if word not in outcome.text]:
                     self._fail(
-                        f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}: “{outcome.text[:300]}”"
+                        f"rank {rank.rank}'s ValueError does not say {' nor '.join(lacking)}:"
+                        f" “{outcome.text[:300]}”"
                     )
                 if (names := len(set(NUMBER.findall(outcome.text)))) > MAX_NUMBERS:
-                    self._fail(f"rank {rank.rank}'s ValueError names {names} numbers: name those alone that are wrong.")
+                    self._fail(
+                        f"rank {rank.rank}'s ValueError names {names} numbers: name those alone"
+                        " that are wrong."
+                    )
                 continue
             if isinstance(outcome, Raised):
                 got = f"raised {outcome.type}: {outcome.text[:300]}"
@@ -136,7 +169,10 @@ class CallResult(CallEvidence):
             asked = f"expected a ValueError on every rank{given and ' for '}{given}"
             self._fail(f"{asked}, but rank {rank.rank} {got}{because}")
         if sent := [o for trail in self.report.trails for o in operations(trail, self.index)]:
-            self._fail(f"the ValueError comes too late: rank {sent[0].rank} had already issued the {sent[0]}")
+            self._fail(
+                f"the ValueError comes too late: rank {sent[0].rank} had already issued the"
+                f" {sent[0]}"
+            )
 
     # ——— inside
 
@@ -160,8 +196,13 @@ class CallResult(CallEvidence):
                 self._fail(f"The values are right, but by luck. {found}")
 
     def _took_part(self) -> None:
-        """Fail if a rank communicated nothing although it cannot know the answer alone: it read a file, or guessed."""
-        if self.report.size == 1 or self.report.calls[self.index].function.partition(".")[2] not in COMMUNICATING:
+        """Fail if a rank communicated nothing although it cannot know the answer alone: it read a
+        file, or guessed.
+        """
+        if (
+            self.report.size == 1
+            or self.report.calls[self.index].function.partition(".")[2] not in COMMUNICATING
+        ):
             return
         for rank in range(self.report.size):
             args, kwargs = self._arguments(rank)
@@ -184,7 +225,11 @@ class CallResult(CallEvidence):
     ) -> None:
         if select:
             values = self._parts(values, select, label)
-        found = {r: d for r, (v, e) in enumerate(zip(values, expected)) if (d := difference(v, e, tolerance))}
+        found = {
+            r: d
+            for r, (v, e) in enumerate(zip(values, expected))
+            if (d := difference(v, e, tolerance))
+        }
         if not found:
             return
         rank, first = next(iter(found.items()))
@@ -198,7 +243,9 @@ class CallResult(CallEvidence):
         if reason := reason or otherwise:
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not select:
-            lines.append(Line("Likely: the function ends without a return, which gives None.", LIKELY))
+            lines.append(
+                Line("Likely: the function ends without a return, which gives None.", LIKELY)
+            )
         function = self.report.calls[self.index].function.partition(".")[2]
         if function not in IN_PLACE and any(map(self._has_changed_input, range(self.report.size))):
             lines.append(Line("Your function also changed its argument: work on a copy.", LIKELY))
@@ -209,20 +256,38 @@ class CallResult(CallEvidence):
         self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
 
     def _awaited(self) -> None:
-        """Fail if the values are right by luck: a message was not waited for, or its memory was overwritten before."""
-        if by_luck := next((hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None):
+        """Fail if the values are right by luck: a message was not waited for, or its memory was
+        overwritten before.
+        """
+        if by_luck := next(
+            (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
+        ):
             self._fail(f"The values are right, but by luck: {by_luck}")
 
-    def _likely_cause(self, rank: int, found, values: list, expected: list, known_mistakes) -> str | None:
+    def _likely_cause(
+        self, rank: int, found, values: list, expected: list, known_mistakes
+    ) -> str | None:
         same_place = [at_path(value, found.path) for value in expected]
-        inputs = [arrays([*args, *kwargs.values()]) for args, kwargs in self.report.calls[self.index].arguments]
-        of_earlier = [at_path(run.expected[rank], found.path) for run in self.earlier if run.expected]
+        inputs = [
+            arrays([*args, *kwargs.values()])
+            for args, kwargs in self.report.calls[self.index].arguments
+        ]
+        of_earlier = [
+            at_path(run.expected[rank], found.path) for run in self.earlier if run.expected
+        ]
         known = known_mistakes[rank] if known_mistakes else {}
-        # First those that are like the whole value, not only like the first tensor of it that is wrong.
-        order = sorted(known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None)
+        # First those that are like the whole value, not only like the first tensor of it that is
+        # wrong.
+        order = sorted(
+            known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None
+        )
         known = {name: at_path(known[name], found.path) for name in order}
         earlier = [array for array in of_earlier if array is not None]
-        elsewhere = {path: array for path, array in by_path(expected[rank]).items() if path != found.path}
+        elsewhere = {
+            path: array for path, array in by_path(expected[rank]).items() if path != found.path
+        }
         got = [at_path(value, found.path) for value in values]
-        context = Context(rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got)
+        context = Context(
+            rank, self.report.size, same_place, inputs, earlier, known, elsewhere, got
+        )
         return likely_cause(found.got, found.expected, context)

@@ -1,4 +1,5 @@
-"""What drivers send back, as typed data. A reader raises ``Unreadable`` for whatever is not of its form: a rank may say anything.
+"""What drivers send back, as typed data. A reader raises ``Unreadable`` for whatever is not of its
+form: a rank may say anything.
 
 The programs themselves are in ``rank/drivers.py``.
 """
@@ -18,8 +19,8 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A product of matrices (``amount`` floating-point operations), a send (bytes) or another operator (entries; see ``meter``), and
-    the bytes alive in its midst."""
+    """A product of matrices (``amount`` floating-point operations), a send (bytes) or another
+    operator (entries; see ``meter``), and the bytes alive in its midst."""
 
     kind: str
     amount: int
@@ -43,7 +44,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor's memory: the bytes that it keeps alive, and whether it is contiguous and its own."""
+    """A tensor's memory: the bytes that it keeps alive, whether it is contiguous, and its own."""
 
     bytes: int
     contiguous: bool
@@ -64,13 +65,18 @@ def _entry(value: Any) -> Entry:
 
 def spans(value: Any) -> list[Recorded]:
     """Of a call with a timeline."""
-    return [_recorded(part) for part in _list(_dict(value).get("spans"), "the timeline's list of spans")]
+    return [
+        _recorded(part) for part in _list(_dict(value).get("spans"), "the timeline's list of spans")
+    ]
 
 
 def _recorded(value: Any) -> Recorded:
     kind, micro_batch, start, end = _list(value, "a span", 4)
     if not isinstance(kind, str) or not _is_whole(micro_batch):
-        raise Unreadable("a span of the timeline has a kind that is no text, or a micro-batch that is no whole number")
+        raise Unreadable(
+            "a span of the timeline has a kind that is no text, or a micro-batch that is no whole"
+            " number"
+        )
     return Recorded(kind, micro_batch, _seconds(start), _seconds(end))
 
 
@@ -83,7 +89,9 @@ def stored(value: Any) -> Stored:
 
 
 def steps(value: Any) -> list[float]:
-    """How many steps an optimizer has counted for each parameter; the function returned (losses, optimizer)."""
+    """How many steps an optimizer has counted for each parameter; the function returned (losses,
+    optimizer).
+    """
     optimizer = _dict(_list(value, "the pair of losses and optimizer", 2)[1])
     state = _dict(optimizer.get("state"))
     for number, of_parameter in state.items():

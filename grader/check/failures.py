@@ -7,7 +7,10 @@ OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 
 
 class CheckFailed(Exception):
-    """The submission is not right here. The text is for the student, and so is the evidence in the finding."""
+    """The submission is not right here.
+
+    The text is for the student, and so is the evidence in the finding.
+    """
 
     def __init__(self, finding: Finding | str, implemented: bool = True) -> None:
         super().__init__(str(finding))

@@ -1,7 +1,8 @@
 """Whose fault is an exception in a check: that of what a rank said, or ours?
 
-Ranks may say anything. Whatever a check raises because of it is a failed check. To tell that from a mistake of our own, the same
-judging is done once more with the expected values in the place of the ranks': if that raises, too, it is ours.
+Ranks may say anything. Whatever a check raises because of it is a failed check. To tell that from a
+mistake of our own, the same judging is done once more with the expected values in the place of the
+ranks': if that raises, too, it is ours.
 """
 
 import copy
@@ -22,16 +23,28 @@ from grader.world.arrays import Foreign
 from grader.world.report import Raised, RankReport, Returned, Runner, WorldReport
 
 JUDGING_SECONDS = 10.0  # of processor time, for one check; honest values take hundredths
-SLOW = "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than was asked for?"
+SLOW = (
+    "Stopped: what the ranks sent back takes more than {:g} seconds to judge. Is it far more than"
+    " was asked for?"
+)
 UNREADABLE = "What the ranks sent back cannot be judged: it is not of the form that was asked for."
 
 
-def judge(check: Callable[..., None], arguments: dict[str, Any], seconds: float = JUDGING_SECONDS) -> None:
-    """Run a check with these arguments of pytest's. Raises what it raises; CheckFailed for what comes of a rank's values alone."""
+def judge(
+    check: Callable[..., None], arguments: dict[str, Any], seconds: float = JUDGING_SECONDS
+) -> None:
+    """Run a check with these arguments of pytest's.
+
+    Raises what it raises; CheckFailed for what comes of a rank's values alone.
+    """
     world = arguments.get("world")
     if world is None:
         return check(**arguments)
-    again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
+    again = (
+        arguments | {"rng": copy.deepcopy(arguments["rng"])}
+        if "rng" in arguments
+        else dict(arguments)
+    )
     ranks = _Ranks(world.runner)
     world.runner = ranks
     try:
@@ -69,7 +82,10 @@ class _Ranks:
 
 @contextmanager
 def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
-    """Fail the check when its judging takes longer. Signals reach the main thread alone, in which judges run."""
+    """Fail the check when its judging takes longer.
+
+    Signals reach the main thread alone, in which judges run.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,7 +107,9 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
     """For the student what came back; for the instructor where the judge stumbled over it."""
     came = []
     for rank in report.ranks:
-        values = [outcome.value for outcome in rank.outcomes.values() if isinstance(outcome, Returned)]
+        values = [
+            outcome.value for outcome in rank.outcomes.values() if isinstance(outcome, Returned)
+        ]
         came += [Line(f"    rank {rank.rank} returned {describe(values[-1])}")] if values else []
     place = traceback.extract_tb(error.__traceback__)[-1]
     cause = printable(f"{type(error).__name__}: {error}"[:200])
@@ -112,7 +130,9 @@ class _Unknown:
     def _reached(self, *_: Any) -> NoReturn:
         raise Reached
 
-    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __eq__ = __float__ = __index__ = __contains__ = _reached
+    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __eq__ = __float__ = __index__ = (
+        __contains__
+    ) = _reached
     __hash__ = None  # type: ignore[assignment]  # as Python says that nothing hashes it
 
 
@@ -151,7 +171,9 @@ class Control(CallResult):
                 raise GraderFault("an expected value is not equal to itself")
 
 
-def _is_ours(check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float) -> bool:
+def _is_ours(
+    check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float
+) -> bool:
     """Whether the judging raises also where every value is as expected."""
 
     def no_ranks(size: int, calls: list) -> WorldReport:

@@ -1,4 +1,6 @@
-"""Operations that gave right values by luck: nobody waited for them, or their memory was overwritten before."""
+"""Operations that gave right values by luck: nobody waited for them, or their memory was
+overwritten before.
+"""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +9,8 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import NEVER_AWAITED, OVERWRITTEN
 from grader.world.report import WorldReport
 
-# As the hub marks them: what is wrong, the kind of operation, and its number among those of this kind.
+# As the hub marks them: what is wrong, the kind of operation, and its number among those of this
+# kind.
 MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
@@ -21,16 +24,25 @@ class Hazard:
     def __str__(self) -> str:
         operation, rank = self.operation, f"rank {self.operation.rank}"
         if self.what == OVERWRITTEN:
-            return f"{rank} overwrites the tensor of the {operation} before it has waited for it. Until wait() returns, it is in use."
+            return (
+                f"{rank} overwrites the tensor of the {operation} before it has waited for it."
+                " Until wait() returns, it is in use."
+            )
         starts = f"{rank} starts the {operation}, and never waits for it."
         if operation.kind == "recv":
-            return f"{starts} irecv returns at once: call wait() on what it returns before you use the tensor."
+            return (
+                f"{starts} irecv returns at once: call wait() on what it returns before you use the"
+                " tensor."
+            )
         if operation.kind == "send":
             return (
-                f"{starts} isend returns at once: call wait() on what it returns before you return. "
-                "Until then the tensor is in use."
+                f"{starts} isend returns at once: call wait() on what it returns before you return."
+                " Until then the tensor is in use."
             )
-        return f"{starts} async_op=True returns at once: call wait() on what it returns before you use the tensor."
+        return (
+            f"{starts} async_op=True returns at once: call wait() on what it returns before you use"
+            " the tensor."
+        )
 
     @property
     def is_luck(self) -> bool:

@@ -15,7 +15,11 @@ def arrays(value: Any) -> list[np.ndarray]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [array for item in value for array in arrays(item)] if isinstance(value, (list, tuple)) else []
+    return (
+        [array for item in value for array in arrays(item)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
 
 
 def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:

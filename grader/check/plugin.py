@@ -1,8 +1,10 @@
-"""The pytest plugin: gives checks their ``world``, and turns what becomes of them into records. Works under xdist.
+"""The pytest plugin: gives checks their ``world``, and turns what becomes of them into records.
+Works under xdist.
 
-A check is a test function with gradescope-utils' ``@weight``; its ``@number`` and ``@visibility`` are read from the same place.
-Without ``@visibility`` a public check is visible, and a hidden one is what settings.ini says. Its docstring is the sentence that
-a student sees, with ``{parameters}`` filled in.
+A check is a test function with gradescope-utils' ``@weight``; its ``@number`` and ``@visibility``
+are read from the same place. Without ``@visibility`` a public check is visible, and a hidden one is
+what settings.ini says. Its docstring is the sentence that a student sees, with ``{parameters}``
+filled in.
 """
 
 import argparse
@@ -30,18 +32,35 @@ from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.limits import Limits
 
 PUBLIC_ALONE = (
-    "These are the public checks. Gradescope's others make the rest of the 100 points, and look at what the docstrings say beyond: "
-    "1 to 4 ranks, other shapes, what is sent, what stays in memory, what is refused."
+    "These are the public checks. Gradescope's others make the rest of the 100 points, and look at"
+    " what the docstrings say beyond: 1 to 4 ranks, other shapes, what is sent, what stays in"
+    " memory, what is refused."
 )
 SPENT = pytest.StashKey[list[Spent]]()  # for each world of a check
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "what is graded, and on what")
-    group.addoption("--submission", help="a directory or zip (default: solutions where there is one, else handout)")
-    group.addoption("--part", default="", help="only the checks of this part: its name, number or title")
-    group.addoption("--problem", action="append", default=[], metavar="N.M", help="only its checks; may be repeated")
-    group.addoption("--only", default="", metavar="WORDS", help="only checks, problems or functions of this name")
+    group.addoption(
+        "--submission",
+        help="a directory or zip (default: solutions where there is one, else handout)",
+    )
+    group.addoption(
+        "--part", default="", help="only the checks of this part: its name, number or title"
+    )
+    group.addoption(
+        "--problem",
+        action="append",
+        default=[],
+        metavar="N.M",
+        help="only its checks; may be repeated",
+    )
+    group.addoption(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="only checks, problems or functions of this name",
+    )
     group.addoption("--device", default="cpu", metavar="cpu|cuda")
     group.addoption("--seed", metavar="N", help="repeat the inputs of an earlier run")
 
@@ -65,7 +84,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _read_options(option: argparse.Namespace) -> None:
-    """Here and not in ``addoption``, which would answer a slip with all of pytest's usage. Raises ValueError with a sentence."""
+    """Here and not in ``addoption``, which would answer a slip with all of pytest's usage.
+
+    Raises ValueError with a sentence.
+    """
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
         raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
@@ -111,11 +133,16 @@ def candidate(item: pytest.Item) -> Candidate:
 
 
 def part_of(item: pytest.Item) -> str:
-    """The part that a check's problem belongs to: 1.7 is one of part 1, collectives. Empty for a test that is no check."""
+    """The part that a check's problem belongs to: 1.7 is one of part 1, collectives.
+
+    Empty for a test that is no check.
+    """
     function = _function(item)
     if not hasattr(function, "__weight__"):
         return ""
-    return next(name for name, part in PARTS.items() if function.__number__.startswith(f"{part.number}."))
+    return next(
+        name for name, part in PARTS.items() if function.__number__.startswith(f"{part.number}.")
+    )
 
 
 def record_of(item: pytest.Item) -> Record | None:
@@ -129,7 +156,9 @@ def record_of(item: pytest.Item) -> Record | None:
         id=item.nodeid,
         part=part_of(item),
         number=function.__number__,
-        name=(function.__doc__ or item.name).strip().splitlines()[0].format(**parameters),
+        name=" ".join((function.__doc__ or item.name).split("\n\n")[0].split()).format(
+            **parameters
+        ),
         points=function.__weight__,
         visibility=getattr(function, "__visibility__", default),
         visibility_written=hasattr(function, "__visibility__"),
@@ -139,12 +168,15 @@ def record_of(item: pytest.Item) -> Record | None:
 # ——— what a check gets
 
 
-@cache  # whatever a fixture's scope comes to: a server that had to be replaced is for all later checks of this process
+# whatever a fixture's scope comes to: a server that had to be replaced is for all later checks of
+# this process
+@cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
     try:
         found.server.door  # noqa: B018 (raises where it is no address)
-    except WorldsUnavailable:  # a fresh interpreter, which has inherited nothing: a server that ends with it
+    # a fresh interpreter, which has inherited nothing: a server that ends with it
+    except WorldsUnavailable:
         found.replace_server()
     return found
 
@@ -158,11 +190,16 @@ def grading_session() -> Session:
 def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorld:
     """``world(n, *calls)``: ranks that make these calls of the submission's functions."""
     spent = request.node.stash.setdefault(SPENT, [])
-    return make_world(grading_session, spent, network=network_of(request.function), key=shared_with(request.node))
+    return make_world(
+        grading_session, spent, network=network_of(request.function), key=shared_with(request.node)
+    )
 
 
 def shared_with(item: pytest.Item) -> Hashable:
-    """Return what checks have in common that may use the same ranks, one after the other. None: all ranks of this one are fresh."""
+    """Return what checks have in common that may use the same ranks, one after the other.
+
+    None: all ranks of this one are fresh.
+    """
     record = record_of(item)
     network = network_of(_function(item)) or usual_network()
     if record is None or network != HUB or item.config.option.device != "cpu":
@@ -210,7 +247,10 @@ def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.G
 
 
 def make_rng(seed: int, check: str) -> np.random.Generator:
-    """Return the source of a check's inputs. Neither the seed nor another check's inputs can be found from these."""
+    """Return the source of a check's inputs.
+
+    Neither the seed nor another check's inputs can be found from these.
+    """
     key = hashlib.blake2b(str(seed).encode()).digest()
     stream = hashlib.blake2b(check.encode(), key=key).digest()
     return np.random.default_rng(np.frombuffer(stream, np.uint32))
@@ -229,7 +269,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if record.status == FAILED or record.status == UNIMPLEMENTED:
         report.longrepr = record.message
     elif record.status == SKIPPED:
-        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], record.message)
+        report.outcome, report.longrepr = "skipped", (
+            str(item.path),
+            item.location[1],
+            record.message,
+        )
     spent = item.stash.get(SPENT, [])
     record.seconds, record.in_worlds = call.duration, sum(world.seconds for world in spent)
     record.worlds = [world.size for world in spent]
@@ -248,13 +292,20 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
     if isinstance(error, NeedsGpus):
         return SKIPPED, Finding(f"Skipped: {error}.")
     cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
-    return ERROR, Finding("The grader itself failed in this check; tell your instructor.", (Line(cause),))
+    return ERROR, Finding(
+        "The grader itself failed in this check; tell your instructor.", (Line(cause),)
+    )
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """In a student's copy, when nothing is left to mend: what the public checks do not look at."""
     counted = terminalreporter.stats
-    if HIDDEN.exists() or counted.get("failed") or counted.get(UNIMPLEMENTED) or not counted.get("passed"):
+    if (
+        HIDDEN.exists()
+        or counted.get("failed")
+        or counted.get(UNIMPLEMENTED)
+        or not counted.get("passed")
+    ):
         return
     terminalreporter.line(PUBLIC_ALONE)
 

@@ -5,7 +5,13 @@ from dataclasses import asdict, dataclass, field
 from grader.diagnosis.finding import Finding
 
 NOT_RUN = "not run"  # before its turn, or after the grader was stopped
-PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = "passed", "failed", "not implemented", "skipped", "error"
+PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = (
+    "passed",
+    "failed",
+    "not implemented",
+    "skipped",
+    "error",
+)
 
 
 @dataclass
@@ -20,9 +26,11 @@ class Record:
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
     worlds: list[int] = field(default_factory=list)  # the size of each
-    fresh: list[int] = field(default_factory=list)  # the size of each that new ranks were started for
+    # the size of each that new ranks were started for
+    fresh: list[int] = field(default_factory=list)
     in_worlds: float = 0.0  # of the seconds
-    visibility_written: bool = True  # at the check; otherwise it is the default, and a course may choose another
+    # at the check; otherwise it is the default, and a course may choose another
+    visibility_written: bool = True
 
     @property
     def message(self) -> str:

@@ -1,7 +1,8 @@
 """Which checks a few words mean: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
-Words may come from a check's own name or sentence, from a problem's number or title, or from a function's name. Upper and lower
-case are the same, and so are ``-``, ``_`` and a space: ``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+Words may come from a check's own name or sentence, from a problem's number or title, or from a
+function's name. Upper and lower case are the same, and so are ``-``, ``_`` and a space: ``K=ring``,
+``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
 
 import difflib
@@ -15,14 +16,19 @@ from grader.assignment import FILES, PARTS
 HANDOUT = Path(__file__).resolve().parents[2] / "handout"
 TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
-# What stands in a stub, and still there when it is written: a function or a class whose docstring begins with its problem.
+# What stands in a stub, and still there when it is written: a function or a class whose docstring
+# begins with its problem.
 DEFINED = re.compile(
-    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ', re.MULTILINE | re.DOTALL
+    r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
+    re.MULTILINE | re.DOTALL,
 )
 
 
 class NothingChosen(ValueError):
-    """Words that mean no check. The text is a sentence for whoever wrote them, and says what there is."""
+    """Words that mean no check.
+
+    The text is a sentence for whoever wrote them, and says what there is.
+    """
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,9 @@ def functions() -> dict[str, list[str]]:
 
 
 def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
-    """Return the checks whose names match; and all checks of a problem if its title matches, or its function where no check's name does."""
+    """Return the checks whose names match; and all checks of a problem if its title matches, or its
+    function where no check's name does.
+    """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
     for number, title in TITLES.items():
@@ -87,17 +95,32 @@ def _squeezed(text: str) -> str:
 
 
 def _matches(words: str, name: str) -> bool:
-    """Whether some words of the name, in a row, begin like this: not within a word, so that “ring” is not in “during”."""
+    """Whether some words of the name, in a row, begin like this: not within a word, so that “ring”
+    is not in “during”.
+    """
     wanted, parts = _squeezed(words), re.findall(r"\w+", name.replace("_", " ").lower())
     return bool(wanted) and any("".join(parts[i:]).startswith(wanted) for i in range(len(parts)))
 
 
 def _nothing(words: str, candidates: list[Candidate]) -> str:
-    there = {number: names for number, names in functions().items() if any(one.number == number for one in candidates)}
+    there = {
+        number: names
+        for number, names in functions().items()
+        if any(one.number == number for one in candidates)
+    }
     known = [name.lower() for number, names in there.items() for name in [TITLES[number], *names]]
-    known += [word for name in known for word in re.findall(r"\w+", name.replace("_", " ")) if len(word) > 2]
+    known += [
+        word
+        for name in known
+        for word in re.findall(r"\w+", name.replace("_", " "))
+        if len(word) > 2
+    ]
     close = difflib.get_close_matches(words.lower(), known, 1, 0.7)
-    lines = [f"no check matches “{words}”" + (f"; did you mean “{close[0]}”?" if close else ".") + " There are:"]
+    lines = [
+        f"no check matches “{words}”"
+        + (f"; did you mean “{close[0]}”?" if close else ".")
+        + " There are:"
+    ]
     for number, names in there.items():
         lines.append(f"    {number}  {TITLES[number]} ({', '.join(names)})")
     return "\n".join(lines)

@@ -1,7 +1,9 @@
-"""A pytest plugin that runs checks in forked processes, each of which takes the next check as soon as it is free.
+"""A pytest plugin that runs checks in forked processes, each of which takes the next check as soon
+as it is free.
 
-pytest-xdist starts fresh interpreters, all of which import and collect anew: seconds of work before the first check, on two
-cores. Here the checks are collected once. Only where a fork is safe: see ``server_process.way_to_start``.
+pytest-xdist starts fresh interpreters, all of which import and collect anew: seconds of work before
+the first check, on two cores. Here the checks are collected once. Only where a fork is safe: see
+``server_process.way_to_start``.
 """
 
 import contextlib
@@ -23,7 +25,9 @@ TRIES = 2  # of a check whose worker died, perhaps for want of memory
 
 
 class Workers:
-    """``many`` of them, forked as soon as the checks are collected: this process may start threads after that."""
+    """``many`` of them, forked as soon as the checks are collected: this process may start threads
+    after that.
+    """
 
     def __init__(self, many: int) -> None:
         self.many = many
@@ -31,11 +35,13 @@ class Workers:
         self.free: list[Connection] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        gc.freeze()  # what is there now, workers share with this process until somebody writes to it
+        # what is there now, workers share with this process until somebody writes to it
+        gc.freeze()
         context = get_context("fork")
         for _ in range(min(self.many, len(session.items))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(session, theirs), daemon=True)  # ends with this one
+            # ends with this one
+            process = context.Process(target=_work, args=(session, theirs), daemon=True)
             process.start()
             theirs.close()  # so that a worker's death is the end of its pipe
             self.processes.append(process)
@@ -46,7 +52,8 @@ class Workers:
             return None  # not all checks could be collected: pytest says so
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # Time, process numbers and much else tell what ran before. So what students see at once runs before what they do not.
+        # Time, process numbers and much else tell what ran before. So what students see at once
+        # runs before what they do not.
         for phase in (shown, [number for number in numbers if number not in shown]):
             self._make(session, _units(session.items, phase), tries)
         return True
@@ -90,9 +97,11 @@ class Workers:
 
 
 def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]]:
-    """Return these numbers of checks, those together that may share ranks, and the most of these first.
+    """Return these numbers of checks, those together that may share ranks, and the most of these
+    first.
 
-    One worker makes the checks of a unit, in order: so what one may leave for the next is the same in every run.
+    One worker makes the checks of a unit, in order: so what one may leave for the next is the same
+    in every run.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:
@@ -103,9 +112,15 @@ def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]
 
 def _work(session: pytest.Session, judge: Connection) -> None:
     os_support.die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that shows what there is by then
+    # Ctrl-C is for the process that shows what there is by then
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     config = session.config
     while True:
         reports = runtestprotocol(session.items[judge.recv()], log=False, nextitem=None)
-        judge.send([config.hook.pytest_report_to_serializable(config=config, report=report) for report in reports])
+        judge.send(
+            [
+                config.hook.pytest_report_to_serializable(config=config, report=report)
+                for report in reports
+            ]
+        )

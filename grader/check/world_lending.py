@@ -1,9 +1,11 @@
-"""Starts the ranks of checks, and lends those of one check to the next of its problem, as long as nothing is left behind in them.
+"""Starts the ranks of checks, and lends those of one check to the next of its problem, as long as
+nothing is left behind in them.
 
-To start ranks takes much of the time of a grade. What fails on ranks that were used before is tried again on fresh ones, so that
-no check fails because of another one. What passes there has passed. After a check that has failed, the others of its problem have
-fresh ranks. Public checks and hidden ones never share ranks: a message must not tell of both. Only the hub can tell whether ranks
-are at rest: where gloo or nccl connects them, all ranks are fresh.
+To start ranks takes much of the time of a grade. What fails on ranks that were used before is tried
+again on fresh ones, so that no check fails because of another one. What passes there has passed.
+After a check that has failed, the others of its problem have fresh ranks. Public checks and hidden
+ones never share ranks: a message must not tell of both. Only the hub can tell whether ranks are at
+rest: where gloo or nccl connects them, all ranks are fresh.
 """
 
 import copy
@@ -42,7 +44,8 @@ class KeptProcesses:
 
     key: Hashable = None
     processes: Processes | None = None
-    failed: set[Hashable] = field(default_factory=set)  # keys of checks that have failed: their ranks are not lent
+    # keys of checks that have failed: their ranks are not lent
+    failed: set[Hashable] = field(default_factory=set)
 
     def take(self, key: Hashable) -> Processes | None:
         """Hand over what was kept for this key, and close what was kept for another one."""
@@ -74,9 +77,13 @@ class RankStarter:
         network: str | None = None,
         key: Hashable = None,
     ) -> None:
-        """Each world is noted in ``spent``. Ranks are shared with checks of the same ``key``; with none, they are fresh ones."""
+        """Each world is noted in ``spent``.
+
+        Ranks are shared with checks of the same ``key``; with none, they are fresh ones.
+        """
         self.session, self.spent, self.limits, self.network = session, spent, limits, network
-        # Whoever fails in one check may be right in the next one because of it. And elsewhere nobody can tell what is left.
+        # Whoever fails in one check may be right in the next one because of it. And elsewhere
+        # nobody can tell what is left.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
@@ -87,22 +94,31 @@ class RankStarter:
         try:
             report = self._start(size, calls)
             # Whose fault this was shows when it happens again.
-            return self._start(size, calls) if report.ending == "lost" or self._has_crashed_on_gloo(report) else report
-        except WorldsUnavailable:  # killed, perhaps for want of memory: one more, which ends with this process
+            return (
+                self._start(size, calls)
+                if report.ending == "lost" or self._has_crashed_on_gloo(report)
+                else report
+            )
+        # killed, perhaps for want of memory: one more, which ends with this process
+        except WorldsUnavailable:
             self.session.replace_server()
             return self._start(size, calls)
 
     def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
         """Return whether a rank has had a segmentation fault on a real network.
 
-        Right programs have had one there, once in a thousand gradings on a busy machine, when they gave up a process group.
+        Right programs have had one there, once in a thousand gradings on a busy machine, when they
+        gave up a process group.
         """
         return self.network == GLOO and any(rank.exit == -signal.SIGSEGV for rank in report.ranks)
 
     def _start(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()
         if began > self.session.ends_at:
-            raise NotRun(f"Not run: the {self.session.seconds:g} seconds that one submission may take were over.")
+            raise NotRun(
+                f"Not run: the {self.session.seconds:g} seconds that one submission may take were"
+                " over."
+            )
         left = max(1.0, self.session.ends_at - began)
         bounds = replace(self.limits, world_seconds=min(self.limits.world_seconds, left))
         world = worlds.World(
@@ -132,12 +148,17 @@ class RankStarter:
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check has used.
+    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check
+    has used.
 
     Where no time is left for these, it raises what it raised first.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
-    again = arguments | {"rng": copy.deepcopy(arguments["rng"])} if "rng" in arguments else dict(arguments)
+    again = (
+        arguments | {"rng": copy.deepcopy(arguments["rng"])}
+        if "rng" in arguments
+        else dict(arguments)
+    )
     try:
         judge(check, arguments)
     except Exception as first:
@@ -153,5 +174,6 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
         except NotRun:
             raise first from None
         finally:
-            # Even if this passes, the problem's other checks get fresh ranks: else each of them could be tried twice.
+            # Even if this passes, the problem's other checks get fresh ranks: else each of them
+            # could be tried twice.
             KEPT.failed.add(key)

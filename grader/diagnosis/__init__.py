@@ -1,1 +1,4 @@
-"""From what a world reports to the words of a message: root cause, comparison, hints. Runs in the judge."""
+"""From what a world reports to the words of a message: root cause, comparison, hints.
+
+Runs in the judge.
+"""

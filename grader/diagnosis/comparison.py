@@ -1,4 +1,7 @@
-"""Exact comparison: kind, then shape, then dtype, then finiteness, then values. Plain arrays, no broadcasting."""
+"""Exact comparison: kind, then shape, then dtype, then finiteness, then values.
+
+Plain arrays, no broadcasting.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +14,12 @@ from grader.world.arrays import Foreign
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why that much.
+    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why
+    that much.
 
-    A tensor that is smaller than ``small`` times the largest of those that it is compared together with counts as that large: it
-    may be what is left of a sum whose terms cancel, and has the rounding errors of these.
+    A tensor that is smaller than ``small`` times the largest of those that it is compared together
+    with counts as that large: it may be what is left of a sum whose terms cancel, and has the
+    rounding errors of these.
     """
 
     relative: float
@@ -28,8 +33,9 @@ EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must 
 def rounding(dtype: Any) -> Tolerance:
     """Return the tolerance for matrix products and long sums, in any order, compared with float64.
 
-    A sum of K products has an error of about √K units in the last place. A few layers multiply this error. 2000 units
-    (2e−4 in float32) are well above it, and far below the effect of any real mistake.
+    A sum of K products has an error of about √K units in the last place. A few layers multiply this
+    error. 2000 units (2e−4 in float32) are well above it, and far below the effect of any real
+    mistake.
     """
     unit = float(np.finfo(dtype).eps)
     return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
@@ -37,7 +43,9 @@ def rounding(dtype: Any) -> Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a value is not as expected: a sentence, the arrays for whoever guesses at the reason, and both for the eye."""
+    """Where a value is not as expected: a sentence, the arrays for whoever guesses at the reason,
+    and both for the eye.
+    """
 
     sentence: str
     side_by_side: Compared
@@ -69,8 +77,9 @@ def difference(
 ) -> Difference | None:
     """The first respect in which ``got`` is not ``expected``; None where there is none.
 
-    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries. ``path`` names the place, and
-    ``least`` is what the largest entry of a tensor counts as at least.
+    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries.
+    ``path`` names the place, and ``least`` is what the largest entry of a tensor counts as at
+    least.
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
@@ -78,7 +87,9 @@ def difference(
     if isinstance(expected, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             return _other_kind(got, expected, path, name)
-        parts = ((g, e, tolerance, f"{path}[{i}]", least) for i, (g, e) in enumerate(zip(got, expected)))
+        parts = (
+            (g, e, tolerance, f"{path}[{i}]", least) for i, (g, e) in enumerate(zip(got, expected))
+        )
         return next((found for part in parts if (found := difference(*part))), None)
     if not isinstance(expected, np.ndarray):
         same = type(got) is type(expected) and got == expected
@@ -98,7 +109,11 @@ def _largest(expected: Any) -> float:
     """Return the largest entry of all tensors."""
     if isinstance(expected, (list, tuple)):
         return max(map(_largest, expected), default=0.0)
-    return float(np.abs(expected.astype(np.float64)).max(initial=0.0)) if isinstance(expected, np.ndarray) else 0.0
+    return (
+        float(np.abs(expected.astype(np.float64)).max(initial=0.0))
+        if isinstance(expected, np.ndarray)
+        else 0.0
+    )
 
 
 def _other_kind(got: Any, expected: Any, path: str, name: str) -> Difference:
@@ -135,13 +150,22 @@ def _values(
         wanted, found = apart(expected.ravel()[:8], got.ravel()[:8])
         more = ", …]" if got.size > 8 else "]"
         values = f"        expected [{wanted}{more}\n        got      [{found}{more}"
-    return Difference(sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values)
+    return Difference(
+        sentence, _side_by_side(got, expected, path, count, wrong), got, expected, path, values
+    )
 
 
 def _side_by_side(
-    got: Any, expected: Any, path: str, count: str = "", wrong: np.ndarray | None = None, ahead: int = 2
+    got: Any,
+    expected: Any,
+    path: str,
+    count: str = "",
+    wrong: np.ndarray | None = None,
+    ahead: int = 2,
 ) -> Compared:
-    """Return both values for the report; of tensors of one shape also the entries, from ``ahead`` places before the first wrong one."""
+    """Return both values for the report; of tensors of one shape also the entries, from ``ahead``
+    places before the first wrong one.
+    """
     what = short(describe(expected)), short(describe(got))
     if wrong is None:
         return Compared(path, *what)
@@ -149,14 +173,18 @@ def _side_by_side(
     cells = []
     for i in range(first, min(first + MAX_CELLS, wrong.size)):
         at = tuple(map(int, np.unravel_index(i, wrong.shape)))
-        cells.append(Cell(str(list(at)) if at else "", *apart(expected[at], got[at]), bool(wrong[at])))
+        cells.append(
+            Cell(str(list(at)) if at else "", *apart(expected[at], got[at]), bool(wrong[at]))
+        )
     return Compared(path, *what, count, tuple(cells), first, wrong.size - first - len(cells))
 
 
 def apart(expected: Any, got: Any) -> tuple[str, str]:
     """Both as text, each with as few digits as show that they differ."""
     for digits in (6, 10, None):
-        wanted, found = (", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got))
+        wanted, found = (
+            ", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got)
+        )
         if wanted != found:
             break
     return wanted, found

@@ -1,7 +1,9 @@
-"""What a check found wrong: the parts of its message, and the evidence behind them. Every report is made of this.
+"""What a check found wrong: the parts of its message, and the evidence behind them. Every report is
+made of this.
 
-Plain data that survives JSON. Much of it is a submission's own text: what is evidence here is cut to the bounds below, and
-shows no control characters. The message's own text is cut where it is shown.
+Plain data that survives JSON. Much of it is a submission's own text: what is evidence here is cut
+to the bounds below, and shows no control characters. The message's own text is cut where it is
+shown.
 """
 
 from collections.abc import Callable
@@ -21,8 +23,10 @@ LONGEST = 300  # characters of a piece of evidence
 
 
 def printable(text: str) -> str:
-    """Without control characters, marks that turn the direction of the text, halves of characters."""
-    return "".join(c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Remove control characters, marks that turn the text's direction, and halves of characters."""
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def short(text: str, most: int = LONGEST) -> str:
@@ -32,7 +36,10 @@ def short(text: str, most: int = LONGEST) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A paragraph of a message. Where ``RANKS`` and ``VALUES`` are told, a page has tables of the same."""
+    """A paragraph of a message.
+
+    Where ``RANKS`` and ``VALUES`` are told, a page has tables of the same.
+    """
 
     text: str
     kind: str = SAID
@@ -50,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """Expected and got side by side: what they are, and the entries around the first that differs."""
+    """Expected and got side by side: their types, and the entries around the first that differs."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str
@@ -72,7 +79,9 @@ class Step:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What became of one rank in the call: what it returned, raised, or where it stands; what it communicated and printed."""
+    """What became of one rank in the call: what it returned, raised, or where it stands; what it
+    communicated and printed.
+    """
 
     rank: int
     fate: str
@@ -87,7 +96,10 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. ``str`` of it is the message; ``call`` says which call of which function it is about."""
+    """What a check found.
+
+    ``str`` of it is the message; ``call`` says which call of which function it is about.
+    """
 
     headline: str = ""
     lines: tuple[Line, ...] = ()
@@ -96,15 +108,25 @@ class Finding:
     spans: tuple[Span, ...] = ()  # who did what when
 
     def __str__(self) -> str:
-        parts = [*([self.call] if self.call else []), self.headline, *(line.text for line in self.lines)]
+        parts = [
+            *([self.call] if self.call else []),
+            self.headline,
+            *(line.text for line in self.lines),
+        ]
         return "\n".join([*parts, *self._printed()])
 
     def _printed(self) -> list[str]:
         blocks = []
         for one in self.ranks:
             if one.printed:
-                left_out = [f"        … {one.printed_before} lines before"] if one.printed_before else []
-                blocks += [f"    rank {one.rank}:", *left_out, *(f"        {line}" for line in one.printed)]
+                left_out = (
+                    [f"        … {one.printed_before} lines before"] if one.printed_before else []
+                )
+                blocks += [
+                    f"    rank {one.rank}:",
+                    *left_out,
+                    *(f"        {line}" for line in one.printed),
+                ]
         return ["Printed:", *blocks] if blocks else []
 
     def of_kind(self, kind: str) -> list[str]:
@@ -119,7 +141,9 @@ class Finding:
             if isinstance(part, tuple):
                 return tuple(map(deep, part))
             if is_dataclass(part) and not isinstance(part, type):
-                return replace(part, **{field.name: deep(getattr(part, field.name)) for field in fields(part)})
+                return replace(
+                    part, **{field.name: deep(getattr(part, field.name)) for field in fields(part)}
+                )
             return part
 
         return deep(self)
@@ -129,12 +153,23 @@ class Finding:
         """From ``dataclasses.asdict``, perhaps by way of JSON, which knows no tuples."""
 
         def compared(of: dict | None) -> Compared | None:
-            return Compared(**of | {"cells": tuple(Cell(**cell) for cell in of["cells"])}) if of else None
+            return (
+                Compared(**of | {"cells": tuple(Cell(**cell) for cell in of["cells"])})
+                if of
+                else None
+            )
 
         def of_rank(of: dict) -> RankSummary:
-            parts = {"compared": compared(of["compared"]), "steps": tuple(Step(**step) for step in of["steps"])}
-            return RankSummary(**of | parts | {name: tuple(of[name]) for name in ("details", "printed")})
+            parts = {
+                "compared": compared(of["compared"]),
+                "steps": tuple(Step(**step) for step in of["steps"]),
+            }
+            return RankSummary(
+                **of | parts | {name: tuple(of[name]) for name in ("details", "printed")}
+            )
 
         lines = tuple(Line(**line) for line in found["lines"])
         spans = tuple(Span(**span | {"awaits": tuple(span["awaits"])}) for span in found["spans"])
-        return cls(found["headline"], lines, found["call"], tuple(map(of_rank, found["ranks"])), spans)
+        return cls(
+            found["headline"], lines, found["call"], tuple(map(of_rank, found["ranks"])), spans
+        )

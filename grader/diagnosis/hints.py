@@ -11,9 +11,10 @@ import numpy as np
 class Context:
     """What is known around a wrong array on one rank.
 
-    ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and the tensors that went in;
-    ``known_mistakes`` name arrays that a particular mistake would produce, for this rank; ``elsewhere`` is what this rank's result
-    should hold in its other places, by their paths; ``got`` is what each rank has in this place.
+    ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and
+    the tensors that went in; ``known_mistakes`` name arrays that a particular mistake would
+    produce, for this rank; ``elsewhere`` is what this rank's result should hold in its other
+    places, by their paths; ``got`` is what each rank has in this place.
     """
 
     rank: int
@@ -26,7 +27,9 @@ class Context:
     got: Sequence[np.ndarray | None] = ()
 
 
-def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolerance: float = 1e-4) -> bool:
+def same(
+    a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolerance: float = 1e-4
+) -> bool:
     """Whether a = factor · b up to rounding, and b says anything at all."""
     if a is None or b is None or a.shape != b.shape or a.size == 0:
         return False
@@ -36,7 +39,9 @@ def same(a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolera
 
 
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
-    """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a hundred times closer."""
+    """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a
+    hundred times closer.
+    """
     tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
     if candidate is None or not same(got, candidate, tolerance=tolerance):
         return False
@@ -54,22 +59,38 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
     if got.shape != expected.shape and same(got.ravel(), expected.ravel(), tolerance=1e-7):
         return "the right numbers in another shape"
     if same(got, expected, tolerance=1e-5):
-        return "right up to the last digits: rounded more often than necessary (divided before the sum?), or in a smaller dtype"
+        return (
+            "right up to the last digits: rounded more often than necessary (divided before the"
+            " sum?), or in a smaller dtype"
+        )
     if same(got, expected):
         return None
     if _is_garbage(got):
         return (
-            "this looks like memory that was never filled. Is it the tensor that the communication writes to? irecv and"
-            " asynchronous calls return at once: call wait() before you use the tensor."
+            "this looks like memory that was never filled. Is it the tensor that the communication"
+            " writes to? irecv and asynchronous calls return at once: call wait() before you use"
+            " the tensor."
         )
-    for explain in (_factor, _another_place, _another_rank, _untouched, _stale, _shape, _rearranged, _terms, _partly):
+    for explain in (
+        _factor,
+        _another_place,
+        _another_rank,
+        _untouched,
+        _stale,
+        _shape,
+        _rearranged,
+        _terms,
+        _partly,
+    ):
         if sentence := explain(got, expected, context):
             return sentence
     return None
 
 
 def _is_garbage(got: np.ndarray) -> bool:
-    """Whether there are numbers in it that no computation of ours gives, and that old memory often does."""
+    """Whether there are numbers in it that no computation of ours gives, and that old memory often
+    does.
+    """
     if not np.issubdtype(got.dtype, np.floating):
         return False
     size = np.abs(got[(got != 0) & np.isfinite(got)].astype(np.float64))
@@ -86,8 +107,17 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
         n: f"exactly {n}× the expected value. Did you sum over the ranks without dividing?",
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
         n * n: f"exactly {n}²× the expected value. Did you reduce twice?",
-        1 / n**2: f"exactly 1/{n}² of the expected value. Did you divide by the world size more than once?",
-        n - 1: f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave one rank out?",
+        1
+        / n
+        ** 2: (
+            f"exactly 1/{n}² of the expected value. Did you divide by the world size more than"
+            " once?"
+        ),
+        n
+        - 1: (
+            f"exactly {n - 1}× the expected value. Did you divide by 1 instead of {n - 1}, or leave"
+            " one rank out?"
+        ),
         -1: "the expected value with the wrong sign. Is a difference taken the wrong way round?",
     }
     for factor, sentence in factors.items():
@@ -115,17 +145,20 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
         for array in arrays:
             if fits(got, array, expected):
                 if _is_everywhere(array, rank, context):
-                    return f"every rank has rank {rank}'s unchanged input. Should it be the input of another rank?"
+                    return (
+                        f"every rank has rank {rank}'s unchanged input. Should it be the input of"
+                        " another rank?"
+                    )
                 if rank == context.rank:
                     return (
-                        "this rank's own input came back. Did the function communicate nothing, leave the result in another"
-                        " tensor, or return before wait()?"
+                        "this rank's own input came back. Did the function communicate nothing,"
+                        " leave the result in another tensor, or return before wait()?"
                     )
                 return f"this is the unchanged input of rank {rank}"
     if got.ndim and got.size and not got.any() and expected.any():
         return (
-            "all zeros. Is the output ever filled, and do you return that tensor? irecv and asynchronous calls return at once:"
-            " call wait() on what they return."
+            "all zeros. Is the output ever filled, and do you return that tensor? irecv and"
+            " asynchronous calls return at once: call wait() on what they return."
         )
     return None
 
@@ -141,7 +174,9 @@ def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
 def _stale(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     for earlier in context.earlier:
         if fits(got, earlier, expected):
-            return "this was right for an earlier call. Is something kept from one call to the next?"
+            return (
+                "this was right for an earlier call. Is something kept from one call to the next?"
+            )
     return None
 
 
@@ -152,13 +187,22 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if got.size == expected.size and expected.ndim > 1 and got.shape == expected.shape[::-1]:
         return "transposed" if same(got.T, expected) else "of a transposed shape"
     if n > 1 and got.size == n * expected.size:
-        return f"{n} times as many entries as expected. Did you return the tensors of all ranks instead of one rank's?"
+        return (
+            f"{n} times as many entries as expected. Did you return the tensors of all ranks"
+            " instead of one rank's?"
+        )
     if n > 1 and got.size * n == expected.size:
-        return f"1/{n} of the expected entries. Did you return one rank's tensor instead of all of them?"
+        return (
+            f"1/{n} of the expected entries. Did you return one rank's tensor instead of all of"
+            " them?"
+        )
     if got.size == expected.size:
         return "the right number of entries in another shape"
     if got.size > expected.size and same(got.ravel()[: expected.size], expected.ravel()):
-        return "the beginning is right, and more entries follow. Is padding left over, or is a slice too long?"
+        return (
+            "the beginning is right, and more entries follow. Is padding left over, or is a slice"
+            " too long?"
+        )
     return None
 
 
@@ -168,12 +212,17 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
     if expected.ndim == 2 and got.shape[0] == got.shape[1] and same(got, expected.T):
         return "transposed"
     if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
-        return "the right numbers in the wrong order. Are blocks of the wrong ranks, or along the wrong dimension, put together?"
+        return (
+            "the right numbers in the wrong order. Are blocks of the wrong ranks, or along the"
+            " wrong dimension, put together?"
+        )
     return None
 
 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Where a sum over the ranks was asked for: another sum of the same terms, from the first wrong entry on."""
+    """Where a sum over the ranks was asked for: another sum of the same terms, from the first wrong
+    entry on.
+    """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
         return None
@@ -196,15 +245,21 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Where every entry is the sum of some ranks' terms, and of no others: which terms each lacks."""
+    """Return which ranks' terms each entry lacks, if each is the sum of some ranks' terms."""
     chosen = np.array(list(product((False, True), repeat=len(terms))))
     found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale
     if (found.sum(axis=0) != 1).any() or (np.abs(got - expected) > 1e-4 * scale).sum() < 2:
         return None  # one entry may be such a sum by chance
     lacking = [tuple(np.flatnonzero(~chosen[of_entry])) for of_entry in found.argmax(axis=0)]
     wrong = [(i, ranks) for i, ranks in enumerate(lacking) if ranks]
-    what = [f"entry {i} that of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" for i, ranks in wrong[:4]]
-    return f"terms are missing in entries of the sum: {'; '.join(what)}{'; …' if len(wrong) > 4 else ''}"
+    what = [
+        f"entry {i} that of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        for i, ranks in wrong[:4]
+    ]
+    return (
+        "terms are missing in entries of the sum:"
+        f" {'; '.join(what)}{'; …' if len(wrong) > 4 else ''}"
+    )
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
@@ -215,5 +270,8 @@ def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     wrong = np.abs(got.astype(np.float64) - expected.astype(np.float64)).ravel() > 1e-4 * scale
     first = int(wrong.argmax())
     if first > 0 and wrong[first:].all() and wrong.sum() <= max(got.size // 2, 1):
-        return f"the first {first} entries are right and all others are wrong. Is the last block shorter than the others, and does your code handle that?"
+        return (
+            f"the first {first} entries are right and all others are wrong. Is the last block"
+            " shorter than the others, and does your code handle that?"
+        )
     return None

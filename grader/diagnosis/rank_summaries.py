@@ -20,8 +20,13 @@ from grader.wire.events import Operation, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it aborts.
-GLOO = ("[Gloo] ", "terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
+# What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it
+# aborts.
+GLOO = (
+    "[Gloo] ",
+    "terminate called after throwing an instance of 'gloo::",
+    "  what():  [enforce fail at ",
+)
 
 SIGNALS: dict[int, str] = {
     signal.SIGSEGV: "segmentation fault",
@@ -39,7 +44,12 @@ def rank_list(ranks: list[int]) -> str:
 
 
 def summarize(
-    report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting], returned: str, compared: Compared | None
+    report: WorldReport,
+    call: int,
+    rank: RankReport,
+    waiting: list[Waiting],
+    returned: str,
+    compared: Compared | None,
 ) -> RankSummary:
     """The evidence about one rank; ``returned`` says what came back, where something did."""
     outcome = rank.outcomes.get(call)
@@ -60,7 +70,11 @@ def summarize(
         fate = "did not return"
     own = operations(rank.trail, call)
     steps = _steps(own)
-    lines = [line for line in rank.output.decode(errors="replace").splitlines() if not line.startswith(GLOO)]
+    lines = [
+        line
+        for line in rank.output.decode(errors="replace").splitlines()
+        if not line.startswith(GLOO)
+    ]
     return RankSummary(
         rank.rank,
         short(fate),
@@ -75,15 +89,23 @@ def summarize(
 
 
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
-    """Who did what when in a call in which ranks communicated; where there is too much of it, what each did last.
+    """Who did what when in a call in which ranks communicated; where there is too much of it, what
+    each did last.
 
     Return no spans if a rank failed: nobody has recorded how long the others waited for it.
     """
-    if report.ending not in ("finished", "stuck") or not any(operations(trail, call) for trail in report.trails):
+    if report.ending not in ("finished", "stuck") or not any(
+        operations(trail, call) for trail in report.trails
+    ):
         return ()
     found, most = spans(report, call), MAX_SPANS // report.size
-    kept = [span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]]
-    return tuple(replace(span, label=short(span.label), where=short(span.where), operation=None) for span in kept)
+    kept = [
+        span for rank in report.ranks for span in [s for s in found if s.rank == rank.rank][-most:]
+    ]
+    return tuple(
+        replace(span, label=short(span.label), where=short(span.where), operation=None)
+        for span in kept
+    )
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
@@ -91,10 +113,14 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
-    return tuple(Step(short(what, LONGEST), len(sizes), sum(sizes)) for what, sizes in counts.items())
+    return tuple(
+        Step(short(what, LONGEST), len(sizes), sum(sizes)) for what, sizes in counts.items()
+    )
 
 
-def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]) -> tuple[str, list[str]]:
+def stands(
+    report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
+) -> tuple[str, list[str]]:
     """Where a rank stands, and what it waits for."""
     if rank.held is not None:
         delay = report.calls[rank.held].delays[rank.rank]
@@ -104,7 +130,9 @@ def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiti
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     open_ones = [w for w in waiting if w.operation.rank == rank.rank]
     missed = [f"its {w.operation} waits for {rank_list(w.absent)}" for w in open_ones[-2:]]
-    idle = open_ones or any(watchdog.in_communication(stack, report.submission_dir, False) for stack in rank.stacks)
+    idle = open_ones or any(
+        watchdog.in_communication(stack, report.submission_dir, False) for stack in rank.stacks
+    )
     waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
 
@@ -112,7 +140,11 @@ def stands(report: WorldReport, call: int, rank: RankReport, waiting: list[Waiti
 def busy(report: WorldReport, rank: RankReport) -> str:
     """Where a rank computes, of which there are stacks."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
-    return f"is busy at {at(place)}" if place else f"is busy outside your files, in {rank.stacks[-1][0].function}"
+    return (
+        f"is busy at {at(place)}"
+        if place
+        else f"is busy outside your files, in {rank.stacks[-1][0].function}"
+    )
 
 
 def at(place: watchdog.StackFrame) -> str:

@@ -1,4 +1,6 @@
-"""Why a call did not come back on every rank: the root cause first, its victims after it, in a student's words."""
+"""Why a call did not come back on every rank: the root cause first, its victims after it, in a
+student's words.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,23 +18,34 @@ from grader.world.report import Raised, RankReport, Returned, WorldReport
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
-        f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB beyond what it begins with.",
+        (
+            f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB beyond what it begins"
+            " with."
+        ),
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
         f"A rank may have {tiers.TASKS} processes and threads.",
     ),
     (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
-    (("Function not implemented",), "A rank may not make memory that belongs to no process: memfd_create, shmget."),
+    (
+        ("Function not implemented",),
+        "A rank may not make memory that belongs to no process: memfd_create, shmget.",
+    ),
     (("Too many open files",), f"A rank may have {tiers.FILES_OPEN} open files."),
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
-        "A rank reaches the others through torch.distributed alone: it may not open sockets, share memory or locks, make links, or"
-        " change rights and times of files.",
+        (
+            "A rank reaches the others through torch.distributed alone: it may not open sockets,"
+            " share memory or locks, make links, or change rights and times of files."
+        ),
     ),
     (
         ("PermissionError: [Errno 13]",),
-        "A rank may write in its working directory, and read there and in Python's own; it may touch nothing else.",
+        (
+            "A rank may write in its working directory, and read there and in Python's own; it may"
+            " touch nothing else."
+        ),
     ),
 ]
 
@@ -53,12 +66,19 @@ class Diagnosis:
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
-        "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and make a list of the parts.",
+        (
+            "a list of tensors, one for each rank, is asked for, and this is a tensor: cut it, and"
+            " make a list of the parts."
+        ),
     ),
 ]
 
-ASK = """If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a rank that has returned?
-    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it hangs” in ASSIGNMENT.md."""
+ASK = (
+    "If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a"
+    " rank that has returned?\n"
+    "    Do all wait in a send, or all in a receive? Is one elsewhere, in a loop? More: “When it"
+    " hangs” in ASSIGNMENT.md."
+)
 STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
 
 
@@ -97,7 +117,9 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     if report.ending == "excessive":
         return Diagnosis(f"The ranks {report.limit}, and were stopped.")
     if report.ending == "lost":
-        return Diagnosis("The process that looks after the ranks was ended while they ran: by one of them?")
+        return Diagnosis(
+            "The process that looks after the ranks was ended while they ran: by one of them?"
+        )
     if raised:
         return _exception(report, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
@@ -126,22 +148,31 @@ def _cut(text: str, most: int = 1200) -> str:
     return text if len(text) <= most else text[:most] + " […]"
 
 
-def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]) -> Diagnosis:
+def _exception(
+    report: WorldReport, roots: dict[int, Raised], raised: dict[int, Raised]
+) -> Diagnosis:
     first = min(roots.values(), key=lambda o: o.at)
     alike = {rank: o for rank, o in roots.items() if (o.type, o.text) == (first.type, first.text)}
     others = {rank: o for rank, o in roots.items() if rank not in alike}
     if first.missing:
         return Diagnosis(f"{first.text}: is it spelled as in the handout?")
     if first.around and not first.lines:
-        text = f"{rank_list(sorted(alike))} failed around your function: {first.type}: {_cut(first.text, 300)}"
-        return Diagnosis(text, [Line("If your function does nothing unusual, tell your instructor.")])
+        text = (
+            f"{rank_list(sorted(alike))} failed around your function: {first.type}:"
+            f" {_cut(first.text, 300)}"
+        )
+        return Diagnosis(
+            text, [Line("If your function does nothing unusual, tell your instructor.")]
+        )
     if first.unusable:
         who = f"{first.lines[-1]['file']} cannot be imported: "
     else:
         who = f"{rank_list(sorted(alike))} raised "
     lines = [Line(f"    {step}") for step in trace(first.lines)]
     lines += [
-        Line(sentence) for signs, sentence in BOUNDS if any(sign in f"{first.type}: {first.text}" for sign in signs)
+        Line(sentence)
+        for signs, sentence in BOUNDS
+        if any(sign in f"{first.type}: {first.text}" for sign in signs)
     ]
     said = first.text + "".join(line["source"] for line in first.lines[-1:])
     lines += [_likely(sentence) for signs, sentence in SLIPS if all(sign in said for sign in signs)]
@@ -153,9 +184,18 @@ def _exception(report: WorldReport, roots: dict[int, Raised], raised: dict[int, 
         lines += [Line("Later, perhaps as a consequence:", RANKS), *_raised_lines(others)]
     stood_by = sorted(set(range(report.size)) - set(roots))
     if stood_by and not first.unusable:
-        victims = [rank for rank in stood_by if rank in raised or not isinstance(_last(report, rank), Returned)]
+        victims = [
+            rank
+            for rank in stood_by
+            if rank in raised or not isinstance(_last(report, rank), Returned)
+        ]
         if victims:
-            lines.append(Line(f"({rank_list(victims)} only waited for {rank_list(sorted(alike))}: not the cause.)"))
+            lines.append(
+                Line(
+                    f"({rank_list(victims)} only waited for {rank_list(sorted(alike))}: not the"
+                    " cause.)"
+                )
+            )
     return Diagnosis(f"{who}{first.type}: {_cut(first.text)}", lines)
 
 
@@ -175,7 +215,9 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
     headline, *more = [_exit_line(rank).strip() for rank in exits]
     lines = []
     for rank in exits:
-        announced = [e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")]
+        announced = [
+            e.name for e in rank.trail if isinstance(e, Mark) and e.name.startswith("os._exit")
+        ]
         place = watchdog.own_frame(rank.stacks, report.submission_dir)
         if announced:
             lines.append(Line(f"    rank {rank.rank} called {announced[-1]}"))
@@ -211,29 +253,49 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     standing = _standing(report, waiting, call)
     if held_back := _held_back(report, waiting):
         why = _why(report, waiting, call) if waiting else []
-        return Diagnosis("Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why])
+        return Diagnosis(
+            "Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why]
+        )
     if not waiting and not _likely_cause(report, waiting, call):
-        return Diagnosis("No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)])
+        return Diagnosis(
+            "No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)]
+        )
     return Diagnosis("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """What nccl's order holds back, and what to do about it; nothing where it holds back nothing."""
+    """Return what nccl's order holds back and the cure, or nothing if it holds back nothing."""
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
-    told = [(issued.get((rank, begun)), issued.get((rank, waits))) for rank, begun, waits in report.behind]
+    told = [
+        (issued.get((rank, begun)), issued.get((rank, waits)))
+        for rank, begun, waits in report.behind
+    ]
     pairs = [(begun, waits) for begun, waits in told if begun and waits]
-    rule = "nccl carries out what a rank starts in a group one after the other. A send ends when it is received."
-    lines = [f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended." for begun, waits in pairs]
+    rule = (
+        "nccl carries out what a rank starts in a group one after the other. A send ends when it is"
+        " received."
+    )
+    lines = [
+        f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
+        for begun, waits in pairs
+    ]
     alone = {id(w.operation) for w in waiting}
     messages = [w for _, w in pairs if w.kind in ("send", "recv") and id(w) not in alone]
     likely = _likely(
-        "ranks that send to each other do one thing after the other.", "Start both with one dist.batch_isend_irecv."
+        "ranks that send to each other do one thing after the other.",
+        "Start both with one dist.batch_isend_irecv.",
     )
-    return [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * bool(messages)] if pairs else []
+    return (
+        [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * bool(messages)]
+        if pairs
+        else []
+    )
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """The likely cause of a hang; where none can be named, what to ask, in the order of the assignment's section."""
+    """The likely cause of a hang; where none can be named, what to ask, in the order of the
+    assignment's section.
+    """
     likely = _likely_cause(report, waiting, call)
     return [*likely, Line(STILL)] if likely else [Line(ASK)]
 
@@ -248,20 +310,29 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
     if polls := _polls(report):
         return polls
     if again := _waits_again(report, waiting):
-        sentence = "waited for something that was waited for before: of a send or receive, wait() comes back once."
+        sentence = (
+            "waited for something that was waited for before: of a send or receive, wait() comes"
+            " back once."
+        )
         return [_likely(f"{rank_list(again)} {sentence}")]
     if any(rank.held is not None for rank in report.ranks):
-        return [_likely("a rank waits for the others where it should go on with its own work first.")]
+        return [
+            _likely("a rank waits for the others where it should go on with its own work first.")
+        ]
     missed = sorted({rank for w in waiting for rank in w.absent} & set(returned))
     if missed:
         operation = next(w.operation for w in waiting if set(w.absent) & set(missed))
-        lack = {"recv": f"sending to rank {operation.rank}", "send": f"receiving from rank {operation.rank}"}
+        lack = {
+            "recv": f"sending to rank {operation.rank}",
+            "send": f"receiving from rank {operation.rank}",
+        }
         part = lack.get(operation.kind, f"taking part in the {operation.name}")
         return [_likely(f"{rank_list(missed)} returned without {part}.")]
     if kinds == {"send"} and not returned:
         return [
             _likely(
-                "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver:",
+                "every rank sends first and nobody is there to receive. A blocking send may wait"
+                " for its receiver:",
                 "start it with isend, or let some ranks receive first.",
             )
         ]
@@ -270,7 +341,9 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         owed = ", ".join(f"{rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting)
         return [_likely(f"a send is missing: from {owed}.")]
     if kinds == {"recv"}:
-        return [_likely("every rank receives first and nobody has sent. Start the send, then receive.")]
+        return [
+            _likely("every rank receives first and nobody has sent. Start the send, then receive.")
+        ]
     if len(kinds) > 1:
         return [_likely("the ranks have taken different branches: compare the lines above.")]
     return []
@@ -280,7 +353,12 @@ def _polls(report: WorldReport) -> list[Line]:
     """Ranks that ask again and again whether a message has arrived."""
     ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
     return (
-        [_likely(f"{rank_list(ranks)} asked is_completed() for ever: with gloo it becomes true in wait() alone.")]
+        [
+            _likely(
+                f"{rank_list(ranks)} asked is_completed() for ever: with gloo it becomes true in"
+                " wait() alone."
+            )
+        ]
         if ranks
         else []
     )
@@ -293,7 +371,9 @@ def _line(rank: RankReport, report: WorldReport) -> str:
 
 
 def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Ranks that wait in a receive although its send was issued: what was started and not waited for may never be sent."""
+    """Ranks that wait in a receive although its send was issued: what was started and not waited
+    for may never be sent.
+    """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
         done = operations(rank.trail, call)
@@ -311,25 +391,35 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
         if place is None or last.peer is None or place.line != last.line:
             continue
         of_lane = [o for o in receives if (o.peer, o.tag) == (last.peer, last.tag)]
-        sends = [o for o in operations(report.ranks[last.peer].trail, call) if o.kind == "send" and o.peer == rank.rank]
+        sends = [
+            o
+            for o in operations(report.ranks[last.peer].trail, call)
+            if o.kind == "send" and o.peer == rank.rank
+        ]
         sends = [o for o in sends if o.tag == last.tag]
         if len(sends) >= len(of_lane):
             send = sends[len(of_lane) - 1]
             return [
                 _likely(
-                    f"rank {send.rank} started the {send}, but it never went out: nobody waits for it.",
-                    "Keep what isend returns, and call its wait(), before you return at the latest.",
+                    f"rank {send.rank} started the {send}, but it never went out: nobody waits"
+                    " for it.",
+                    "Keep what isend returns, and call its wait(), before you return at the"
+                    " latest.",
                 )
             ]
     return []
 
 
 def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
-    """Return the ranks that are blocked in a wait although all their operations have met their partners."""
+    """Return the ranks that are blocked in a wait although all their operations have met their
+    partners.
+    """
     open_on = {w.operation.rank for w in waiting}
     standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
     return [
-        rank.rank for rank in standing if any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
+        rank.rank
+        for rank in standing
+        if any(watchdog.waits_for_nothing(s, report.submission_dir) for s in rank.stacks)
     ]
 
 
@@ -337,7 +427,10 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     """The ranks that were still busy first; whoever only waited for them is not the cause."""
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
-        return Diagnosis("Deadlock: no rank can go on.", [*_standing(report, waiting, call), *unsent, Line(STILL)])
+        return Diagnosis(
+            "Deadlock: no rank can go on.",
+            [*_standing(report, waiting, call), *unsent, Line(STILL)],
+        )
     if not computing:  # nobody computes: they wait, in a way of their own
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]

@@ -1,11 +1,14 @@
-"""What each rank did when, in one call: computing, communicating, or waiting for another rank. From the trails alone.
+"""What each rank did when, in one call: computing, communicating, or waiting for another rank. From
+the trails alone.
 
-Where the world was asked to follow waits (``World(…, follow=True)``), spans say what was. Without that, the trails hold when
-operations were started and no more: then a rank is taken to wait from there until the last of its partners has come, or
-until it does something else, and communications take no time.
+Where the world was asked to follow waits (``World(…, follow=True)``), spans say what was. Without
+that, the trails hold when operations were started and no more: then a rank is taken to wait from
+there until the last of its partners has come, or until it does something else, and communications
+take no time.
 
-Of a call that makes several runs (marked ``run 0 began``, ``run 0 ended``, …) the fastest is taken; where it did not come to its
-end, the last. Times are seconds from the moment at which the first rank began it.
+Of a call that makes several runs (marked ``run 0 began``, ``run 0 ended``, …) the fastest is taken;
+where it did not come to its end, the last. Times are seconds from the moment at which the first
+rank began it.
 """
 
 import re
@@ -13,7 +16,16 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
 from grader.wire.agreement import Matches
-from grader.wire.events import COMPLETED, STARTED, WAIT_BEGAN, WAIT_ENDED, Mark, Operation, Progress, operations
+from grader.wire.events import (
+    COMPLETED,
+    STARTED,
+    WAIT_BEGAN,
+    WAIT_ENDED,
+    Mark,
+    Operation,
+    Progress,
+    operations,
+)
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
@@ -26,10 +38,11 @@ MAX_RUNS = 16  # in a call
 
 @dataclass(frozen=True)
 class Span:
-    """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world was ended.
+    """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world
+    was ended.
 
-    ``background``: a communication under way while the rank's program goes on, or a time that a stopwatch takes. All other spans
-    of a rank follow each other.
+    ``background``: a communication under way while the rank's program goes on, or a time that a
+    stopwatch takes. All other spans of a rank follow each other.
     """
 
     rank: int
@@ -46,7 +59,10 @@ class Span:
 
 @dataclass(frozen=True)
 class _Stay:
-    """A rank in a call of ``torch.distributed``, in nanoseconds. One that only starts an operation does not wait for anybody."""
+    """A rank in a call of ``torch.distributed``, in nanoseconds.
+
+    One that only starts an operation does not wait for anybody.
+    """
 
     operation: Operation | None
     begin: int
@@ -70,7 +86,11 @@ def spans(report: WorldReport, call: int) -> list[Span]:
     last = {rank: 1 << 63 if end is None else end for rank, end in ends.items()}
     found: list[Span] = []
     for rank, begin in begins.items():
-        trail = [event for event in report.ranks[rank].trail if event.call == call and begin <= event.at <= last[rank]]
+        trail = [
+            event
+            for event in report.ranks[rank].trail
+            if event.call == call and begin <= event.at <= last[rank]
+        ]
         stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
         found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
         found += _background(trail, stays, received, absent, ends[rank]) if followed else []
@@ -80,7 +100,9 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
 
 def on_core(report: WorldReport, call: int) -> list[float]:
-    """For how many seconds each rank's program was on a core, in the run that is drawn; of a rank that does not say so, nothing."""
+    """For how many seconds each rank's program was on a core, in the run that is drawn; of a rank
+    that does not say so, nothing.
+    """
     begins, ends = _bounds(report, call)
     said = [
         ON_CORE.fullmatch(event.name)
@@ -113,19 +135,31 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
         {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
         for trail in report.trails
     ]
-    begun = [number for number in range(MAX_RUNS) if all(f"run {number} began" in passed for passed in marks)]
+    begun = [
+        number
+        for number in range(MAX_RUNS)
+        if all(f"run {number} began" in passed for passed in marks)
+    ]
     ended = [number for number in begun if all(f"run {number} ended" in passed for passed in marks)]
     outcomes = [rank.outcomes.get(call) for rank in report.ranks]
     name = "call"
     if begun:
 
         def seconds(number: int) -> int:
-            return max(p[f"run {number} ended"] for p in marks) - min(p[f"run {number} began"] for p in marks)
+            return max(p[f"run {number} ended"] for p in marks) - min(
+                p[f"run {number} began"] for p in marks
+            )
 
         whole = all(isinstance(outcome, Returned) for outcome in outcomes)
         name = f"run {min(ended, key=seconds) if whole and ended else begun[-1]}"
-    begins = {rank: passed[f"{name} began"] for rank, passed in enumerate(marks) if f"{name} began" in passed}
-    raised = {rank: outcome.at for rank, outcome in enumerate(outcomes) if isinstance(outcome, Raised)}
+    begins = {
+        rank: passed[f"{name} began"]
+        for rank, passed in enumerate(marks)
+        if f"{name} began" in passed
+    }
+    raised = {
+        rank: outcome.at for rank, outcome in enumerate(outcomes) if isinstance(outcome, Raised)
+    }
     return begins, {rank: marks[rank].get(f"{name} ended", raised.get(rank)) for rank in begins}
 
 
@@ -133,7 +167,9 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
 
 
 def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
-    """Return for each operation when the last rank that it needs had joined; None if one never joined."""
+    """Return for each operation when the last rank that it needs had joined; None if one never
+    joined.
+    """
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)
@@ -157,7 +193,10 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 
 
 def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """The waits that were followed, in the main thread's order. One inside another is part of it."""
+    """The waits that were followed, in the main thread's order.
+
+    One inside another is part of it.
+    """
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
     waited: Progress | None = None
@@ -167,12 +206,19 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
         what = event.what if isinstance(event, Progress) else ""
         if what == STARTED and waited is None and event.of in issued:
             started = issued[event.of]
-            stays.append(_Stay(started, event.of, max(event.at, event.of), _where(started), starts=True))
+            stays.append(
+                _Stay(started, event.of, max(event.at, event.of), _where(started), starts=True)
+            )
         elif what == WAIT_BEGAN and waited is None:
             waited, since = event, event.at
-            if isinstance(before, Progress) and (before.what, before.of) == (STARTED, event.of) and stays:
+            if (
+                isinstance(before, Progress)
+                and (before.what, before.of) == (STARTED, event.of)
+                and stays
+            ):
                 last = stays[-1].operation
-                if last and (last.file, last.line) == (event.file, event.line):  # in one call of torch.distributed
+                # in one call of torch.distributed
+                if last and (last.file, last.line) == (event.file, event.line):
                     since = stays.pop().begin
         elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
             stays.append(_stay(waited, since, max(event.at, since), issued))
@@ -212,7 +258,13 @@ def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_St
 
 
 def _program(
-    rank: int, cuts: list[_Cut], begin: int, end: int | None, stays: list[_Stay], came: dict, absent: dict
+    rank: int,
+    cuts: list[_Cut],
+    begin: int,
+    end: int | None,
+    stays: list[_Stay],
+    came: dict,
+    absent: dict,
 ) -> list[Span]:
     """What the rank's program did: its waits, and computing in between."""
     found: list[Span] = []
@@ -232,7 +284,9 @@ def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> lis
     label = str(operation).rpartition(" at ")[0] if operation else "a communication"
     where = stay.where or (_where(operation) if operation else "")
     missing = absent.get(_key(operation), ()) if operation else ()
-    whole = Span(rank, WAITING, label, since, None, where=where, operation=operation, awaits=missing)
+    whole = Span(
+        rank, WAITING, label, since, None, where=where, operation=operation, awaits=missing
+    )
     if stay.end is None:
         return [whole]
     end = max(stay.end, since)
@@ -247,7 +301,9 @@ def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> lis
 
 
 def _cuts(trail: list) -> list[_Cut]:
-    """Where marks say that a piece of work began or ended: when, and which piece it is from there on."""
+    """Where marks say that a piece of work began or ended: when, and which piece it is from there
+    on.
+    """
     cuts: list[_Cut] = []
     inside: list[tuple[str, int | None]] = []
     for event in trail:
@@ -259,7 +315,9 @@ def _cuts(trail: list) -> list[_Cut]:
             inside.append(piece)
         elif piece in inside:
             inside.remove(piece)
-        cuts.append((max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None)))
+        cuts.append(
+            (max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None))
+        )
     return cuts
 
 
@@ -276,8 +334,12 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
     return parts
 
 
-def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None) -> list[Span]:
-    """Communications that were under way while the program went on: from their start to their end, as far as that is known."""
+def _background(
+    trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None
+) -> list[Span]:
+    """Communications that were under way while the program went on: from their start to their end,
+    as far as that is known.
+    """
     waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
     found = []
@@ -285,7 +347,11 @@ def _background(trail: list, stays: list[_Stay], received: dict, absent: dict, e
         stay = waited.get(operation.at)
         if stay and stay.begin == operation.at:  # waited for at once: the program did not go on
             continue
-        ends = [completed.get(operation.at), received.get(_key(operation)), stay.end if stay else None]
+        ends = [
+            completed.get(operation.at),
+            received.get(_key(operation)),
+            stay.end if stay else None,
+        ]
         known = [max(at, operation.at) for at in ends if at is not None]
         over = min(known) if known else (None if _key(operation) in absent else end)
         label, missing = str(operation).rpartition(" at ")[0], absent.get(_key(operation), ())
@@ -308,5 +374,15 @@ def _timed(trail: list) -> list[Span]:
                 began[piece[2]] = event.at
             elif piece[2] in began:
                 number = piece[2] or ""
-                found.append(Span(event.rank, TIMED, f"timed {number}", began.pop(piece[2]), event.at, None, True))
+                found.append(
+                    Span(
+                        event.rank,
+                        TIMED,
+                        f"timed {number}",
+                        began.pop(piece[2]),
+                        event.at,
+                        None,
+                        True,
+                    )
+                )
     return found

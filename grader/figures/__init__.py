@@ -1,1 +1,4 @@
-"""The pictures of handout/ASSIGNMENT.md, drawn as SVG: ``make figures``. Not for students: one of them is a schedule."""
+"""The pictures of handout/ASSIGNMENT.md, drawn as SVG: ``make figures``.
+
+Not for students: one of them is a schedule.
+"""

@@ -1,4 +1,6 @@
-"""Before and after of every collective, on four ranks; the ring; and what happens where nobody receives."""
+"""Before and after of every collective, on four ranks; the ring; and what happens where nobody
+receives.
+"""
 
 from grader.figures.picture import Picture
 
@@ -6,9 +8,8 @@ N = 4
 CELL, HIGH, ROW = 25, 22, 26
 LETTERS = "ABCD"
 
-Held = list[
-    list[str]
-]  # for each rank its cells: "A0", a piece of rank 0's; "Σ0", the sum of all ranks' pieces 0; "": nothing
+# For each rank its cells: "A0": a piece of rank 0's; "Σ0": the sum of all pieces 0; "": nothing.
+Held = list[list[str]]
 
 ALL = [[f"{letter}{piece}" for piece in range(N)] for letter in LETTERS]
 SUM = [f"Σ{piece}" for piece in range(N)]
@@ -16,14 +17,26 @@ NOTHING = [""] * N
 MIDDLE = [[f"{letter}"] for letter in LETTERS]
 
 SHAPES: dict[str, tuple[str, Held, Held]] = {
-    "broadcast": ("rank 0 is the root: everybody gets its tensor", [ALL[0], *[NOTHING] * 3], [ALL[0]] * N),
-    "scatter": ("rank 0 deals out its blocks of rows", [ALL[0], *[NOTHING] * 3], [[ALL[0][r]] for r in range(N)]),
+    "broadcast": (
+        "rank 0 is the root: everybody gets its tensor",
+        [ALL[0], *[NOTHING] * 3],
+        [ALL[0]] * N,
+    ),
+    "scatter": (
+        "rank 0 deals out its blocks of rows",
+        [ALL[0], *[NOTHING] * 3],
+        [[ALL[0][r]] for r in range(N)],
+    ),
     "gather": ("rank 0 collects the tensors of all", MIDDLE, [list(LETTERS), *[NOTHING] * 3]),
     "reduce": ("rank 0 gets the sum of all tensors", ALL, [SUM, *[NOTHING] * 3]),
     "all-gather": ("everybody collects the tensors of all", MIDDLE, [list(LETTERS)] * N),
     "reduce-scatter": ("everybody gets one block of the sum", ALL, [[SUM[r]] for r in range(N)]),
     "all-reduce": ("everybody gets the whole sum", ALL, [SUM] * N),
-    "all-to-all": ("block j of everybody goes to rank j", ALL, [[row[r] for row in ALL] for r in range(N)]),
+    "all-to-all": (
+        "block j of everybody goes to rank j",
+        ALL,
+        [[row[r] for row in ALL] for r in range(N)],
+    ),
 }
 
 
@@ -54,23 +67,31 @@ def _cells(picture: Picture, x: float, y: float, held: list[str]) -> None:
             picture.block(left, y, CELL - 2, HIGH, f"r{LETTERS.index(label[0])}", label)
 
 
-def _terms(picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]) -> None:
+def _terms(
+    picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]
+) -> None:
     """A block made of one stripe for each rank whose term is in it."""
     stripe = width / N
     for rank in range(N):
-        picture.rect(x + rank * stripe, y, stripe, height, f"r{rank}" if rank in ranks else "idle", 0)
+        picture.rect(
+            x + rank * stripe, y, stripe, height, f"r{rank}" if rank in ranks else "idle", 0
+        )
 
 
 def _in_words(held: Held) -> str:
-    return "; ".join(f"rank {rank} holds {' '.join(cells).strip() or 'nothing'}" for rank, cells in enumerate(held))
+    return "; ".join(
+        f"rank {rank} holds {' '.join(cells).strip() or 'nothing'}"
+        for rank, cells in enumerate(held)
+    )
 
 
 def ring() -> Picture:
     """Seven states of the ring all-reduce: who holds which terms of which chunk."""
     described = (
-        "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk from its left neighbour and adds "
-        "it to its own; after step 3 each rank holds one chunk in which the terms of all four ranks are. In steps 4 to 6 the finished "
-        "chunks are passed on round the ring, until every rank has all four."
+        "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk"
+        " from its left neighbour and adds it to its own; after step 3 each rank holds one chunk in"
+        " which the terms of all four ranks are. In steps 4 to 6 the finished chunks are passed on"
+        " round the ring, until every rank has all four."
     )
     picture = Picture(330, 448, "The ring all-reduce on four ranks, step by step", described)
     terms = [[{rank} for _ in range(N)] for rank in range(N)]
@@ -81,7 +102,9 @@ def ring() -> Picture:
         sent = {(rank, chunk): set(terms[(rank - 1) % N][chunk]) for rank, chunk in arrived}
         for (rank, chunk), what in sent.items():
             terms[rank][chunk] = terms[rank][chunk] | what if adding else what
-        _ring_state(picture, step + 1, f"step {step + 1}: {'add' if adding else 'replace'}", terms, arrived)
+        _ring_state(
+            picture, step + 1, f"step {step + 1}: {'add' if adding else 'replace'}", terms, arrived
+        )
     picture.text(178, 368, "Colours: whose term", 11)
     picture.text(178, 384, "is in the chunk already.", 11)
     picture.text(178, 404, "Framed: what has just", 11)
@@ -90,7 +113,9 @@ def ring() -> Picture:
     return picture
 
 
-def _ring_state(picture: Picture, index: int, title: str, terms: list[list[set[int]]], arrived: list) -> None:
+def _ring_state(
+    picture: Picture, index: int, title: str, terms: list[list[set[int]]], arrived: list
+) -> None:
     x, y = (index % 2) * 178, (index // 2) * 114
     picture.text(x, y + 14, title, 12, kind="bold")
     for rank in range(N):
@@ -105,7 +130,8 @@ def _ring_state(picture: Picture, index: int, title: str, terms: list[list[set[i
 
 def barrier() -> Picture:
     described = (
-        "Four ranks reach the barrier at different times. Each waits until the last one is there; then all go on."
+        "Four ranks reach the barrier at different times. Each waits until the last one is there;"
+        " then all go on."
     )
     picture = Picture(296, 134, "A barrier: nobody passes until all are there", described)
     picture.text(0, 13, "barrier", 13, kind="bold")
@@ -124,10 +150,13 @@ def barrier() -> Picture:
 
 def deadlock() -> Picture:
     described = (
-        "Above: both ranks call a blocking send first. Each send waits for a receive that the other rank would make only "
-        "after its own send; both wait for ever. Below: both start an isend, which returns at once, then receive, then wait for the send."
+        "Above: both ranks call a blocking send first. Each send waits for a receive that the other"
+        " rank would make only after its own send; both wait for ever. Below: both start an isend,"
+        " which returns at once, then receive, then wait for the send."
     )
-    picture = Picture(330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described)
+    picture = Picture(
+        330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described
+    )
     picture.text(0, 13, "both send first: for ever", 12, kind="bold")
     for rank in range(2):
         y = 22 + rank * 27

@@ -4,7 +4,8 @@ from math import log10
 
 from grader.figures.picture import Picture
 
-LINKS = [  # name, bytes a second in one direction (memory: as the data sheet counts it), how they are written
+# name, bytes a second in one direction (memory: as the data sheet counts it), how they are written
+LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),
     ("NVLink 4 through NVSwitch, one GPU", 450e9, "450 GB/s"),
@@ -17,9 +18,16 @@ SLOWEST, DECADES = 7.5, 6  # where the scale begins, as a power of ten, and how 
 
 
 def links() -> Picture:
-    described = "Bars on a logarithmic scale. " + "; ".join(f"{name}: {rate}" for name, _, rate in LINKS) + "."
+    described = (
+        "Bars on a logarithmic scale. "
+        + "; ".join(f"{name}: {rate}" for name, _, rate in LINKS)
+        + "."
+    )
     picture = Picture(
-        340, 26 + 38 * len(LINKS), "From fast and near to slow and far: one H100 and its links", described
+        340,
+        26 + 38 * len(LINKS),
+        "From fast and near to slow and far: one H100 and its links",
+        described,
     )
     picture.text(0, 13, "From mark to mark, ten times as fast.", 11)
     for index, (name, rate, written) in enumerate(LINKS):
@@ -28,7 +36,9 @@ def links() -> Picture:
         picture.text(340, y + 12, written, 12, "end", "bold")
         picture.rect(0, y + 17, 340, 11, "idle")
         for power in range(8, 14):
-            picture.line(340 * (power - SLOWEST) / DECADES, y + 28, 340 * (power - SLOWEST) / DECADES, y + 32)
+            picture.line(
+                340 * (power - SLOWEST) / DECADES, y + 28, 340 * (power - SLOWEST) / DECADES, y + 32
+            )
         where = "computing" if index < 2 else "communicating"  # on the chip, or between devices
         picture.rect(0, y + 17, 340 * (log10(rate) - SLOWEST) / DECADES, 11, where)
     return picture
@@ -36,8 +46,9 @@ def links() -> Picture:
 
 def nodes() -> Picture:
     described = (
-        "Two nodes. In each, the GPUs are joined by NVSwitch over NVLink, and by PCIe to the CPU and to network cards. The network "
-        "cards of both nodes meet in InfiniBand or Ethernet switches. NVSwitch does not reach from one node to the other."
+        "Two nodes. In each, the GPUs are joined by NVSwitch over NVLink, and by PCIe to the CPU"
+        " and to network cards. The network cards of both nodes meet in InfiniBand or Ethernet"
+        " switches. NVSwitch does not reach from one node to the other."
     )
     picture = Picture(340, 222, "What joins the GPUs of a node, and what joins nodes", described)
     for node in range(2):

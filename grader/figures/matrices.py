@@ -5,8 +5,9 @@ from grader.figures.picture import Picture
 
 def columns() -> Picture:
     described = (
-        "x, of B rows and D columns, is replicated on two ranks. W is sharded by columns, into a left and a right half. Each rank's "
-        "product is its half of the columns of z: z is sharded by columns. An all-gather makes it replicated."
+        "x, of B rows and D columns, is replicated on two ranks. W is sharded by columns, into a"
+        " left and a right half. Each rank's product is its half of the columns of z: z is sharded"
+        " by columns. An all-gather makes it replicated."
     )
     picture = Picture(340, 142, "W sharded by columns: z is sharded by columns", described)
     picture.text(0, 13, "W sharded by columns: z sharded by columns", 12, kind="bold")
@@ -21,8 +22,9 @@ def columns() -> Picture:
 
 def rows() -> Picture:
     described = (
-        "x is sharded by columns, W by rows. Each rank multiplies its columns of x by its rows of W. The product has the full shape of z, "
-        "and z is the sum of both products: z is partial. An all-reduce makes it replicated."
+        "x is sharded by columns, W by rows. Each rank multiplies its columns of x by its rows of"
+        " W. The product has the full shape of z, and z is the sum of both products: z is partial."
+        " An all-reduce makes it replicated."
     )
     picture = Picture(340, 142, "W sharded by rows: z is partial", described)
     picture.text(0, 13, "W sharded by rows: z partial", 12, kind="bold")
@@ -38,9 +40,16 @@ def rows() -> Picture:
 
 
 def _matrix(
-    picture: Picture, x: float, y: float, width: float, height: float, kinds: list[str], words: list[str], shape: str,
+    picture: Picture,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    kinds: list[str],
+    words: list[str],
+    shape: str,
     by_rows: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     count = len(kinds)
     for index, (kind, word) in enumerate(zip(kinds, words)):
         if by_rows:
@@ -52,10 +61,13 @@ def _matrix(
 
 def megatron() -> Picture:
     described = (
-        "Two ranks. x goes through f, then on each rank through its columns of A, gelu, and its rows of B. g adds up the partial "
-        "results of both ranks; gelu gives y. Forward, f copies and g all-reduces. Backward, g copies and f all-reduces."
+        "Two ranks. x goes through f, then on each rank through its columns of A, gelu, and its"
+        " rows of B. g adds up the partial results of both ranks; gelu gives y. Forward, f copies"
+        " and g all-reduces. Backward, g copies and f all-reduces."
     )
-    picture = Picture(340, 172, "The Megatron pair: one all-reduce forward, one backward", described)
+    picture = Picture(
+        340, 172, "The Megatron pair: one all-reduce forward, one backward", described
+    )
     picture.block(0, 58, 26, 30, "whole", "x")
     picture.block(46, 34, 22, 78, "communicating", "f")
     picture.block(230, 34, 22, 78, "communicating", "g")
@@ -68,7 +80,9 @@ def megatron() -> Picture:
         y = 34 + rank * 48
         picture.text(148, y - 6 if rank == 0 else y + 44, f"rank {rank}", 11, "middle")
         for left, words in ((80, "@ A"), (130, "gelu"), (180, "@ B")):
-            picture.block(left, y, 38, 30, f"r{rank}", words + ("₀₁"[rank] if words != "gelu" else ""))
+            picture.block(
+                left, y, 38, 30, f"r{rank}", words + ("₀₁"[rank] if words != "gelu" else "")
+            )
         for left in (68, 118, 168, 218):
             picture.arrow(left, y + 15, left + 12, y + 15)
     picture.text(64, 148, "forward: copy", 11, "middle")

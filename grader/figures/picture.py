@@ -1,4 +1,6 @@
-"""A picture that GitHub shows well: SVG with text as text, on no background, in light and in dark, with nothing from outside."""
+"""A picture that GitHub shows well: SVG with text as text, on no background, in light and in dark,
+with nothing from outside.
+"""
 
 from xml.etree import ElementTree as ET
 
@@ -31,11 +33,23 @@ class Picture:
         ET.SubElement(self.root, "desc", id="description").text = description
         ET.SubElement(self.root, "style").text = f"\n{STYLE}\n"
 
-    def rect(self, x: float, y: float, width: float, height: float, kind: str, round: float = 2) -> None:
+    def rect(
+        self, x: float, y: float, width: float, height: float, kind: str, round: float = 2
+    ) -> None:
         size = {"x": x, "y": y, "width": width, "height": height, "rx": round}
-        ET.SubElement(self.root, "rect", {name: number(value) for name, value in size.items()} | paint(kind))
+        ET.SubElement(
+            self.root, "rect", {name: number(value) for name, value in size.items()} | paint(kind)
+        )
 
-    def text(self, x: float, y: float, words: str, size: float = 12, anchor: str = "start", kind: str = "text") -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: float = 12,
+        anchor: str = "start",
+        kind: str = "text",
+    ) -> None:
         """``y`` is where the letters stand; ``anchor`` is start, middle or end."""
         attributes = {"x": number(x), "y": number(y)}
         if anchor != "start":
@@ -45,7 +59,14 @@ class Picture:
         ET.SubElement(self.root, "text", attributes | paint(kind)).text = words
 
     def block(
-        self, x: float, y: float, width: float, height: float, kind: str, words: str = "", size: float = 11
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: str,
+        words: str = "",
+        size: float = 11,
     ) -> None:
         """A coloured block with white words in its middle."""
         self.rect(x, y, width, height, kind)
@@ -54,7 +75,9 @@ class Picture:
 
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
         ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-        ET.SubElement(self.root, "line", {name: number(value) for name, value in ends.items()} | paint("line"))
+        ET.SubElement(
+            self.root, "line", {name: number(value) for name, value in ends.items()} | paint("line")
+        )
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
         """From one point to another; the head takes the last five units."""

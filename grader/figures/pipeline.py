@@ -4,7 +4,8 @@ from grader.figures.picture import Picture
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 from grader.reference.schedules import Action, most_alive
 
-FORWARD, BACKWARD = 1, 2  # units of time that a micro-batch takes on a stage; the backward pass has twice the products
+# units of time that a micro-batch takes on a stage; the backward pass has twice the products
+FORWARD, BACKWARD = 1, 2
 Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end
 
 
@@ -26,7 +27,9 @@ def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
     return spans
 
 
-def _draw(picture: Picture, top: float, title: str, spans: Spans, unit: float, whole: bool = False) -> None:
+def _draw(
+    picture: Picture, top: float, title: str, spans: Spans, unit: float, whole: bool = False
+) -> None:
     """A line for each stage, on a ground that is shaded where nobody works."""
     end = max(span[2] for of_stage in spans for span in of_stage)
     picture.text(0, top + 13, title, 12, kind="bold")
@@ -44,15 +47,22 @@ def pipelines() -> Picture:
     stages, m = 4, 4
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
-        "Time goes to the right, one line for each of four stages; shaded is waiting. Naive: the whole batch goes through one stage after "
-        "the other and back, 48 units of time, each stage works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
+        "Time goes to the right, one line for each of four stages; shaded is waiting. Naive: the"
+        " whole batch goes through one stage after the other and back, 48 units of time, each stage"
+        " works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
     )
     picture = Picture(352, 338, "One batch through four stages: naive, GPipe and 1F1B", described)
     unit = 340 / 48
     _draw(picture, 0, "naive, the whole batch at once: 48 units of time", naive, unit, whole=True)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):
         spans = timed([rule(stage, stages, m) for stage in range(stages)])
-        _draw(picture, 106 + index * 106, f"{name}, four micro-batches: {_end(spans)} units", spans, unit)
+        _draw(
+            picture,
+            106 + index * 106,
+            f"{name}, four micro-batches: {_end(spans)} units",
+            spans,
+            unit,
+        )
     _legend(picture, 324)
     return picture
 
@@ -61,8 +71,9 @@ def schedules() -> Picture:
     """GPipe beside 1F1B with twice as many micro-batches as stages: as long, but less is alive."""
     stages, m = 4, 8
     described = (
-        "Four stages, eight micro-batches. Both take 33 units of time. With GPipe every stage has eight micro-batches alive after the last "
-        "forward pass; with 1F1B stage 0 has at most four, stage 1 three, stage 2 two, stage 3 one."
+        "Four stages, eight micro-batches. Both take 33 units of time. With GPipe every stage has"
+        " eight micro-batches alive after the last forward pass; with 1F1B stage 0 has at most"
+        " four, stage 1 three, stage 2 two, stage 3 one."
     )
     picture = Picture(352, 232, "GPipe and 1F1B with eight micro-batches", described)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):

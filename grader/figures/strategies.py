@@ -7,20 +7,34 @@ N = 4
 
 def strategies() -> Picture:
     described = (
-        "Data parallelism: every rank stores all layers and a quarter of the batch; gradients are all-reduced. Tensor parallelism: every "
-        "rank stores a quarter of the columns of every layer and the whole batch; activations are gathered and their gradients "
-        "reduce-scattered. Pipeline parallelism: every rank stores one layer in four; activations go to the next stage, gradients back."
+        "Data parallelism: every rank stores all layers and a quarter of the batch; gradients are"
+        " all-reduced. Tensor parallelism: every rank stores a quarter of the columns of every"
+        " layer and the whole batch; activations are gathered and their gradients reduce-scattered."
+        " Pipeline parallelism: every rank stores one layer in four; activations go to the next"
+        " stage, gradients back."
     )
-    picture = Picture(340, 318, "What each strategy stores on four ranks, and what travels", described)
+    picture = Picture(
+        340, 318, "What each strategy stores on four ranks, and what travels", described
+    )
     rows = [
-        ("data parallelism: cut the batch", "travels: the gradients of all weights", lambda r, k: (0, 1), True),
+        (
+            "data parallelism: cut the batch",
+            "travels: the gradients of all weights",
+            lambda r, k: (0, 1),
+            True,
+        ),
         (
             "tensor parallelism: cut the width",
             "travels: activations, in every layer",
             lambda r, k: (r / N, 1 / N),
             False,
         ),
-        ("pipeline parallelism: cut the depth", "travels: activations, from stage to stage", None, False),
+        (
+            "pipeline parallelism: cut the depth",
+            "travels: activations, from stage to stage",
+            None,
+            False,
+        ),
     ]
     for index, (title, travels, part, cut_batch) in enumerate(rows):
         y = index * 106
@@ -48,12 +62,16 @@ def strategies() -> Picture:
 def buckets() -> Picture:
     """A backward pass of four layers and the averaging of their gradients, in three ways."""
     described = (
-        "Three ways to average the gradients of four layers. One all-reduce at the end: the network idles while the backward pass runs. "
-        "One for each layer after the backward pass: as late, and four latencies. Buckets: the first is on its way while "
-        "earlier layers are still being differentiated, and the step ends soonest."
+        "Three ways to average the gradients of four layers. One all-reduce at the end: the network"
+        " idles while the backward pass runs. One for each layer after the backward pass: as late,"
+        " and four latencies. Buckets: the first is on its way while earlier layers are still being"
+        " differentiated, and the step ends soonest."
     )
     picture = Picture(
-        340, 214, "Averaging gradients: at the end, or in buckets that overlap the backward pass", described
+        340,
+        214,
+        "Averaging gradients: at the end, or in buckets that overlap the backward pass",
+        described,
     )
     unit, left = 8.8, 58
     ways = [
@@ -70,7 +88,11 @@ def buckets() -> Picture:
         for row in (20, 43):
             picture.rect(left, y + row, end * unit, 20, "idle")
         for layer in range(4):
-            picture.block(left + layer * 4 * unit, y + 20, 4 * unit - 1, 20, "backward", f"{4 - layer}", 10)
+            picture.block(
+                left + layer * 4 * unit, y + 20, 4 * unit - 1, 20, "backward", f"{4 - layer}", 10
+            )
         for start, length, words in transfers:
-            picture.block(left + start * unit, y + 43, length * unit - 1, 20, "communicating", words, 10)
+            picture.block(
+                left + start * unit, y + 43, length * unit - 1, 20, "communicating", words, 10
+            )
     return picture

@@ -1,6 +1,8 @@
-"""Hold a command to a part of this machine, as a container does: control groups where root may make them, else one core.
+"""Hold a command to a part of this machine, as a container does: control groups where root may make
+them, else one core.
 
-What could not be held is said: a rehearsal that was not held to its memory has not shown that it keeps to it.
+What could not be held is said: a rehearsal that was not held to its memory has not shown that it
+keeps to it.
 """
 
 import os
@@ -52,7 +54,9 @@ class Box:
         quota = int(PERIOD * self.cores)
         self.group.make()
         self.group.hold_memory(self.memory)
-        if not self.group.set("cpu.max", f"{quota} {PERIOD}") and not self.group.set("cpu.cfs_quota_us", quota):
+        if not self.group.set("cpu.max", f"{quota} {PERIOD}") and not self.group.set(
+            "cpu.cfs_quota_us", quota
+        ):
             raise FileNotFoundError("the group has no bound of processor time")
 
     def __exit__(self, *_: object) -> None:
@@ -81,5 +85,9 @@ class Box:
 
     def held(self, groups: bool, core: bool) -> str:
         if groups:
-            return f"held to {self.cores:g} CPU and {self.memory / 2**30:.2f} GiB by a control group"
-        return ("held to one core" if core else "held to nothing") + ": no control group can be made here"
+            return (
+                f"held to {self.cores:g} CPU and {self.memory / 2**30:.2f} GiB by a control group"
+            )
+        return (
+            "held to one core" if core else "held to nothing"
+        ) + ": no control group can be made here"

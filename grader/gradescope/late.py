@@ -8,7 +8,10 @@ from grader.gradescope.settings import Settings
 
 
 def days_late(settings: Settings, upload: Upload) -> int:
-    """Days begun after the due date, the grace period and the free days. 0 where a date is not known."""
+    """Days begun after the due date, the grace period and the free days.
+
+    0 where a date is not known.
+    """
     if upload.created is None or upload.due is None:
         return 0
     late = upload.created - upload.due - timedelta(minutes=settings.grace_minutes)
@@ -16,7 +19,9 @@ def days_late(settings: Settings, upload: Upload) -> int:
 
 
 def deduction(settings: Settings, upload: Upload) -> tuple[float, str]:
-    """The percents to take off the score, and the sentence that says so; 0 and none where it is in time."""
+    """The percents to take off the score, and the sentence that says so; 0 and none where it is in
+    time.
+    """
     if upload.created is None or upload.due is None:
         return 0.0, ""
     late = upload.created - upload.due - timedelta(minutes=settings.grace_minutes)

@@ -1,6 +1,7 @@
 """submission_metadata.json: what the platform says of a submission, checked where it enters.
 
-Nothing in the file is a reason not to grade: what is missing or wrong is left out, and ``complaints`` say so.
+Nothing in the file is a reason not to grade: what is missing or wrong is left out, and
+``complaints`` say so.
 """
 
 import json
@@ -33,7 +34,10 @@ class Upload:
 
     @property
     def earlier(self) -> list[Earlier]:
-        """Those before this one. (When an old submission is graded again, there may be later ones.)"""
+        """Those before this one.
+
+        (When an old submission is graded again, there may be later ones.)
+        """
         return [one for one in self.others if self.created and one.time < self.created]
 
     @classmethod
@@ -57,7 +61,9 @@ class Upload:
         self.complaints.append(f"submission_metadata.json: {what}.")
 
     def _take(self, document: Any, key: str, kind: type) -> Any:
-        """The value of a key; an empty one where it is of another kind, with a complaint unless it is null."""
+        """The value of a key; an empty one where it is of another kind, with a complaint unless it
+        is null.
+        """
         value = document.get(key) if isinstance(document, dict) else None
         if isinstance(value, kind):
             return value
@@ -73,9 +79,15 @@ class Upload:
         return found
 
     def _due(self, document: Any) -> datetime | None:
-        """The due date, or the latest of the users' own ones: that is how the platform tells of an extension."""
+        """The due date, or the latest of the users' own ones: that is how the platform tells of an
+        extension.
+        """
         users = self._take(document, "users", list)
-        own = [self._time(user.get("assignment"), "due_date") for user in users if isinstance(user, dict)]
+        own = [
+            self._time(user.get("assignment"), "due_date")
+            for user in users
+            if isinstance(user, dict)
+        ]
         general = self._time(self._take(document, "assignment", dict), "due_date")
         return max((due for due in own if due), default=general)
 
@@ -97,7 +109,9 @@ class Upload:
 
 
 def as_time(value: Any) -> datetime | None:
-    """A time with its zone; None for anything else, and for years in which there is no arithmetic to either side."""
+    """A time with its zone; None for anything else, and for years in which there is no arithmetic
+    to either side.
+    """
     if not isinstance(value, str):
         return None
     try:

@@ -1,18 +1,21 @@
-"""So many submissions in so many hours are graded. One more keeps the results of the latest that was graded.
+"""So many submissions in so many hours are graded. One more keeps the results of the latest that
+was graded.
 
-The platform tells the times of all earlier submissions, and whether the autograder failed in them, but gives the results of the
-latest alone. So each of our results carries in ``extra_data["uploads"]`` which submissions were graded, and the next reads it there.
-What is in no such list (the submission before failed, or is still running, so the list did not reach us) is worked out: a
-submission was graded if fewer than the limit had been graded in the hours before it. Neither refused submissions nor failures of
-the autograder count.
+The platform tells the times of all earlier submissions, and whether the autograder failed in them,
+but gives the results of the latest alone. So each of our results carries in
+``extra_data["uploads"]`` which submissions were graded, and the next reads it there. What is in no
+such list (the submission before failed, or is still running, so the list did not reach us) is
+worked out: a submission was graded if fewer than the limit had been graded in the hours before it.
+Neither refused submissions nor failures of the autograder count.
 
 When in doubt, a submission is graded. It is always graded, whatever its number,
 
-- when the autograder runs again for an old submission. The platform does not say that it does; we take it for that when it starts
-  ten minutes or more after the upload, when our list names the submission already, or when the platform lists a later one. A
-  submission that was refused, and is graded then, does not count;
-- when the submission before has no results that could be shown again: it failed, or it was uploaded so shortly before that it is
-  still being graded. Such a submission counts for those after it.
+- when the autograder runs again for an old submission. The platform does not say that it does; we
+  take it for that when it starts ten minutes or more after the upload, when our list names the
+  submission already, or when the platform lists a later one. A submission that was refused, and is
+  graded then, does not count;
+- when the submission before has no results that could be shown again: it failed, or it was uploaded
+  so shortly before that it is still being graded. Such a submission counts for those after it.
 """
 
 import json
@@ -75,8 +78,11 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
     if not settings.most or len(recent) < settings.most:
         return Decision(kept, Past(upload.created, graded, upload.id))
 
-    running = [one.time for one in upload.earlier if not (one.scored or one.error)]  # these may count, too, in the end
-    again = _minute(sorted(recent + running)[-settings.most] + window).astimezone(upload.created.tzinfo)
+    # these may count, too, in the end
+    running = [one.time for one in upload.earlier if not (one.scored or one.error)]
+    again = _minute(sorted(recent + running)[-settings.most] + window).astimezone(
+        upload.created.tzinfo
+    )
     shown = next((one.results for one in reversed(upload.earlier) if _can_be_shown(one)), None)
     reason = ""
     if now - upload.created >= AGAIN_AFTER:
@@ -87,7 +93,9 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
     elif shown is None:
         reason = "the submission before it has no results to show again"
     if shown is None or reason:
-        note = f"Graded, although the limit is {settings.most} in {settings.hours:g} hours: {reason}."
+        note = (
+            f"Graded, although the limit is {settings.most} in {settings.hours:g} hours: {reason}."
+        )
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
     instead = _shown_again(shown, settings, again)
@@ -104,7 +112,9 @@ def _told(results: dict | None) -> list[Past]:
     for one in uploads if isinstance(uploads, list) else []:
         time = as_time(one.get("time")) if isinstance(one, dict) else None
         if time and isinstance(one.get("graded"), bool):
-            found.append(Past(time, one["graded"], one["id"] if type(one.get("id")) is int else None))
+            found.append(
+                Past(time, one["graded"], one["id"] if type(one.get("id")) is int else None)
+            )
     return found
 
 
@@ -170,6 +180,8 @@ def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
 
 
 def _minute(time: datetime) -> datetime:
-    """The first whole minute that is not before this time: what is printed without seconds must not be too early."""
+    """The first whole minute that is not before this time: what is printed without seconds must not
+    be too early.
+    """
     whole = time.replace(second=0, microsecond=0)
     return whole if whole == time else whole + timedelta(minutes=1)

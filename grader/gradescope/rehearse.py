@@ -1,8 +1,8 @@
 """Play what Gradescope does, here:  python -m grader.gradescope.rehearse [--keep]
 
-Packs the autograder, unpacks it into a private root that looks like ``/autograder``, runs setup.sh, and run_autograder on the
-solutions, on the stubs and on hostile submissions, held to the platform's smallest container. Exits with 0 when every result is what it
-should be.
+Packs the autograder, unpacks it into a private root that looks like ``/autograder``, runs setup.sh,
+and run_autograder on the solutions, on the stubs and on hostile submissions, held to the platform's
+smallest container. Exits with 0 when every result is what it should be.
 """
 
 import argparse
@@ -33,13 +33,18 @@ SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
 METADATA = {
     "id": 1,
     "created_at": "2030-01-02T12:00:00.000000-08:00",
-    "assignment": {"due_date": "2030-01-09T12:00:00.000000-08:00", "title": "Lockstep", "total_points": "100.0"},
+    "assignment": {
+        "due_date": "2030-01-09T12:00:00.000000-08:00",
+        "title": "Lockstep",
+        "total_points": "100.0",
+    },
     "users": [{"email": "student@example.edu", "id": 1, "name": "A student"}],
     "previous_submissions": [],
 }
 
 
-# Comes after the solutions to part 1: each of these does what it can, and loses the points of those problems alone that use it.
+# Comes after the solutions to part 1: each of these does what it can, and loses the points of those
+# problems alone that use it.
 HOSTILE = """
 import mmap, os, pathlib, shutil
 
@@ -52,7 +57,11 @@ def gather(tensor, root):
         print("spam" * 1000, flush=True)
 
 def reduce(tensor, root, op="sum"):
-    for path in ("results/results.json", "source/grader/check/call_result.py", "source/grader/hidden/test_collectives.py"):
+    for path in (
+        "results/results.json",
+        "source/grader/check/call_result.py",
+        "source/grader/hidden/test_collectives.py",
+    ):
         try:
             (pathlib.Path({root!r}) / path).write_text("ACHIEVED")
         except OSError:
@@ -74,7 +83,7 @@ HARMED = {"1.1", "1.3"}
 
 @dataclass
 class Play:
-    """A submission, and the problems in which it must lose points; in all others it must have all."""
+    """A submission, and the problems in which it must lose points; all others have full marks."""
 
     name: str
     folder: Path
@@ -84,13 +93,19 @@ class Play:
 
 PLAYS = [
     Play("the solutions", ROOT / "solutions", set()),
-    Play("the stubs", ROOT / "handout", {number for part in PARTS.values() for number in part.problems}),
+    Play(
+        "the stubs",
+        ROOT / "handout",
+        {number for part in PARTS.values() for number in part.problems},
+    ),
     Play("a hostile one", ROOT / "solutions", HARMED, HOSTILE),
 ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.gradescope.rehearse", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.gradescope.rehearse", description=__doc__.split("\n\n")[0]
+    )
     parser.add_argument("--keep", action="store_true", help="leave the private root where it is")
     arguments = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
@@ -126,21 +141,29 @@ def _rehearse(root: Path, console: Console) -> int:
     for play in PLAYS:
         complaint, row, held = _play(play, root)
         good &= not complaint
-        table.add_row(play.name, *row, complaint or "as it should be", style="red" if complaint else "")
+        table.add_row(
+            play.name, *row, complaint or "as it should be", style="red" if complaint else ""
+        )
     console.print(table)
     console.print(f"Each {held}; the platform's limit is {SECONDS} s.", markup=False)
     return 0 if good else 1
 
 
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
-    """What is wrong with this run of run_autograder; a row of the table; how it was held to its limits."""
+    """What is wrong with this run of run_autograder; a row of the table; how it was held to its
+    limits.
+    """
     for folder in ("submission", "results"):
         removal.remove(root / folder)
         (root / folder).mkdir()
     for name in FILES:
         more = play.more.replace("{root!r}", repr(str(root))) if name == "collectives.py" else ""
         (root / "submission" / name).write_text((play.folder / name).read_text() + more)
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LOCKSTEP_TIER") if name in os.environ}
+    environment = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "LANG", "LOCKSTEP_TIER")
+        if name in os.environ
+    }
     with Box(CORES, MEMORY) as box:
         usage = box.run(
             ["./run_autograder"],
@@ -159,9 +182,15 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
         jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     except (OSError, ValueError, jsonschema.ValidationError) as error:
         return f"no valid results.json: {str(error).splitlines()[0]}", ["–", *row, "–"], usage.held
-    points, possible = (sum(test[key] for test in document["tests"]) for key in ("score", "max_score"))
+    points, possible = (
+        sum(test[key] for test in document["tests"]) for key in ("score", "max_score")
+    )
     tier = document["extra_data"].get("confinement", {}).get("tier", "?")
-    return _complaint(play, usage, document["tests"], tier), [f"{points:g} of {possible:g}", *row, tier], usage.held
+    return (
+        _complaint(play, usage, document["tests"], tier),
+        [f"{points:g} of {possible:g}", *row, tier],
+        usage.held,
+    )
 
 
 def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
@@ -169,8 +198,14 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         return f"not over in {SECONDS} s: the platform would have written a score of 0"
     if usage.code:
         return f"exit code {usage.code}"
-    if wrong := {test["number"] for test in tests if test["score"] < test["max_score"]} ^ play.loses:
-        return f"points where there should be none, or none where there should be: {', '.join(sorted(wrong))}"
+    if (
+        wrong := {test["number"] for test in tests if test["score"] < test["max_score"]}
+        ^ play.loses
+    ):
+        return (
+            "points where there should be none, or none where there should be:"
+            f" {', '.join(sorted(wrong))}"
+        )
     if play.folder.name == "handout" and any(test["score"] for test in tests):
         return "points for what is not implemented"
     return "ranks were not confined" if tier == "none" else ""

@@ -15,7 +15,10 @@ FOR_SETUP = ("python", "torch", "torch_index")  # keys of [install], which setup
 
 @dataclass
 class Settings:
-    """The course's settings. What is wrong in the file is replaced by the default, and ``complaints`` say so."""
+    """The course's settings.
+
+    What is wrong in the file is replaced by the default, and ``complaints`` say so.
+    """
 
     hidden_checks: str = "after_published"
     seconds: float = 480.0
@@ -32,20 +35,30 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path) -> "Settings":
-        """Read the file. Never raises: what cannot be read is a complaint, and the defaults are used."""
+        """Read the file.
+
+        Never raises: what cannot be read is a complaint, and the defaults are used.
+        """
         settings = cls()
-        ini = ConfigParser(interpolation=None, inline_comment_prefixes=(";", "#"), default_section="")
+        ini = ConfigParser(
+            interpolation=None, inline_comment_prefixes=(";", "#"), default_section=""
+        )
         try:
-            # Windows editors put a byte order mark in front; a comment in another encoding must not cost the settings.
+            # Windows editors put a byte order mark in front; a comment in another encoding must not
+            # cost the settings.
             ini.read_string(path.read_bytes().decode("utf-8-sig", errors="replace"), path.name)
         except (OSError, IniError) as error:
             why = " ".join(str(error).split())
-            settings.complaints.append(f"{path.name} cannot be read: all settings are the defaults. {why}")
+            settings.complaints.append(
+                f"{path.name} cannot be read: all settings are the defaults. {why}"
+            )
             return settings
         for section in ini.sections():
             known = KEYS.get(section)
             if known is None:
-                settings.complaints.append(f"{path.name}: [{section}] is not a section.{_nearest(section, KEYS)}")
+                settings.complaints.append(
+                    f"{path.name}: [{section}] is not a section.{_nearest(section, KEYS)}"
+                )
                 continue
             for key, text in ini.items(section):
                 settings._take(path.name, section, key, text)
@@ -61,14 +74,18 @@ class Settings:
                 setattr(self, name, read(text.strip()))
             except ValueError as error:
                 used = _written(getattr(self, name))
-                self.complaints.append(f"{file}: {key} = {text!r} is not possible: {error}. Used instead: {used}.")
+                self.complaints.append(
+                    f"{file}: {key} = {text!r} is not possible: {error}. Used instead: {used}."
+                )
 
 
 def _written(value: Any) -> str:
     """A default as one would write it into the file."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "never" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        "never" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
+    )
 
 
 def _nearest(word: str, known: Any) -> str:
@@ -81,8 +98,12 @@ def _elsewhere(key: str) -> str:
     return f" It belongs to [{homes[0]}]." if homes else ""
 
 
-def _number(low: float, high: float, *, above: bool = False, empty: float | None = None) -> Callable[[str], float]:
-    """A reader of numbers from ``low`` (with ``above``: only above it) to ``high``; ``empty`` stands for no text."""
+def _number(
+    low: float, high: float, *, above: bool = False, empty: float | None = None
+) -> Callable[[str], float]:
+    """A reader of numbers from ``low`` (with ``above``: only above it) to ``high``; ``empty``
+    stands for no text.
+    """
 
     def read(text: str) -> float:
         if not text and empty is not None:
@@ -92,7 +113,10 @@ def _number(low: float, high: float, *, above: bool = False, empty: float | None
         except ValueError:
             value = math.nan
         if not low <= value <= high or (above and value == low):  # NaN is in no range
-            raise ValueError(f"it must be a number {'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}")
+            raise ValueError(
+                f"it must be a number {'above' if above else 'from'} {low:g} {'up ' * above}to"
+                f" {high:g}"
+            )
         return value
 
     return read
@@ -121,7 +145,8 @@ KEYS: dict[str, dict[str, tuple[str, Callable[[str], Any]] | None]] = {
     "install": dict.fromkeys(FOR_SETUP),
     "grading": {
         "hidden_checks": ("hidden_checks", _visibility),
-        "seconds": ("seconds", _number(0, 2400, above=True)),  # the platform's longest time limit is 40 minutes
+        # the platform's longest time limit is 40 minutes
+        "seconds": ("seconds", _number(0, 2400, above=True)),
         "confined": ("confined", _yes),
     },
     "late": {
@@ -131,6 +156,7 @@ KEYS: dict[str, dict[str, tuple[str, Callable[[str], Any]] | None]] = {
         "most_percent": ("most_percent", _number(0, 100)),
         "cut_off_days": ("cut_off_days", _number(0, 366, empty=math.inf)),
     },
-    "limit": {"submissions": ("most", _whole), "hours": ("hours", _number(0, 8784, above=True))},  # 366 days
+    # 366 days
+    "limit": {"submissions": ("most", _whole), "hours": ("hours", _number(0, 8784, above=True))},
     "leaderboard": {"show": ("leaderboard", _yes)},
 }

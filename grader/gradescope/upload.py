@@ -1,8 +1,9 @@
 """Grade one upload on Gradescope: run_autograder runs this module.
 
-Runs the grader, then adapts its result to the platform and to the course's settings. The platform's folders are under
-``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If submission_metadata.json or settings.ini has an error, a note
-tells the instructor, and the upload is graded anyway.
+Runs the grader, then adapts its result to the platform and to the course's settings. The platform's
+folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
+submission_metadata.json or settings.ini has an error, a note tells the instructor, and the upload
+is graded anyway.
 """
 
 import json
@@ -21,13 +22,18 @@ from grader.gradescope.settings import Settings
 from grader.reports import results_json
 
 HERE = Path(__file__).resolve().parents[2]
-STOPPED = "The autograder itself failed: tell your instructor. Checks that it could not run count as zero."
+STOPPED = (
+    "The autograder itself failed: tell your instructor. Checks that it could not run count as"
+    " zero."
+)
 
 
 def main() -> int:
     root = Path(os.environ.get("AUTOGRADER_ROOT", "/autograder"))
     target = root / "results" / "results.json"
-    settings, upload = Settings.read(HERE / "settings.ini"), Upload.read(root / "submission_metadata.json")
+    settings, upload = Settings.read(HERE / "settings.ini"), Upload.read(
+        root / "submission_metadata.json"
+    )
     for complaint in (*settings.complaints, *upload.complaints):
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +54,8 @@ def main() -> int:
     try:
         document = json.loads(target.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return code or 1  # no result of ours: the platform tells the instructor that the autograder failed
+        # no result of ours: the platform tells the instructor that the autograder failed
+        return code or 1
     try:
         fitted = fit(document, settings, upload)
         if code:
@@ -56,12 +63,17 @@ def main() -> int:
         decision.remember(fitted, graded=code == 0)
         results_json.write(target, fitted)
     except Exception:  # the grader's own results stand
-        _tell(f"The settings could not be applied; these are the grader's results.\n{traceback.format_exc()}")
+        _tell(
+            "The settings could not be applied; these are the grader's"
+            f" results.\n{traceback.format_exc()}"
+        )
     return code
 
 
 def _hide(root: Path) -> None:
-    """Have nobody but the owner read what the platform says of the student, and what is to become of the results."""
+    """Have nobody but the owner read what the platform says of the student, and what is to become
+    of the results.
+    """
     for name in ("submission_metadata.json", "results", "submission"):
         with suppress(OSError):
             path = root / name
@@ -74,7 +86,8 @@ def _now() -> datetime:
 
 def _tell(instructor: str) -> None:
     """Print a note. Students do not see the standard output."""
-    print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)  # a complaint may quote anything
+    # a complaint may quote anything
+    print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
 def _grade(root: Path, target: Path, settings: Settings) -> int:

@@ -7,7 +7,13 @@ import numpy as np
 
 from grader.check.api import Delay, Probe, Request, Strided, call, per_rank, rounding
 from grader.reference import single_device
-from grader.reference.buckets import MEMORY_ORDER, buckets_of, bytes_of, packing_mistakes, pass_mistakes
+from grader.reference.buckets import (
+    MEMORY_ORDER,
+    buckets_of,
+    bytes_of,
+    packing_mistakes,
+    pass_mistakes,
+)
 from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
 
 EARLIER = "the average of an earlier backward pass: what is kept from one to the next?"
@@ -16,7 +22,9 @@ NOT_RESET = "right in the first pass, not in a later one: what has to be reset f
 
 @dataclass(frozen=True)
 class Passes:
-    """Backward passes through the layers ``uses[rank][pass]``; ``squared`` parameters are added to the loss as sums of squares."""
+    """Backward passes through the layers ``uses[rank][pass]``; ``squared`` parameters are added to
+    the loss as sums of squares.
+    """
 
     weights: list
     shards: list  # [rank][pass]
@@ -26,7 +34,8 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    factors: list | None  # [rank][pass], by which the gradient of the first layer in use is multiplied
+    # [rank][pass], by which the gradient of the first layer in use is multiplied
+    factors: list | None
     request: Request
 
     @property
@@ -55,20 +64,32 @@ class Passes:
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
-        gradients = single_device.loss_and_gradients(self.weights, self.shards[rank][p], self.uses[rank][p])[1]
+        gradients = single_device.loss_and_gradients(
+            self.weights, self.shards[rank][p], self.uses[rank][p]
+        )[1]
         if self.factors:
-            gradients[self.uses[rank][p][0]] = self.factors[rank][p] * gradients[self.uses[rank][p][0]]
+            gradients[self.uses[rank][p][0]] = (
+                self.factors[rank][p] * gradients[self.uses[rank][p][0]]
+            )
         for i in self.squared:
             gradients[i] = 2 * self.weights[i] + (0 if gradients[i] is None else gradients[i])
-        return [None if g is None or i in self.frozen else np.asarray(g, self.dtype) for i, g in enumerate(gradients)]
+        return [
+            None if g is None or i in self.frozen else np.asarray(g, self.dtype)
+            for i, g in enumerate(gradients)
+        ]
 
     @cached_property
     def expected(self):
         """[pass][parameter]: the averages; None where no rank has a gradient."""
         found = []
         for p in self.passes:
-            terms = [[g for g in gradients if g is not None] for gradients in zip(*(own[p] for own in self.local))]
-            found.append([np.asarray(sum(used) / len(self.ranks)) if used else None for used in terms])
+            terms = [
+                [g for g in gradients if g is not None]
+                for gradients in zip(*(own[p] for own in self.local))
+            ]
+            found.append(
+                [np.asarray(sum(used) / len(self.ranks)) if used else None for used in terms]
+            )
         return found
 
     def mistakes_in_the_first_pass(self, run):
@@ -76,7 +97,9 @@ class Passes:
         local, n = [own[0] for own in self.local], len(self.ranks)
         shapes = {i: w.shape for i, w in enumerate(self.weights)}
         ready = [self._ready(rank) for rank in self.ranks]
-        known = [self._in_memory_order(local) | own for own in pass_mistakes(ready, self.buckets, shapes)]
+        known = [
+            self._in_memory_order(local) | own for own in pass_mistakes(ready, self.buckets, shapes)
+        ]
         for rank, own in enumerate(local if n > 1 else ()):
             alone = PASSED_BY if run.marks(rank, "gone through again") else ALONE_ON_RANK
             known[rank] |= {alone: own, UNREAD: [None if g is None else g / n for g in own]}
@@ -94,29 +117,44 @@ class Passes:
         if "transpose" not in self.layouts:
             return {}
         orders = ["F" if how == "transpose" else "C" for how in self.layouts]
-        flat = [[g.ravel(order).reshape(g.shape) for g, order in zip(terms, orders)] for terms in zip(*local)]
+        flat = [
+            [g.ravel(order).reshape(g.shape) for g, order in zip(terms, orders)]
+            for terms in zip(*local)
+        ]
         return {MEMORY_ORDER: [np.asarray(sum(terms) / len(terms)) for terms in flat]}
 
 
 FIRST_LAYER = "first layer of pass {}"  # a probe's name
 
 
-def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, asks=False, **options):
-    """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]`` from the second one on; ``more`` are
-    the shapes of further parameters, which are squared; ``layouts`` says for each rank how its parameters lie in memory. With ``asks``
-    a rank learns only in the midst of a pass by what the gradient of the first layer is multiplied.
+def passes_of(
+    rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, asks=False, **options
+):
+    """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]``
+    from the second one on; ``more`` are the shapes of further parameters, which are squared;
+    ``layouts`` says for each rank how its parameters lie in memory. With ``asks`` a rank learns
+    only in the midst of a pass by what the gradient of the first layer is multiplied.
     """
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
     shards = [[rng.standard_normal((3, 4)).astype(dtype) for _ in range(passes)] for _ in range(n)]
-    uses = [[own if p == 0 or then is None else then[rank] for p in range(passes)] for rank, own in enumerate(layers)]
+    uses = [
+        [own if p == 0 or then is None else then[rank] for p in range(passes)]
+        for rank, own in enumerate(layers)
+    ]
     squared, count = list(range(len(weights) - len(more), len(weights))), len(weights)
-    asked = {name: options.pop(name, default) for name, default in (("registered", list(range(count))), ("frozen", []))}
+    asked = {
+        name: options.pop(name, default)
+        for name, default in (("registered", list(range(count))), ("frozen", []))
+    }
     asked |= {"squared": squared, "bucket_bytes": options.pop("bucket_bytes", 256)}
     asked_layouts = options.pop("layouts", ["contiguous"] * n)
     factors = rng.uniform(0.5, 2.0, (n, passes)).tolist() if asks else None
     if factors:
-        probes = ([Probe(FIRST_LAYER.format(p), factor) for p, factor in enumerate(own)] for own in factors)
+        probes = (
+            [Probe(FIRST_LAYER.format(p), factor) for p, factor in enumerate(own)]
+            for own in factors
+        )
         options["factors"] = per_rank(*probes)
     request = call(
         "data_parallel.GradientBuckets",
@@ -126,24 +164,39 @@ def passes_of(rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, as
         **asked,
         **options,
     )
-    return Passes(weights, shards, uses, layouts=asked_layouts, factors=factors, request=request, **asked)
+    return Passes(
+        weights, shards, uses, layouts=asked_layouts, factors=factors, request=request, **asked
+    )
 
 
 def late(n):
-    """All ranks but the first begin when that has read its gradients, or waits for them: whoever does not wait has nothing yet."""
+    """All ranks but the first begin when that has read its gradients, or waits for them: whoever
+    does not wait has nothing yet.
+    """
     delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
     return {rank: delay for rank in range(1, n)}
 
 
 def averages(run, made):
-    """Every gradient is the average, after each pass. Where no rank has one, zeros and None are as good, unless it is frozen."""
+    """Every gradient is the average, after each pass.
+
+    Where no rank has one, zeros and None are as good, unless it is frozen.
+    """
 
     def is_nothing(i, got, expected):
-        return expected is None and i not in made.frozen and isinstance(got, np.ndarray) and not got.any()
+        return (
+            expected is None
+            and i not in made.frozen
+            and isinstance(got, np.ndarray)
+            and not got.any()
+        )
 
     def normalise(passes):
         return [
-            [None if is_nothing(i, g, e) else g for i, (g, e) in enumerate(zip(got, of_pass, strict=True))]
+            [
+                None if is_nothing(i, g, e) else g
+                for i, (g, e) in enumerate(zip(got, of_pass, strict=True))
+            ]
             for got, of_pass in zip(passes, made.expected, strict=True)
         ]
 
@@ -174,21 +227,32 @@ def sent(run, rank, p=0):
 
 
 def sends_buckets(run, made, mistakes=None):
-    """The all-reduces of every pass are those of the buckets, in their order; or at least not those of certain mistakes."""
-    due, passes = bytes_of(made.buckets, made.sizes), [(rank, p) for rank in made.ranks for p in made.passes]
-    known = packing_mistakes(made.registered, made.frozen, made.sizes, made.bucket_bytes, made.dtype.itemsize)
+    """The all-reduces of every pass are those of the buckets, in their order; or at least not those
+    of certain mistakes.
+    """
+    due, passes = bytes_of(made.buckets, made.sizes), [
+        (rank, p) for rank in made.ranks for p in made.passes
+    ]
+    known = packing_mistakes(
+        made.registered, made.frozen, made.sizes, made.bucket_bytes, made.dtype.itemsize
+    )
     asked = (
-        f"for gradients of {_listed(made.sizes[i] for i in made.registered)} bytes in buckets of {made.bucket_bytes}"
+        f"for gradients of {_listed(made.sizes[i] for i in made.registered)} bytes in buckets of"
+        f" {made.bucket_bytes}"
     )
     if made.frozen:
         asked += f", of which those of {_listed(made.sizes[i] for i in made.frozen)} are frozen"
     for rank, p in passes:
         found = [o.bytes for o in sent(run, rank, p)]
         guess = next((sentence for sentence, left in known.items() if left == found), "")
-        text = f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes, where {_listed(due)} are due"
+        text = (
+            f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes, where"
+            f" {_listed(due)} are due"
+        )
         if mistakes is None or guess in mistakes:
             run.require(
-                found == due, f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first."
+                found == due,
+                f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first.",
             )
 
 

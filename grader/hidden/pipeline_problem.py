@@ -1,4 +1,7 @@
-"""A pipeline to be judged: model, batch, stages, and what each of them should hold. Shared by the checks of part 5."""
+"""A pipeline to be judged: model, batch, stages, and what each of them should hold.
+
+Shared by the checks of part 5.
+"""
 
 import numpy as np
 
@@ -10,14 +13,14 @@ NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
 
 
 def late(n, receiver):
-    """A hold on the receiver of two ranks: whoever does not wait for a send returns before it went out, however busy the machine
-    is."""
+    """A hold on the receiver of two ranks: whoever does not wait for a send returns before it went
+    out, however busy the machine is."""
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
 
 def problems(rng, n):
-    """For ``n`` stages one, fewer, as many and more micro-batches, also of one row; one layer in a stage, or two, or more; and
-    for each the layout of the first stage's tensors."""
+    """For ``n`` stages one, fewer, as many and more micro-batches, also of one row; one layer in a
+    stage, or two, or more; and for each the layout of the first stage's tensors."""
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
         (PipelineProblem(rng, n, 1), 2),
@@ -32,16 +35,22 @@ class PipelineProblem:
     def __init__(self, rng, n, m, rows=3, width=6, layers=None, dtype=np.float64):
         self.n, self.m, self.rows, self.width, self.dtype = n, m, rows, width, dtype
         self.batch_size = rows * m
-        self.product = 2 * rows * width * width  # floating-point operations of one micro-batch in one layer
+        # floating-point operations of one micro-batch in one layer
+        self.product = 2 * rows * width * width
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
         layers = layers or n + 1
         self.cut = pipeline.stages(layers, n)
-        self.weights = [self.cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
+        self.weights = [
+            self.cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5)
+            for _ in range(layers)
+        ]
         self.x = self.cast(rng.standard_normal((self.batch_size, width)))
         self.y, self.saved = single_device.forward(self.weights, self.x)
         self.loss, self.gradients = single_device.loss_and_gradients(self.weights, self.x)
         self.gradients_of_stages = [[self.cast(self.gradients[l]) for l in own] for own in self.cut]
-        self.saved_by_stage = [self._cast_all(parts.micro_batches(self.saved, own, m)) for own in self.cut]
+        self.saved_by_stage = [
+            self._cast_all(parts.micro_batches(self.saved, own, m)) for own in self.cut
+        ]
 
     def cast(self, value):
         return np.asarray(value, self.dtype)
@@ -54,17 +63,27 @@ class PipelineProblem:
         return rounding(self.dtype)
 
     def lay(self, array, stage, first):
-        """The array as it lies in memory on a stage: contiguous, or from the first stage on in one layout after the other."""
+        """The array as it lies in memory on a stage: contiguous, or from the first stage on in one
+        layout after the other.
+        """
         return array if first is None else Strided(array, LAYOUTS[(first + stage) % len(LAYOUTS)])
 
     def inputs(self, first=None, num_micro_batches=None):
-        """weights, x, batch_size and num_micro_batches, as each stage gets them. ``first`` is the first stage's layout."""
+        """weights, x, batch_size and num_micro_batches, as each stage gets them.
+
+        ``first`` is the first stage's layout.
+        """
         m = self.m if num_micro_batches is None else num_micro_batches
         x = per_rank(self.lay(self.x, 0, first), *[None] * (self.n - 1))
         return self.weights_of_stages(first), x, self.batch_size, m
 
     def weights_of_stages(self, first=None):
-        return per_rank(*([self.lay(self.weights[l], s, first) for l in layers] for s, layers in enumerate(self.cut)))
+        return per_rank(
+            *(
+                [self.lay(self.weights[l], s, first) for l in layers]
+                for s, layers in enumerate(self.cut)
+            )
+        )
 
     def arguments(self, stage):
         """The same, for one stage."""
@@ -76,7 +95,9 @@ class PipelineProblem:
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
-        return call("pipeline_parallel.pipeline_forward", *self.inputs(first, num_micro_batches), **options)
+        return call(
+            "pipeline_parallel.pipeline_forward", *self.inputs(first, num_micro_batches), **options
+        )
 
     def backward(self, first=None, **options):
         saved = per_rank(
@@ -86,13 +107,21 @@ class PipelineProblem:
             )
         )
         y = per_rank(*[None] * (self.n - 1), self.lay(self.cast(self.y), self.n - 1, first))
-        return call("pipeline_parallel.pipeline_backward", self.weights_of_stages(first), saved, y, **options)
+        return call(
+            "pipeline_parallel.pipeline_backward",
+            self.weights_of_stages(first),
+            saved,
+            y,
+            **options,
+        )
 
     def run(self, schedules, first=None, num_micro_batches=None, **options):
         """A call of ``run_schedule`` with these stages' schedules."""
         made = per_rank(*(list(schedule) for schedule in schedules))
         inputs = self.inputs(first, num_micro_batches)
-        return call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options)
+        return call(
+            "pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", **options
+        )
 
     def mistakes(self):
         return parts.pipeline_mistakes(self.weights, self.saved, self.y, self.cut, self.m)
@@ -110,21 +139,29 @@ class PipelineProblem:
 
 
 def require_messages(run, problem, counts, what):
-    """``counts[rank]`` sends of one micro-batch each, none from other ranks, and no other communication."""
-    run.uses_only("send", "recv", because="Stages speak to their neighbours by sending and receiving.")
+    """``counts[rank]`` sends of one micro-batch each, none from other ranks, and no other
+    communication.
+    """
+    run.uses_only(
+        "send", "recv", because="Stages speak to their neighbours by sending and receiving."
+    )
     for rank in range(problem.n):
         sent = [o for o in run.operations(rank) if o.kind == "send"]
         due = counts.get(rank, 0)
         of = f"for {problem.m} micro-batches of {problem.message} bytes"
         run.require(
-            len(sent) == due, f"rank {rank} sent {len(sent)} messages {of}; {due} {what} have to go on from there."
+            len(sent) == due,
+            f"rank {rank} sent {len(sent)} messages {of}; {due} {what} have to go on from there.",
         )
         sizes = [o.bytes for o in sent]
-        run.require(set(sizes) <= {problem.message}, f"rank {rank} sent messages of {sizes} bytes {of}.")
+        run.require(
+            set(sizes) <= {problem.message}, f"rank {rank} sent messages of {sizes} bytes {of}."
+        )
 
 
 def require_flow(run, ranks, m, did, where):
-    """Before the i-th send no rank has done more than its i-th part of all the multiplying that it does.
+    """Before the i-th send no rank has done more than its i-th part of all the multiplying that it
+    does.
 
     Whoever multiplies in a way that the meter does not know, entry by entry perhaps, is believed.
     """
@@ -138,20 +175,29 @@ def require_flow(run, ranks, m, did, where):
                 continue
             sent += 1
             part = done / max(total, 1)
-            text = f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had been computed:"
-            run.require(part <= sent / m * 1.001, f"{text} it is ready earlier, and it should go {where} at once.")
+            text = (
+                f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had"
+                " been computed:"
+            )
+            run.require(
+                part <= sent / m * 1.001,
+                f"{text} it is ready earlier, and it should go {where} at once.",
+            )
 
 
 def large(rng, m=5):
-    """Two stages, and micro-batches whose computing takes milliseconds: it shows in what the system counts of a rank's processor time."""
+    """Two stages, and micro-batches whose computing takes milliseconds: it shows in what the system
+    counts of a rank's processor time.
+    """
     return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
 
 
 def require_work_between(run, rank, what, first=1.0):
-    """The rank computed before each of its sends, by the system's account, whatever the meter was told.
+    """The rank computed before each of its sends, by the system's account, whatever the meter was
+    told.
 
-    It should take as long for each, for the first one ``first`` times as long: two fifths of the average are asked for. ``run`` is
-    of ``large``, after a call that warmed up.
+    It should take as long for each, for the first one ``first`` times as long: two fifths of the
+    average are asked for. ``run`` is of ``large``, after a call that warmed up.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -159,7 +205,10 @@ def require_work_between(run, rank, what, first=1.0):
     work = [later - earlier for earlier, later in zip(spent, spent[1:])]
     work[0] /= first
     least, average = min(work), sum(work) / len(work)
-    text = f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor time, and"
+    text = (
+        f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor"
+        " time, and"
+    )
     text += f" {average / 1e6:.1f} ms on average. Send each as soon as it is computed."
     run.require(least >= 0.4 * average, text)
 
@@ -168,5 +217,10 @@ def require_in_step(run, towards):
     """Every message was sent on by the next rank before the one after it was sent."""
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
-            text = f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while rank {rank} waited with the"
-            run.require(False, f"{text} next one: does it receive more than it needs before it goes on?")
+            text = (
+                f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while"
+                f" rank {rank} waited with the"
+            )
+            run.require(
+                False, f"{text} next one: does it receive more than it needs before it goes on?"
+            )

@@ -1,4 +1,7 @@
-"""Part 2 · Measuring bandwidth: the hidden checks. Clocks, devices and operations are ours, so that nothing depends on speed."""
+"""Part 2 · Measuring bandwidth: the hidden checks.
+
+Clocks, devices and operations are ours, so that nothing depends on speed.
+"""
 
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
@@ -11,7 +14,8 @@ from grader.reference.stopwatches import events
 
 SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
-TIMES = rounding(np.float32)  # in which ranks may tell each other how long they took: it is exact enough for any watch
+# in which ranks may tell each other how long they took: it is exact enough for any watch
+TIMES = rounding(np.float32)
 WHOLE_BYTES = "rounded down to whole bytes a second: // where / belongs"
 NEGATIVE = "a negative α was made 0: it is returned, or used, as it is"
 FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
@@ -22,7 +26,9 @@ def numbers(values):
 
 
 def ask(world, function, cases, expected, mistakes=()):
-    """One call for each case, in one world of one rank, and all answers at once; ``mistakes`` are (sentence, answers)."""
+    """One call for each case, in one world of one rank, and all answers at once; ``mistakes`` are
+    (sentence, answers).
+    """
     (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
     answers(run, function, cases, expected, mistakes)
 
@@ -30,7 +36,9 @@ def ask(world, function, cases, expected, mistakes=()):
 def answers(run, function, cases, expected, mistakes):
     """As ``ask``, of a run; the message names the first call whose answer is wrong."""
     pairs = zip(map(table_rows.as_float, run.answers(len(cases))), expected)
-    wrong = [i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-12 * abs(due)]
+    wrong = [
+        i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-12 * abs(due)
+    ]
     # A mistake may be made in some of the calls alone.
     known = {
         sentence: numbers([values[i] if i in wrong else due for i, due in enumerate(expected)])
@@ -38,12 +46,16 @@ def answers(run, function, cases, expected, mistakes):
     }
     which = f", where [{wrong[0]}] is {function}{cases[wrong[0]]}," if wrong else ""
     label = f"the list of answers{which}"
-    run.returns(numbers(expected), tolerance=CLOSE, select=numbers, label=label, known_mistakes=[known])
+    run.returns(
+        numbers(expected), tolerance=CLOSE, select=numbers, label=label, known_mistakes=[known]
+    )
 
 
 def refuses(world, function, *cases):
     """A ValueError for each case that holds its last entry."""
-    runs = world(1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases))
+    runs = world(
+        1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases)
+    )
     for run, (*_, words) in zip(runs, cases):
         run.raises_value_error(words)
 
@@ -57,7 +69,9 @@ def test_array_bytes(world, rng):
     (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
     for case, got in zip(cases, run.answers(len(cases))):
         due = truth.array_bytes(*case)
-        run.require(table_rows.as_float(got) == due, f"array_bytes{case}: expected {due}, got {got!r:.80}")
+        run.require(
+            table_rows.as_float(got) == due, f"array_bytes{case}: expected {due}, got {got!r:.80}"
+        )
 
 
 @number("2.1")
@@ -69,20 +83,27 @@ def test_algorithm_bandwidth(world, rng):
     right = [truth.algorithm_bandwidth(*case) for case in cases]
     gib = [value * 1e9 / 1024**3 for value in right]
     whole = [size // seconds / 1e9 for size, seconds in cases]
-    mistakes = [("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib), (WHOLE_BYTES, whole)]
+    mistakes = [
+        ("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib),
+        (WHOLE_BYTES, whole),
+    ]
     ask(world, "algorithm_bandwidth", cases, right, mistakes)
 
 
 @number("2.1")
 @weight(1.75)
 def test_bus_bandwidth(world, rng):
-    """bus_bandwidth has the factors that nccl-tests documents, for every collective and 1 to 8 ranks"""
+    """bus_bandwidth has the factors that nccl-tests documents, for every collective and 1 to 8
+    ranks
+    """
     asked = [
         [(collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3))) for n in SIZES]
         for collective in truth.COLLECTIVES
     ]
     asked = [[*cases, (cases[0][0], 0, 2, 1.0), (cases[0][0], 2**40, 4, 500.0)] for cases in asked]
-    runs = world(1, *(call("benchmarking.bus_bandwidth", *cases, driver="in_turn") for cases in asked))
+    runs = world(
+        1, *(call("benchmarking.bus_bandwidth", *cases, driver="in_turn") for cases in asked)
+    )
     for collective, cases, run in zip(truth.COLLECTIVES, asked, runs):
         ranks = [n for _, _, n, _ in cases]
         right = [truth.bus_bandwidth(*case) for case in cases]
@@ -97,7 +118,13 @@ def test_bus_bandwidth(world, rng):
             (part, [value / n for value, n in zip(right, ranks)]),
             (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
         ]
-        answers(run, "bus_bandwidth", cases, right, [(f"{collective}: {name}", wrong) for name, wrong in mistakes])
+        answers(
+            run,
+            "bus_bandwidth",
+            cases,
+            right,
+            [(f"{collective}: {name}", wrong) for name, wrong in mistakes],
+        )
 
 
 @number("2.1")
@@ -105,7 +132,9 @@ def test_bus_bandwidth(world, rng):
 def test_usual_bandwidth(world, rng):
     """usual_bandwidth converts the lecture's two figures, and others"""
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
-    cases += [(float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")]
+    cases += [
+        (float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")
+    ]
     cases += [(0.0, 2, "part")]
     right = [r * 1.073741824 * (n if counted == "part" else 1) for r, n, counted in cases]
     binary = [value / 1.073741824 for value in right]
@@ -113,7 +142,10 @@ def test_usual_bandwidth(world, rng):
     mistakes = [
         ("still in units of 2³⁰ bytes, not of 10⁹", binary),
         ("the size of a part was never made that of the whole, which has n parts", same),
-        ("“whole” and “part” change places", [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)]),
+        (
+            "“whole” and “part” change places",
+            [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
+        ),
         (
             "multiplied by n − 1: an array has n parts",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
@@ -125,7 +157,9 @@ def test_usual_bandwidth(world, rng):
 @number("2.1")
 @weight(0.25)
 def test_bandwidth_misuse(world, rng):
-    """Unknown collectives, impossible times and impossible world sizes raise ValueError with the value"""
+    """Unknown collectives, impossible times and impossible world sizes raise ValueError with the
+    value
+    """
     refuses(
         world,
         "array_bytes",
@@ -145,7 +179,13 @@ def test_bandwidth_misuse(world, rng):
         # One rank moves nothing: no time has an effect on the result.
         *((collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES),
     )
-    refuses(world, "usual_bandwidth", (1.0, 2, "half", "half"), (1.0, 0, "part", "0"), (1.0, -2, "whole", "-2"))
+    refuses(
+        world,
+        "usual_bandwidth",
+        (1.0, 2, "half", "half"),
+        (1.0, 0, "part", "0"),
+        (1.0, -2, "whole", "-2"),
+    )
 
 
 # ——— 2.2: the stopwatch
@@ -162,37 +202,61 @@ def watch(
     iterations=None,
     measured_again=False,
 ):
-    """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on that rank."""
+    """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on
+    that rank.
+    """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
-    options = {"asynchronous": asynchronous, "barrier_takes": barrier_takes, "late": late, "busy": busy}
+    options = {
+        "asynchronous": asynchronous,
+        "barrier_takes": barrier_takes,
+        "late": late,
+        "busy": busy,
+    }
     options |= {"calls": per_rank(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
     options |= {"measured_again": measured_again}
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
 
 def require_samples(run, calls, warm_up, mistakes, last=None):
-    """Every rank has the samples of these calls, and their median. ``mistakes``, by the sentence that names them, leave others on
-    each rank; ``last`` those that leave right samples and another time.
+    """Every rank has the samples of these calls, and their median. ``mistakes``, by the sentence
+    that names them, leave others on each rank; ``last`` those that leave right samples and another
+    time.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
     mistakes = mistakes | {stopwatches.ACROSS: [stopwatches.across_clocks(calls, warm_up)] * n}
-    known = [{name: np.array(samples[rank], float) for name, samples in mistakes.items()} for rank in range(n)]
+    known = [
+        {name: np.array(samples[rank], float) for name, samples in mistakes.items()}
+        for rank in range(n)
+    ]
     run.returns(
-        *[right] * n, tolerance=TIMES, select=lambda r: numbers(r[1]), label="the list of samples", known_mistakes=known
+        *[right] * n,
+        tolerance=TIMES,
+        select=lambda r: numbers(r[1]),
+        label="the list of samples",
+        known_mistakes=known,
     )
     last = {name: np.array(time) for name, time in (last or {}).items()}
-    medians = [last | {name: np.array(np.median(values)) for name, values in of_rank.items()} for of_rank in known]
+    medians = [
+        last | {name: np.array(np.median(values)) for name, values in of_rank.items()}
+        for of_rank in known
+    ]
     median = np.array(np.median(right))
     run.returns(
-        *[median] * n, tolerance=TIMES, select=lambda r: np.array(float(r[0])), label="the time", known_mistakes=medians
+        *[median] * n,
+        tolerance=TIMES,
+        select=lambda r: np.array(float(r[0])),
+        label="the time",
+        known_mistakes=medians,
     )
 
 
 @number("2.2")
 @weight(1.0)
 def test_warm_up(world, rng):
-    """stopwatch does not time the warm-up calls, and calls the operation exactly warm_up + iterations times"""
+    """stopwatch does not time the warm-up calls, and calls the operation exactly warm_up +
+    iterations times
+    """
     cases = [(2, 4), (0, 3), (5, 1)]
     timed = [float(rng.uniform(1, 2))] * 4
     calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
@@ -212,16 +276,17 @@ def test_barrier(world, rng):
     unmet = [t + late for t in right]
     mistakes = {
         "the barrier was timed": [[t + meeting for t in right]] * 2,
-        "no barrier before the call: a rank that comes late is waited for in the operation": [unmet] * 2,
+        "no barrier before the call: a rank that comes late is waited for in the operation": (
+            [unmet] * 2
+        ),
         "a barrier before the first timed call alone": [[right[0], *unmet[1:]]] * 2,
-        "the barrier comes after the call: it belongs before it, and outside of what is timed": [
-            [unmet[0] + meeting, *(t + meeting for t in right[1:])]
-        ]
-        * 2,
-        "the barrier was timed from the second call on: look at the clock before each call, after its barrier": [
-            [right[0], *(t + meeting for t in right[1:])]
-        ]
-        * 2,
+        "the barrier comes after the call: it belongs before it, and outside of what is timed": (
+            [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
+        ),
+        (
+            "the barrier was timed from the second call on: look at the clock before each"
+            " call, after its barrier"
+        ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
     }
     require_samples(run, [right] * 2, 0, mistakes)
     require_meetings(run)
@@ -230,14 +295,17 @@ def test_barrier(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_synchronize(world, rng):
-    """stopwatch starts the clock when the device has nothing left to do, and stops it when the operation is over on the device"""
+    """stopwatch starts the clock when the device has nothing left to do, and stops it when the
+    operation is over on the device
+    """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
     (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
     mistakes = {
         "only telling the device was timed: synchronise before the watch stops": [[0.001] * 3] * 2,
-        "the device was still at earlier work: synchronise before the watch starts": [[right[0] + busy, *right[1:]]]
-        * 2,
+        "the device was still at earlier work: synchronise before the watch starts": (
+            [[right[0] + busy, *right[1:]]] * 2
+        ),
     }
     require_samples(run, [right] * 2, 0, mistakes)
 
@@ -245,7 +313,9 @@ def test_synchronize(world, rng):
 @number("2.2")
 @weight(1.0)
 def test_slowest_rank(world, rng):
-    """Each sample is the slowest rank's time, on every rank, and nothing is communicated while the clock runs"""
+    """Each sample is the slowest rank's time, on every rank, and nothing is communicated while the
+    clock runs
+    """
     for n in (1, 2, 3):
         timed = _times(rng, n)
         (run,) = world(n, watch(timed, 0))
@@ -256,9 +326,10 @@ def test_slowest_rank(world, rng):
             "the fastest rank's times": [least] * n,
         }
         last = {
-            "the largest of the ranks' medians: of each call the slowest rank's time counts, and then their median": max(
-                map(np.median, timed)
-            )
+            (
+                "the largest of the ranks' medians: of each call the slowest rank's time counts,"
+                " and then their median"
+            ): max(map(np.median, timed))
         }
         require_samples(run, timed, 0, wrong if n > 1 else {}, last)
         require_exchange(run)
@@ -267,7 +338,9 @@ def test_slowest_rank(world, rng):
 
 
 def require_meetings(run):
-    """All ranks call the barrier before each call of the operation, and equally often: no warm-up was asked for."""
+    """All ranks call the barrier before each call of the operation, and equally often: no warm-up
+    was asked for.
+    """
     for rank in range(run.report.size):
         _demand_meetings_of(run, rank, events(run, rank))
 
@@ -278,41 +351,60 @@ def _demand_meetings_of(run, rank, seen):
         since = seen[timed[i - 1] : place] if i else seen[:place]
         met = "barrier" in since
         run.require(
-            met, f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would be waited for."
+            met,
+            f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would"
+            " be waited for.",
         )
     times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
-    text = f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when all ranks have called it."
+    text = (
+        f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when"
+        " all ranks have called it."
+    )
     run.require(times == of_first, text)
 
 
 def require_exchange(run):
     """Every rank has communicated: else none can know how long the slowest one took."""
     for rank in range(run.report.size):
-        exchanged = run.report.size == 1 or any(event.startswith("comm ") for event in events(run, rank))
-        run.require(exchanged, f"rank {rank} communicated nothing, so it cannot know how long the slowest rank took.")
+        exchanged = run.report.size == 1 or any(
+            event.startswith("comm ") for event in events(run, rank)
+        )
+        run.require(
+            exchanged,
+            f"rank {rank} communicated nothing, so it cannot know how long the slowest rank took.",
+        )
 
 
 def _times(rng, n):
-    """For each rank the times of three calls. The mean of the maxima is their median; no rank's own median, nor another of its
-    times, tells what that is."""
+    """For each rank the times of three calls. The mean of the maxima is their median; no rank's own
+    median, nor another of its times, tells what that is."""
     middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
     maxima = rng.permutation([middle - step, middle, middle + step])
     timed = rng.uniform(0.1, 0.5, (n, 3)) * (middle - step)
-    slowest = rng.permutation(n) if n == 3 else [0 if value != middle else n - 1 for value in maxima]
+    slowest = (
+        rng.permutation(n) if n == 3 else [0 if value != middle else n - 1 for value in maxima]
+    )
     timed[slowest, range(3)] = maxima
     return timed.tolist()
 
 
 def _demand_silence(run, rank):
-    """Between the last look at the clock before a timed call and the first one after it, nothing is communicated."""
+    """Between the last look at the clock before a timed call and the first one after it, nothing is
+    communicated.
+    """
     since = (
-        None  # what has happened since the last look at the clock: once each, so that thousands of calls cost nothing
+        # what has happened since the last look at the clock: once each, so that thousands of calls
+        # cost nothing
+        None
     )
     for event in events(run, rank):
         if event == "clock":
             during = [kind for kind in since or () if kind.startswith("comm")]
             timed = since is not None and "operation" in since
-            run.require(not (timed and during), f"rank {rank} communicates while the watch runs: {during[:1]}.")
+            run.require(
+                not (timed and during),
+                f"rank {rank} communicates while the watch runs: {during[:1]}.",
+            )
             since = {}
         elif since is not None:
             since[event] = True
@@ -322,7 +414,13 @@ def _demand_silence(run, rank):
 @weight(0.25)
 def test_median(world, rng):
     """stopwatch returns the median of an odd and of an even number of samples"""
-    cases = ([3.0, 1.0, 40.0], [4.0, 1.0, 2.0, 90.0], [7.0], [1.0, 6.0], [float(i * i) for i in range(21)])
+    cases = (
+        [3.0, 1.0, 40.0],
+        [4.0, 1.0, 2.0, 90.0],
+        [7.0],
+        [1.0, 6.0],
+        [float(i * i) for i in range(21)],
+    )
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
             "the mean: one disturbed iteration moves it": np.mean(own),
@@ -349,7 +447,9 @@ def test_stopwatch_twice(world, rng):
 def test_stopwatch_misuse(world, rng):
     """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before anything is called"""
     asked = [(1, 0), (1, -1), (-2, 3)]
-    runs = world(2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked))
+    runs = world(
+        2, *(watch([[1.0]] * 2, warm_up, may_raise=True, iterations=n) for warm_up, n in asked)
+    )
     for run, number_ in zip(runs, ("0", "-1", "-2")):
         run.raises_value_error(number_)
         made = events(run, 0).count("operation")
@@ -369,34 +469,55 @@ def table(rng, wrong=0):
 @number("2.3")
 @weight(0.5)
 def test_sweep_rows(world, rng):
-    """sweep yields a row for each collective and size, in order, with time, both bandwidths and the number of wrong entries"""
+    """sweep yields a row for each collective and size, in order, with time, both bandwidths and the
+    number of wrong entries
+    """
     asked = [(4, *table(rng, wrong=5))]
     asked.append((1, ["reduce"], [8], [(0.5, 1)]))
     asked.append((3, ["gather", "gather"], [64, 8, 8], [(float(i), i) for i in range(1, 7)]))
     no_memory = (float("inf"), 0)  # what `make bandwidth` says of a size that is too large
     asked.append(
-        (2, ["reduce", "scatter"], [64, 8, 16], [(1.0, 0), no_memory, (2.0, 0), no_memory, (3.0, 0), no_memory])
+        (
+            2,
+            ["reduce", "scatter"],
+            [64, 8, 16],
+            [(1.0, 0), no_memory, (2.0, 0), no_memory, (3.0, 0), no_memory],
+        )
     )
-    runs = world(1, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked))
+    runs = world(
+        1, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked)
+    )
     for run, (n, collectives, sizes, answers) in zip(runs, asked):
-        require_rows(run, n, [(collective, size) for collective in collectives for size in sizes], answers)
+        require_rows(
+            run, n, [(collective, size) for collective in collectives for size in sizes], answers
+        )
 
 
 def require_rows(run, n, asked, answers):
     """Runs and rows for (collective, size), in this order, on ``n`` ranks."""
     rows = table_rows.as_rows(run.values()[0])
     run.require(rows is not None, table_rows.NO_ROWS)
-    run.require(len(rows) == len(asked), f"{len(rows)} rows; every collective at every size makes {len(asked)}.")
+    run.require(
+        len(rows) == len(asked),
+        f"{len(rows)} rows; every collective at every size makes {len(asked)}.",
+    )
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
-    for i, (right, got) in enumerate(zip([f"{collective} {size}" for collective, size in asked], ran)):
+    for i, (right, got) in enumerate(
+        zip([f"{collective} {size}" for collective, size in asked], ran)
+    ):
         run.require(
             got == right,
-            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for ({right.replace(' ', ', ')}): "
-            "all sizes of the first collective come first, then all of the second.",
+            f"run number {i} was asked for ({got.replace(' ', ', ')}), not for"
+            f" ({right.replace(' ', ', ')}): all sizes of the first collective come first, then all"
+            " of the second.",
         )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
-        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(collective, size, n, seconds)
-        different = table_rows.row_difference(row, (collective, size, seconds, algorithm, bus, wrong))
+        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(
+            collective, size, n, seconds
+        )
+        different = table_rows.row_difference(
+            row, (collective, size, seconds, algorithm, bus, wrong)
+        )
         run.require(different is None, f"{collective}, {size} bytes: {different}")
 
 
@@ -407,12 +528,19 @@ def test_sweep_is_lazy(world, rng):
     collectives, sizes, answers = table(rng)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
     run.require(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
-    seen = ["row" if event == "row" else "run" for event in events(run, 0) if event.startswith(("row", "run"))]
-    run.require(len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each.")
+    seen = [
+        "row" if event == "row" else "run"
+        for event in events(run, 0)
+        if event.startswith(("row", "run"))
+    ]
+    run.require(
+        len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each."
+    )
     first = seen.index("row") if "row" in seen else len(seen)
     run.require(
         seen == ["run", "row"] * 12,
-        f"{first} runs had ended when the first row was there. Yield each row as soon as its run has ended, and do not collect them.",
+        f"{first} runs had ended when the first row was there. Yield each row as soon as its run"
+        " has ended, and do not collect them.",
     )
 
 
@@ -423,7 +551,13 @@ def test_sweep_misuse(world, rng):
     _, sizes, answers = table(rng)
     names = ["all_reduce", truth.NO_COLLECTIVE]
     asked = (names, names[::-1])
-    runs = world(1, *(call("benchmarking.sweep", c, sizes, 2, answers, driver="swept", may_raise=True) for c in asked))
+    runs = world(
+        1,
+        *(
+            call("benchmarking.sweep", c, sizes, 2, answers, driver="swept", may_raise=True)
+            for c in asked
+        ),
+    )
     for run in runs:
         run.raises_value_error(truth.NO_COLLECTIVE)
         ran = [event for event in events(run, 0) if event.startswith("run")]
@@ -436,17 +570,26 @@ def test_sweep_misuse(world, rng):
 @number("2.4")
 @weight(0.75)
 def test_fit(world, rng):
-    """fit_latency_bandwidth returns α and β of exact times, and minimises the relative errors of disturbed times"""
+    """fit_latency_bandwidth returns α and β of exact times, and minimises the relative errors of
+    disturbed times
+    """
     cases = fit_cases(rng)
     (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="in_turn"))
     for i, (sizes, seconds) in enumerate(cases):
         alpha, beta = right = truth.fit(sizes, seconds)
         latest = dict(zip(sizes, seconds))
         mistakes = {
-            "the absolute errors were made small: they see the largest size alone": truth.fit(sizes, seconds, power=0),
+            "the absolute errors were made small: they see the largest size alone": truth.fit(
+                sizes, seconds, power=0
+            ),
             "this minimises Σ (error²/t), not Σ (error/t)²": truth.fit(sizes, seconds, power=0.5),
-            "the slope, seconds for each byte, for the bandwidth, which is its inverse": (alpha, 1 / beta),
-            "only the last time of each size counts: all do": truth.fit(list(latest), list(latest.values())),
+            "the slope, seconds for each byte, for the bandwidth, which is its inverse": (
+                alpha,
+                1 / beta,
+            ),
+            "only the last time of each size counts: all do": truth.fit(
+                list(latest), list(latest.values())
+            ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
         # In units of its own, neither number is too small to be compared.
@@ -456,27 +599,43 @@ def test_fit(world, rng):
             tolerance=FIT,
             select=lambda r: np.array([float(r[i][0]), float(r[i][1])]) / units,
             label=f"[{i}] (α in {units[0]:.0e} s, β in {units[1]:.0e} bytes/s)",
-            known_mistakes=[{sentence: np.array(values) / units for sentence, values in mistakes.items()}],
+            known_mistakes=[
+                {sentence: np.array(values) / units for sentence, values in mistakes.items()}
+            ],
         )
 
 
 def fit_cases(rng):
-    """Sizes and times: exact ones, disturbed ones, several of each size in any order, and some of a negative latency."""
+    """Sizes and times: exact ones, disturbed ones, several of each size in any order, and some of a
+    negative latency.
+    """
     cases = []
     for noise in (0.0, 0.0, 0.1, 0.2):
         alpha, beta = float(rng.uniform(1e-5, 1e-4)), float(rng.uniform(1e9, 1e11))
         sizes = [int(1024 * 4**k) for k in range(9)]
-        cases.append((sizes, [(alpha + size / beta) * float(rng.uniform(1 - noise, 1 + noise)) for size in sizes]))
+        cases.append(
+            (
+                sizes,
+                [
+                    (alpha + size / beta) * float(rng.uniform(1 - noise, 1 + noise))
+                    for size in sizes
+                ],
+            )
+        )
     sizes, seconds = (values * 2 for values in cases[-1])
     seconds = [time * float(rng.uniform(0.95, 1.05)) for time in seconds]
     seconds[8] = seconds[17]  # of the largest size, twice the same time
-    order = [8, *rng.permutation(range(9, 18)).tolist(), *range(1, 8), 0]  # from the largest to the smallest
+    # from the largest to the smallest
+    order = [8, *rng.permutation(range(9, 18)).tolist(), *range(1, 8), 0]
     cases.append(([sizes[i] for i in order], [seconds[i] for i in order]))
     negative = [1024 * 2**k for k in range(6)]
-    cases.append((negative, [(size - 512) / 1e9 * float(rng.uniform(0.99, 1.01)) for size in negative]))
+    cases.append(
+        (negative, [(size - 512) / 1e9 * float(rng.uniform(0.99, 1.01)) for size in negative])
+    )
     large = [2**k for k in (0, 20, 31, 32, 33)]  # their squares are beyond int64
     cases.append((large, [(2**20 + size) / 1e11 for size in large]))
-    slow = [10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6]  # float32 has not enough digits for a latency that is so small
+    # float32 has not enough digits for a latency that is so small
+    slow = [10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6]
     cases.append((slow, [1e-7 + size / 1e7 for size in slow]))
     return cases
 
@@ -493,11 +652,19 @@ def test_predictions(world, rng):
         (0.0, 1e9, 10**6),
     ]
     quick = [
-        ("a negative time was made 0: asked for is what the model says", [max(a + s / b, 0.0) for a, b, s in cases]),
+        (
+            "a negative time was made 0: asked for is what the model says",
+            [max(a + s / b, 0.0) for a, b, s in cases],
+        ),
         (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
-        ("the bytes' time alone: the latency comes on top", [size / beta for _, beta, size in cases]),
+        (
+            "the bytes' time alone: the latency comes on top",
+            [size / beta for _, beta, size in cases],
+        ),
     ]
-    ask(world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick)
+    ask(
+        world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick
+    )
     models.append((0.0, 1e9))
     ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
 
@@ -513,7 +680,8 @@ def test_fit_misuse(world, rng):
     cases += [([1, 2, 3], [1.0, 2.0], unlike), ([1, 2], [1.0, 2.0, 3.0], unlike)]
     cases += [([1, 2000], [3.0, 1.0], falling), ([1, 10, 100], [3.0, 2.5, 1.0], falling)]
     cases += [
-        (rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5, few) for time in rng.uniform(1e-5, 1.0, 8).round(6)
+        (rng.integers(1, 10**9, 5).tolist(), [float(time)] * 5, few)
+        for time in rng.uniform(1e-5, 1.0, 8).round(6)
     ]
     name = "benchmarking.fit_latency_bandwidth"
     runs = world(1, *(call(name, sizes, seconds, may_raise=True) for sizes, seconds, _ in cases))

@@ -1,7 +1,8 @@
-"""Part 1 · Collectives: the hidden checks. Every rank of 1, 2, 3 and 4; other roots, shapes, dtypes and memory layouts.
+"""Part 1 · Collectives: the hidden checks. Every rank of 1, 2, 3 and 4; other roots, shapes, dtypes
+and memory layouts.
 
-Inputs are small random integers, also in float tensors: sums and products of them have no rounding errors, so that every
-comparison is exact.
+Inputs are small random integers, also in float tensors: sums and products of them have no rounding
+errors, so that every comparison is exact.
 """
 
 from itertools import product
@@ -10,7 +11,19 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import EXACT, STANDSTILL, Delay, Leaf, Probe, Strided, call, mixed, on_gloo, per_rank, rounding
+from grader.check.api import (
+    EXACT,
+    STANDSTILL,
+    Delay,
+    Leaf,
+    Probe,
+    Strided,
+    call,
+    mixed,
+    on_gloo,
+    per_rank,
+    rounding,
+)
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
@@ -18,17 +31,31 @@ SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 KEPT = "the list of two calls' results, kept together,"
-OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
+OVERWRITTEN = (
+    "the second call's result stands in the place of the first one's: its memory was used again"
+)
 ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n times"
 A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
 BEFORE = "divided before the sum, which rounds on every rank: sum first, and divide once"
 SHAPED = ("broadcast", "reduce", "all_reduce")  # of any shape, and so is the result
-COLLECTIVES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+COLLECTIVES = (
+    "broadcast",
+    "scatter",
+    "gather",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+)
 
 
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Random integers without zero, in any dtype. Those of 64 bits use more of them than a smaller dtype has."""
+    """Random integers without zero, in any dtype.
+
+    Those of 64 bits use more of them than a smaller dtype has.
+    """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
     if low == -50 and np.dtype(dtype).itemsize == 8:
@@ -51,14 +78,21 @@ def laid_out(tensors, layout):
 
 def orders(given):
     """How each rank's tensor lies in memory, for ``in_memory_order``."""
-    return ["F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C" for x in given.values]
+    return [
+        "F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C"
+        for x in given.values
+    ]
 
 
 def cases(collective, n):
     """Arguments to try on n ranks: (shape, dtype, layout, options)."""
     roots = range(n) if collective in ROOTED else (None,)
     ops = ("sum", "max", "min", "product", "average") if collective in REDUCING else (None,)
-    tensors = [((2 * n,), np.float32, None), ((n, 3), np.float64, ALIKE), ((3 * n, 2, 2), np.int64, None)]
+    tensors = [
+        ((2 * n,), np.float32, None),
+        ((n, 3), np.float64, ALIKE),
+        ((3 * n, 2, 2), np.int64, None),
+    ]
     tensors.append(((2 * n, 3), np.float32, MIXED))
     if collective in SHAPED:
         tensors.append(((), np.float32, None))
@@ -76,46 +110,68 @@ def request(collective, tensors, layout, options):
         return call(f"collectives.{collective}", laid_out(tensors, layout), **options)
     dealt = [x if rank == options["root"] else None for rank, x in enumerate(tensors)]
     like = truth.blocks(np.zeros_like(tensors[0]), len(tensors))[0]
-    return call("collectives.scatter", laid_out(dealt, layout), laid_out([like] * len(tensors), layout), **options)
+    return call(
+        "collectives.scatter",
+        laid_out(dealt, layout),
+        laid_out([like] * len(tensors), layout),
+        **options,
+    )
 
 
 @number("1.1")
 @weight(0.4375)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_values(world, rng, collective):
-    """{collective} returns the right tensors on 1 to 4 ranks, for all roots, operations, shapes, dtypes and layouts, and keeps its inputs"""
+    """{collective} returns the right tensors on 1 to 4 ranks, for all roots, operations, shapes,
+    dtypes and layouts, and keeps its inputs
+    """
     for n in SIZES:
         chosen = list(cases(collective, n))
-        if collective == "reduce_scatter" and world.torch < (2, 9):  # whose gloo adds up, whatever it is asked for
+        # whose gloo adds up, whatever it is asked for
+        if collective == "reduce_scatter" and world.torch < (2, 9):
             chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
         inputs = [
             [
-                integers(rng, shape, dtype, -3, 4) if o.get("op") == "product" else integers(rng, shape, dtype)
+                (
+                    integers(rng, shape, dtype, -3, 4)
+                    if o.get("op") == "product"
+                    else integers(rng, shape, dtype)
+                )
                 for _ in range(n)
             ]
             for shape, dtype, _, o in chosen
         ]
-        requests = [request(collective, xs, layout, o) for xs, (_, _, layout, o) in zip(inputs, chosen)]
+        requests = [
+            request(collective, xs, layout, o) for xs, (_, _, layout, o) in zip(inputs, chosen)
+        ]
         kept, results = _two_calls(rng, collective, n)
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # How an average is rounded is the question of problem 1.4.
             tolerance = rounding(dtype) if options.get("op") == "average" else EXACT
             known = _mistakes(collective, xs, layout, **options)
-            run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance, known_mistakes=known)
+            run.returns(
+                *getattr(truth, collective)(xs, **options),
+                tolerance=tolerance,
+                known_mistakes=known,
+            )
             run.keeps_inputs()
         _keeps_both(last, results)
 
 
 def _mistakes(collective, xs, layout, root=0, op=None):
-    """What each rank gets where memory is exchanged as it lies, blocks are every n-th entry, parts share one memory, or each
-    operation is a sum."""
+    """What each rank gets where memory is exchanged as it lies, blocks are every n-th entry, parts
+    share one memory, or each operation is a sum."""
     n = len(xs)
     if collective in ("gather", "all_gather"):
         return [{ONE_MEMORY: np.concatenate([xs[-1]] * n)}] * n
     if layout and collective in SHAPED:
-        options = ({"root": root} if collective in ROOTED else {}) | ({"op": op} if collective in REDUCING else {})
-        known = _in_memory_order(xs, layout, lambda lying: getattr(truth, collective)(lying, **options))
+        options = ({"root": root} if collective in ROOTED else {}) | (
+            {"op": op} if collective in REDUCING else {}
+        )
+        known = _in_memory_order(
+            xs, layout, lambda lying: getattr(truth, collective)(lying, **options)
+        )
         summed = {A_SUM: sum(xs)} if op not in (None, "sum", "average") else {}
         return [summed | own for own in known]
     if layout and collective == "scatter":
@@ -127,11 +183,17 @@ def _mistakes(collective, xs, layout, root=0, op=None):
         "all_to_all": lambda rank: np.concatenate([x[rank::n] for x in xs]),
         "reduce_scatter": lambda rank: truth.reduction(xs, op)[rank::n],
     }
-    return [{BY_ENTRIES: dealt[collective](rank)} for rank in range(n)] if collective in dealt else None
+    return (
+        [{BY_ENTRIES: dealt[collective](rank)} for rank in range(n)]
+        if collective in dealt
+        else None
+    )
 
 
 def _in_memory_order(xs, layout, combine=None, received=False):
-    """Lookalikes where ranks combine memory as it lies; or where what they have ``received`` so was sent from contiguous memory."""
+    """Lookalikes where ranks combine memory as it lies; or where what they have ``received`` so was
+    sent from contiguous memory.
+    """
     theirs = orders(laid_out(xs, layout))
     if received:
         found = [x.ravel().reshape(x.shape, order=order) for x, order in zip(xs, theirs)]
@@ -141,17 +203,26 @@ def _in_memory_order(xs, layout, combine=None, received=False):
 
 
 def _two_calls(rng, collective, n):
-    """A call whose result the next call has to leave alone, since it is new memory: the request, and both results."""
-    options = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
+    """A call whose result the next call has to leave alone, since it is new memory: the request,
+    and both results.
+    """
+    options = ({"root": 0} if collective in ROOTED else {}) | (
+        {"op": "sum"} if collective in REDUCING else {}
+    )
     pair = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
     like = [np.zeros(2, np.float32)] if collective == "scatter" else []
-    turns = [per_rank(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs))) for xs in pair]
+    turns = [
+        per_rank(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs)))
+        for xs in pair
+    ]
     request = call(f"collectives.{collective}", *turns, driver="in_turn", **options)
     return request, [getattr(truth, collective)(xs, **options) for xs in pair]
 
 
 def _two_calls_of(rng, n, function, right, *more):
-    """The same, of a function of a tensor, and of ``more`` that is the same in both calls; ``right`` tells the results."""
+    """The same, of a function of a tensor, and of ``more`` that is the same in both calls;
+    ``right`` tells the results.
+    """
     pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
     turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
     return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
@@ -161,7 +232,9 @@ def _keeps_both(run, results):
     """``results`` are those of the first call and of the second, each for all ranks."""
     first, second = results
     run.returns(
-        *map(list, zip(first, second)), label=KEPT, known_mistakes=[{OVERWRITTEN: [own, own]} for own in second]
+        *map(list, zip(first, second)),
+        label=KEPT,
+        known_mistakes=[{OVERWRITTEN: [own, own]} for own in second],
     )
 
 
@@ -172,23 +245,36 @@ def test_one_call(world, rng, collective):
     """{collective} makes one call of the operation of that name, and no costlier one"""
     n = 3
     options = {"root": n - 1} if collective in ROOTED else {}
-    asked = [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
+    asked = (
+        [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
+    )
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
     for run in world(n, *(request(collective, xs, False, options) for options in asked)):
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         for rank in range(n):
             calls = len(run.operations(rank))
-            run.require(calls == 1, f"rank {rank} communicated {calls} times where one {collective} is enough.")
+            run.require(
+                calls == 1,
+                f"rank {rank} communicated {calls} times where one {collective} is enough.",
+            )
 
 
 @number("1.1")
 @weight(0.125)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
-    """{collective} raises ValueError with the offending values for misuse, on every rank, before anything is sent"""
+    """{collective} raises ValueError with the offending values for misuse, on every rank, before
+    anything is sent
+    """
     for n in (3, 1):
-        bad = [*misuses(collective, n), *(misuses_of_scatter(n) if collective == "scatter" and n > 1 else [])]
-        requests = [call(f"collectives.{collective}", *args, may_raise=True, **kwargs) for args, kwargs, _ in bad]
+        bad = [
+            *misuses(collective, n),
+            *(misuses_of_scatter(n) if collective == "scatter" and n > 1 else []),
+        ]
+        requests = [
+            call(f"collectives.{collective}", *args, may_raise=True, **kwargs)
+            for args, kwargs, _ in bad
+        ]
         for run, (_, _, words) in zip(world(n, *requests) if bad else (), bad):
             run.raises_value_error(*words)
 
@@ -196,7 +282,9 @@ def test_misuse(world, rng, collective):
 def misuses(collective, n):
     """(positional arguments, others, words in the message) that every rank knows to be wrong."""
     x, scalar = np.ones(2 * n, np.float32), np.array(5.0, np.float32)
-    good = ({"root": 0} if collective in ROOTED else {}) | ({"op": "sum"} if collective in REDUCING else {})
+    good = ({"root": 0} if collective in ROOTED else {}) | (
+        {"op": "sum"} if collective in REDUCING else {}
+    )
     good |= {"like": x[:2]} if collective == "scatter" else {}
     if collective in ROOTED:
         yield from (((x,), good | {"root": root}, (str(root),)) for root in (-1, n))
@@ -214,7 +302,10 @@ def misuses(collective, n):
 
 
 def misuses_of_scatter(n):
-    """What the root alone can know. Here every rank takes itself for the root, so that nobody waits for one that has raised."""
+    """What the root alone can know.
+
+    Here every rank takes itself for the root, so that nobody waits for one that has raised.
+    """
 
     def ones(*shape):
         return np.ones(shape, np.float32)
@@ -239,23 +330,32 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """{collective} returns a tensor that requires no gradient, even if its input does, and that keeps no other memory alive"""
+    """{collective} returns a tensor that requires no gradient, even if its input does, and that
+    keeps no other memory alive
+    """
     n = 2
     root = {"root": 0} if collective in ROOTED else {}
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
-    leaves = per_rank(*(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs)))
+    leaves = per_rank(
+        *(None if rank and collective == "scatter" else Leaf(x) for rank, x in enumerate(xs))
+    )
     more = [Leaf(np.zeros(2, np.float32))] if collective == "scatter" else []
-    requests = [call(f"collectives.{collective}", leaves, *more, driver="described", **options) for options in asked]
+    requests = [
+        call(f"collectives.{collective}", leaves, *more, driver="described", **options)
+        for options in asked
+    ]
     for run, options in zip(world(n, *requests), asked):
         results = getattr(truth, collective)(xs, **options)
         _requires_no_gradient(run, results)
-        for rank, kept in enumerate(run.read(lambda found: int(found["kept"]), "the memory that it keeps")):
+        for rank, kept in enumerate(
+            run.read(lambda found: int(found["kept"]), "the memory that it keeps")
+        ):
             own = 0 if results[rank] is None else results[rank].nbytes
             run.require(
                 kept < max(n * own, 1),
-                f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice is a view of the whole."
-                " Copy it.",
+                f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice"
+                " is a view of the whole. Copy it.",
             )
 
 
@@ -266,8 +366,9 @@ def _requires_no_gradient(run, results):
     ):
         run.require(
             requires is False,
-            f"rank {rank}'s values are right, and what it returned requires a gradient, because its input does. Nobody may"
-            " differentiate through a communication without saying so: use tensor.detach().",
+            f"rank {rank}'s values are right, and what it returned requires a gradient, because its"
+            " input does. Nobody may differentiate through a communication without saying so: use"
+            " tensor.detach().",
         )
 
 
@@ -282,15 +383,24 @@ def _no_gradient_of(world, rng, function, right, *more):
 @number("1.2")
 @weight(0.75)
 def test_in_rank_order(world):
-    """in_rank_order runs the action once on every rank, in rank order, and no rank returns before the last rank has ended"""
+    """in_rank_order runs the action once on every rank, in rank order, and no rank returns before
+    the last rank has ended
+    """
     for n in SIZES:
         # The first ranks take longest: without barriers the later ones overtake them.
-        actions = per_rank(*(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n)))
+        actions = per_rank(
+            *(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n))
+        )
         # And in the second call the last rank comes first.
         late = {rank: Delay(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
-        requests = [call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)]
-        if n == 3:  # And an action may last until all others stand still: who sleeps for a while does not.
-            lasting = {rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)}
+        requests = [
+            call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
+        ]
+        # And an action may last until all others stand still: who sleeps for a while does not.
+        if n == 3:
+            lasting = {
+                rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
+            }
             requests.append(call("collectives.in_rank_order", actions, delays=lasting))
         for run in world(n, *requests):
             run.returns(*(rank * 10 for rank in range(n)))
@@ -302,12 +412,19 @@ def _takes_turns(run, n):
         times = len(run.marks(rank, "action began"))
         run.require(times == 1, f"rank {rank} ran the action {times} times instead of once.")
     for rank in range(n if n > 1 else 0):
-        run.require(bool(run.operations(rank)), f"rank {rank} communicated nothing: time does not order ranks.")
+        run.require(
+            bool(run.operations(rank)),
+            f"rank {rank} communicated nothing: time does not order ranks.",
+        )
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]
-    hint = mistakes.barrier_hint([sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(n)])
+    hint = mistakes.barrier_hint(
+        [sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(n)]
+    )
     for rank in range(1, n):
-        sentence = f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
+        sentence = (
+            f"rank {rank}'s action began before rank {rank - 1}'s had ended: what makes it wait?"
+        )
         run.require(ended[rank - 1] <= began[rank], sentence + hint)
     for rank in range(n):
         sentence = f"rank {rank} returned before rank {n - 1}'s action had ended."
@@ -317,7 +434,9 @@ def _takes_turns(run, n):
 @number("1.3")
 @weight(0.875)
 def test_all_reduce_from_parts(world, rng):
-    """all_reduce_from_parts returns the sum on 1 to 4 ranks, for lengths that n does not divide, any shape, dtype and layout"""
+    """all_reduce_from_parts returns the sum on 1 to 4 ranks, for lengths that n does not divide,
+    any shape, dtype and layout
+    """
     tensors = (
         ((8,), np.float32, None),
         ((7,), np.float64, None),
@@ -339,13 +458,19 @@ def the_sum(xs):
 
 
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
-    """Sums of such (shape, dtype, layout) of numbers up to ``high`` on n ranks, and the two calls ``kept``."""
-    inputs = [[integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors]
+    """Sums of such (shape, dtype, layout) of numbers up to ``high`` on n ranks, and the two calls
+    ``kept``.
+    """
+    inputs = [
+        [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
+    ]
     given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
     requests = [call(function, own, driver=driver) for own in given]
     runs = world(n, *requests, *(kept[:1] if kept else ()))
     for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
-        run.returns(*the_sum(xs), known_mistakes=_in_memory_order(xs, layout, the_sum) if layout else None)
+        run.returns(
+            *the_sum(xs), known_mistakes=_in_memory_order(xs, layout, the_sum) if layout else None
+        )
         run.keeps_inputs()
     if kept:
         _keeps_both(runs.pop(), kept[1])
@@ -355,20 +480,28 @@ def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
 @number("1.3")
 @weight(0.5)
 def test_built_from_its_parts(world, rng):
-    """all_reduce_from_parts makes one reduce-scatter and then one all-gather, of no more than the tensor and its padding"""
+    """all_reduce_from_parts makes one reduce-scatter and then one all-gather, of no more than the
+    tensor and its padding
+    """
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
         (run,) = world(n, call("collectives.all_reduce_from_parts", per_rank(*xs)))
-        run.uses_only("reduce_scatter", "all_gather", because="This all-reduce is to be built from its two parts.")
+        run.uses_only(
+            "reduce_scatter",
+            "all_gather",
+            because="This all-reduce is to be built from its two parts.",
+        )
         padded = -(-length // n) * n
         for rank in range(n):
             kinds = [o.kind for o in run.operations(rank)]
             run.require(
-                kinds == ["reduce_scatter", "all_gather"], f"rank {rank} called {kinds} instead of each part once."
+                kinds == ["reduce_scatter", "all_gather"],
+                f"rank {rank} called {kinds} instead of each part once.",
             )
             scattered = run.operations(rank)[0].elements
             run.require(
-                scattered <= padded, f"rank {rank} reduce-scattered {scattered} elements, where {padded} hold them all."
+                scattered <= padded,
+                f"rank {rank} reduce-scattered {scattered} elements, where {padded} hold them all.",
             )
 
 
@@ -384,28 +517,44 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @weight(0.375)
 def test_average_is_exact(world, rng):
     """average returns the sum's nearest quotient on 1 to 4 ranks, without ReduceOp.AVG"""
-    tensors = [((64,), layout) for layout in (ALIKE, None)]  # a copy of the one may be the other itself
+    # a copy of the one may be the other itself
+    tensors = [((64,), layout) for layout in (ALIKE, None)]
     tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
-    dtypes = {np.float32: 9999, np.float64: 10**15}  # sums of four of these still have no rounding errors
-    given = [(shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors]
+    # sums of four of these still have no rounding errors
+    dtypes = {np.float32: 9999, np.float64: 10**15}
+    given = [
+        (shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors
+    ]
     for n in SIZES:
-        inputs = [[integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given]
-        inputs += [[np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in dtypes]
+        inputs = [
+            [integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given
+        ]
+        inputs += [
+            [np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in dtypes
+        ]
         layouts = [layout for _, layout, _, _ in given] + [None] * len(dtypes)
-        requests = [call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)]
+        requests = [
+            call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)
+        ]
         kept, results = _two_calls_of(rng, n, "average", the_average)
         *runs, last = world(n, *requests, kept)
         for run, xs, layout in zip(runs, inputs, layouts):
             reciprocal = mistakes.reciprocal(truth.reduction(xs, "sum"), n)
-            known = [{mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)]
+            known = [
+                {mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)
+            ]
             if layout:
-                known = [one | more for one, more in zip(known, _in_memory_order(xs, layout, the_average))]
+                known = [
+                    one | more
+                    for one, more in zip(known, _in_memory_order(xs, layout, the_average))
+                ]
             run.returns(*the_average(xs), known_mistakes=known)
             run.keeps_inputs()
             for rank in range(n):
                 used = [o.reduction for o in run.operations(rank)]
                 run.require(
-                    "average" not in used, f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide."
+                    "average" not in used,
+                    f"rank {rank} used ReduceOp.AVG, which some backends lack: sum, then divide.",
                 )
         _keeps_both(last, results)
 
@@ -420,7 +569,8 @@ def test_average_of_integers(world, rng):
     """The average of an integer dtype raises ValueError with the dtype"""
     for n in (1, 3):
         requests = [
-            call("collectives.average", integers(rng, (4,), dtype), may_raise=True) for dtype in (np.int64, np.int32)
+            call("collectives.average", integers(rng, (4,), dtype), may_raise=True)
+            for dtype in (np.int64, np.int32)
         ]
         for run, name in zip(world(n, *requests), ("int64", "int32")):
             run.raises_value_error(name)
@@ -442,26 +592,44 @@ def test_compute_does_not_wait(world, rng):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
         for early in (0, n - 1):
-            # All others come late, and not before the early rank's compute has ended: who waits before or in it never gets there.
-            delays = {rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early}
+            # All others come late, and not before the early rank's compute has ended: who waits
+            # before or in it never gets there.
+            delays = {
+                rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early
+            }
             requests.append(
-                call("collectives.overlapped_all_reduce", per_rank(*xs), Probe("compute", 7), delays=delays)
+                call(
+                    "collectives.overlapped_all_reduce",
+                    per_rank(*xs),
+                    Probe("compute", 7),
+                    delays=delays,
+                )
             )
         for run in world(n, *requests):
             run.values()
-            run.waits_for_nobody("the ranks waited for each other before compute began: nothing overlaps.")
+            run.waits_for_nobody(
+                "the ranks waited for each other before compute began: nothing overlaps."
+            )
             for rank in range(n):
                 began = run.marks(rank, "compute began")
-                run.require(len(began) == 1, f"rank {rank} called compute {len(began)} times instead of once.")
+                run.require(
+                    len(began) == 1,
+                    f"rank {rank} called compute {len(began)} times instead of once.",
+                )
                 started = [o for o in run.operations(rank) if o.kind == "all_reduce"]
-                sentence = f"rank {rank} began to compute before it had started its all-reduce: nothing overlaps."
+                sentence = (
+                    f"rank {rank} began to compute before it had started its all-reduce: nothing"
+                    " overlaps."
+                )
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
 
 
 @number("1.5")
 @weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
-    """overlapped_all_reduce returns the complete sum, even on a rank that is far ahead of the others, and keeps its input"""
+    """overlapped_all_reduce returns the complete sum, even on a rank that is far ahead of the
+    others, and keeps its input
+    """
     tensors = (
         ((3, 4), np.float64, MIXED),  # on ranks that come late
         ((5,), np.float32, None),
@@ -481,7 +649,9 @@ def test_it_waits_before_it_returns(world, rng):
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = _in_memory_order(xs, layout, the_sum) if layout else [{}] * n
-            known = [{name: (total, "done") for name, total in of_rank.items()} for of_rank in known]
+            known = [
+                {name: (total, "done") for name, total in of_rank.items()} for of_rank in known
+            ]
             run.returns(*_with_done(xs), known_mistakes=known)
             run.keeps_inputs()
         _keeps_both(last, results)
@@ -499,12 +669,26 @@ def test_compute_may_read(world, rng):
     # Until the other rank has the sum: then it is in this rank's memory, too.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(
-        2, call("collectives.overlapped_all_reduce", per_rank(*xs), driver="read_while_computing", delays=delays)
+        2,
+        call(
+            "collectives.overlapped_all_reduce",
+            per_rank(*xs),
+            driver="read_while_computing",
+            delays=delays,
+        ),
     )
     total = sum(xs)
-    lent = "`compute` read the sum: the all-reduce works in the caller's tensor. Pass it a copy instead."
-    in_use = "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in the caller's tensor, pass it a copy instead."
-    run.returns(*((total, x) for x in xs), known_mistakes=[{lent: (total, total)}] * 2, otherwise=in_use)
+    lent = (
+        "`compute` read the sum: the all-reduce works in the caller's tensor. Pass it a copy"
+        " instead."
+    )
+    in_use = (
+        "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in"
+        " the caller's tensor, pass it a copy instead."
+    )
+    run.returns(
+        *((total, x) for x in xs), known_mistakes=[{lent: (total, total)}] * 2, otherwise=in_use
+    )
 
 
 @number("1.5")
@@ -518,7 +702,9 @@ def test_overlapped_sum_requires_no_gradient(world, rng):
 @number("1.6")
 @weight(0.5)
 def test_shift_right(world, rng):
-    """shift_right returns the left neighbour's tensor on 1 to 4 ranks, small or large, and each rank sends once"""
+    """shift_right returns the left neighbour's tensor on 1 to 4 ranks, small or large, and each
+    rank sends once
+    """
     tensors = (
         ((4,), np.float32, None),
         ((3, 2), np.int64, MIXED),
@@ -539,7 +725,9 @@ def test_shift_right(world, rng):
             known = _in_memory_order(xs, layout, shifted) if layout else [{}] * n
             if n > 2:
                 wrong_way = "this is the right neighbour's tensor: the ring turns the wrong way"
-                known = [of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)]
+                known = [
+                    of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)
+                ]
             run.returns(*shifted(xs), known_mistakes=known)
             run.keeps_inputs()
             if n > 1:
@@ -556,7 +744,10 @@ def _sends_once(run, xs):
     run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
     for rank in range(n):
         sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
-        told = " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends) or "nothing"
+        told = (
+            " and ".join(f"{elements} elements to rank {peer}" for peer, elements in sends)
+            or "nothing"
+        )
         due = f"its {xs[rank].size} elements go to rank {(rank + 1) % n}, once, and nowhere else."
         run.require(sends == [((rank + 1) % n, xs[rank].size)], f"rank {rank} sent {told}: {due}")
 
@@ -564,13 +755,24 @@ def _sends_once(run, xs):
 @number("1.6")
 @weight(0.125)
 def test_the_send_has_ended(world, rng):
-    """The input may be overwritten as soon as shift_right returns: a late neighbour still gets the original values"""
+    """The input may be overwritten as soon as shift_right returns: a late neighbour still gets the
+    original values
+    """
     for n in (2, 3):
         xs = [integers(rng, (5,)) for _ in range(n)]
         late = {1: Delay(until="", on=0, patience=1)}
-        requests = call("collectives.shift_right", per_rank(*xs), driver="overwritten_after", after=99, delays=late)
+        requests = call(
+            "collectives.shift_right",
+            per_rank(*xs),
+            driver="overwritten_after",
+            after=99,
+            delays=late,
+        )
         (run,) = world(n, requests)
-        early = "overwritten: the send was still under way when the function returned. wait() for it before that"
+        early = (
+            "overwritten: the send was still under way when the function returned. wait() for it"
+            " before that"
+        )
         run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
 
 
@@ -585,7 +787,9 @@ def test_neighbours_tensor_requires_no_gradient(world, rng):
 @number("1.7")
 @weight(1.875)
 def test_ring_values(world, rng):
-    """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout, twice, and keeps its input"""
+    """ring_all_reduce returns the sum on 1 to 4 ranks, for any length, shape, dtype and layout,
+    twice, and keeps its input
+    """
     tensors = (
         ((12,), np.float32, None),
         ((7,), np.float64, None),
@@ -604,7 +808,16 @@ def test_ring_values(world, rng):
 
 
 def _ring_sums(world, rng, n, tensors, kept=None, high=50):
-    return _sums(world, rng, "collectives.ring_all_reduce", n, tensors, kept, driver="received_at_wait", high=high)
+    return _sums(
+        world,
+        rng,
+        "collectives.ring_all_reduce",
+        n,
+        tensors,
+        kept,
+        driver="received_at_wait",
+        high=high,
+    )
 
 
 @number("1.7")
@@ -618,12 +831,19 @@ def test_ring_sum_requires_no_gradient(world, rng):
 @number("1.7")
 @weight(1.5)
 def test_ring_traffic(world, rng):
-    """ring_all_reduce sends to the neighbours only, and each rank sends at most 2(n−1)/n of the bytes"""
+    """ring_all_reduce sends to the neighbours only, and each rank sends at most 2(n−1)/n of the
+    bytes
+    """
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        # As many bits as a float32 has for exact sums: sent as a smaller dtype they would not be what they were.
-        runs = _ring_sums(world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21)
+        # As many bits as a float32 has for exact sums: sent as a smaller dtype they would not be
+        # what they were.
+        runs = _ring_sums(
+            world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
+        )
         for run, length in zip(runs, lengths):
-            run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
+            run.uses_only(
+                "send", "recv", because="The ring is built from sends and receives alone."
+            )
             for rank in range(n):
                 _sends_chunks(run, rank, n, length)
 
@@ -632,14 +852,22 @@ def _sends_chunks(run, rank, n, length):
     """To the neighbours alone, and no more than chunks of the tensor, at once and in all."""
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
-    run.require(not strangers, f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.")
+    run.require(
+        not strangers,
+        f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.",
+    )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
     largest, chunk = max((o.elements for o in sends), default=0), -(-length // n)
-    sentence = f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one chunk,"
+    sentence = (
+        f"rank {rank} sent {largest} of {length} elements at once: a step of the ring passes on one"
+        " chunk,"
+    )
     run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk}.")
     total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 4
-    sentence = f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
+    sentence = (
+        f"rank {rank} sent {total} bytes; a ring needs {most}, 2(n−1) chunks of 1/n of the tensor."
+    )
     run.require(total <= most, sentence)
 
 
@@ -653,5 +881,6 @@ def test_ring_steps(world, rng):
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))
             run.require(
-                sends <= 2 * (n - 1), f"rank {rank} sent {sends} times; two phases of n−1 steps are {2 * (n - 1)}."
+                sends <= 2 * (n - 1),
+                f"rank {rank} sent {sends} times; two phases of n−1 steps are {2 * (n - 1)}.",
             )

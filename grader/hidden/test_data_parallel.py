@@ -1,4 +1,6 @@
-"""Problems 3.1 to 3.4 · The hidden checks of data parallelism, against the single device in float64."""
+"""Problems 3.1 to 3.4 · The hidden checks of data parallelism, against the single device in
+float64.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,7 +8,19 @@ from functools import partial
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import LAYOUTS, Delay, Leaf, Request, Strided, Tolerance, call, mixed, on_gloo, per_rank, rounding
+from grader.check.api import (
+    LAYOUTS,
+    Delay,
+    Leaf,
+    Request,
+    Strided,
+    Tolerance,
+    call,
+    mixed,
+    on_gloo,
+    per_rank,
+    rounding,
+)
 from grader.reference import single_device
 from grader.reference.training_mistakes import (
     OTHER_MEMORY,
@@ -20,13 +34,18 @@ from grader.reference.training_mistakes import (
 )
 
 SIZES = (1, 2, 3, 4)
-OVERWRITTEN = "the second step's gradients stand in the place of the first one's: their memory was used again"
+OVERWRITTEN = (
+    "the second step's gradients stand in the place of the first one's: their memory was used again"
+)
 MEAN = "the mean over the ranks: asked for are the root's own values"
 
 
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
     """Weights, the batch of all ranks, and each rank's shard of it."""
-    weights = [(rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype) for _ in range(layers)]
+    weights = [
+        (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype)
+        for _ in range(layers)
+    ]
     batch = rng.standard_normal((rows * n, width)).astype(dtype)
     return weights, batch, np.split(batch, n)
 
@@ -36,7 +55,9 @@ def cast(values, dtype):
 
 
 def late(n, to=0):
-    """All ranks but one begin when that one has returned, or waits for them: whoever does not wait has nothing yet."""
+    """All ranks but one begin when that one has returned, or waits for them: whoever does not wait
+    has nothing yet.
+    """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
@@ -48,7 +69,9 @@ def layout(rank):
 @number("3.1")
 @weight(1.0)
 def test_shard_batch(world, rng):
-    """shard_batch returns each rank's own rows on 1 to 4 ranks, for batches of any shape, and together the shards are the batch"""
+    """shard_batch returns each rank's own rows on 1 to 4 ranks, for batches of any shape, and
+    together the shards are the batch
+    """
     for n in SIZES:
         batches = [
             rng.standard_normal((3 * n, 5)),
@@ -58,15 +81,20 @@ def test_shard_batch(world, rng):
         ]
         first, *others = batches
         given = [mixed(*[first] * n), *others[:2], Strided(others[2], "slice")]
-        for run, batch in zip(world(n, *(call("data_parallel.shard_batch", own) for own in given)), batches):
-            interleaved = [{"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)]
+        for run, batch in zip(
+            world(n, *(call("data_parallel.shard_batch", own) for own in given)), batches
+        ):
+            interleaved = [
+                {"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)
+            ]
             run.returns(*np.split(batch, n), known_mistakes=interleaved if n > 1 else None)
             run.keeps_inputs()
             for rank in range(n):
                 done = run.operations(rank)
                 run.require(
                     not done,
-                    f"rank {rank} communicated, though every rank has the batch: {', '.join(map(str, done[:1]))}",
+                    f"rank {rank} communicated, though every rank has the batch:"
+                    f" {', '.join(map(str, done[:1]))}",
                 )
 
 
@@ -75,7 +103,10 @@ def test_shard_batch(world, rng):
 def test_shard_batch_misuse(world, rng):
     """A batch that n does not divide raises ValueError with both numbers"""
     for n, sizes in ((3, (10, 2)), (4, (2,))):
-        requests = [call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True) for rows in sizes]
+        requests = [
+            call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True)
+            for rows in sizes
+        ]
         for run, rows in zip(world(n, *requests), sizes):
             run.raises_value_error(str(rows), str(n))
 
@@ -83,18 +114,29 @@ def test_shard_batch_misuse(world, rng):
 @number("3.2")
 @weight(0.75)
 def test_broadcast_parameters(world, rng):
-    """broadcast_parameters gives every rank the root's values, for every root of 1 to 4 ranks, any shape, dtype and layout"""
+    """broadcast_parameters gives every rank the root's values, for every root of 1 to 4 ranks, any
+    shape, dtype and layout
+    """
     ways = ("generator", "views", "plain", "plain")  # model.parameters() is a generator
     for n in SIZES:
         own = [_parameters(rng) for _ in range(n)]
-        given = per_rank(*([own[rank][0], *_laid_out(own[rank][1:], layout(rank))] for rank in range(n)))
+        given = per_rank(
+            *([own[rank][0], *_laid_out(own[rank][1:], layout(rank))] for rank in range(n))
+        )
         requests = [
-            call("data_parallel.broadcast_parameters", given, driver=ways[root], **({"root": root} if root else {}))
+            call(
+                "data_parallel.broadcast_parameters",
+                given,
+                driver=ways[root],
+                **({"root": root} if root else {}),
+            )
             for root in range(n)
         ]
         single = per_rank(*([values[1]] for values in own))
         delays = {n - 1: Delay(until="", on=0, patience=1)} if n > 1 else {}
-        requests.append(call("data_parallel.broadcast_parameters", single, root=n - 1, delays=delays))
+        requests.append(
+            call("data_parallel.broadcast_parameters", single, root=n - 1, delays=delays)
+        )
         *runs, last = world(n, *requests)
         for root, run in enumerate(runs):
             _overwrites(run, own, root, ways[root])
@@ -108,13 +150,22 @@ def test_broadcast_replaces_everything(world, rng):
     """broadcast_parameters overwrites any previous values, also infinities and NaN"""
     for n in (2, 3):
         values, nothing = rng.standard_normal((2, 3)), (np.nan, np.inf)
-        given = per_rank(*([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n)))
+        given = per_rank(
+            *([np.full((2, 3), nothing[rank % 2]) if rank != 1 else values] for rank in range(n))
+        )
         (run,) = world(n, call("data_parallel.broadcast_parameters", given, root=1))
         of_root = run.first_arguments()[1]
-        spoiled = isinstance(of_root, list) and all(isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root)
-        text = "the root's own values are no numbers any more: they were computed with the other ranks', and not sent. nan · 0 is nan."
+        spoiled = isinstance(of_root, list) and all(
+            isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
+        )
+        text = (
+            "the root's own values are no numbers any more: they were computed with the other"
+            " ranks', and not sent. nan · 0 is nan."
+        )
         run.require(not spoiled, text)
-        run.leaves_arguments(*[[values]] * n, label="the list of the caller's parameters after the call")
+        run.leaves_arguments(
+            *[[values]] * n, label="the list of the caller's parameters after the call"
+        )
 
 
 def _parameters(rng):
@@ -128,14 +179,20 @@ def _parameters(rng):
 
 
 def _laid_out(parameters, how):
-    """All after the first: matrices that are not contiguous, of which one requires a gradient, a scalar, and a vector."""
+    """All after the first: matrices that are not contiguous, of which one requires a gradient, a
+    scalar, and a vector.
+    """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]
 
 
 def _overwrites(run, own, root, way):
     n, count = len(own), len(own[0])
-    views = run.read(lambda value: value["views"], "the parameters") if way == "views" else run.first_arguments()
+    views = (
+        run.read(lambda value: value["views"], "the parameters")
+        if way == "views"
+        else run.first_arguments()
+    )
     known = []
     for rank, mine in enumerate(own):
         strided = {1, 2} if layout(rank) != "contiguous" and count > 1 else set()
@@ -146,8 +203,12 @@ def _overwrites(run, own, root, way):
             known[rank][PASSED_BY] = mine
     label = "the list of the caller's parameters after the call"
     if way == "views":
-        run.returns(*[own[root]] * n, select=lambda value: value["views"], label=label, known_mistakes=known)
-        label, known = "the memory of the caller's parameters", [{OTHER_MEMORY: mine} for mine in own]
+        run.returns(
+            *[own[root]] * n, select=lambda value: value["views"], label=label, known_mistakes=known
+        )
+        label, known = "the memory of the caller's parameters", [
+            {OTHER_MEMORY: mine} for mine in own
+        ]
     run.leaves_arguments(*[own[root]] * n, label=label, known_mistakes=known)
     run.returns(*[None] * n, select=(lambda value: value["value"]) if way == "views" else None)
 
@@ -158,13 +219,20 @@ def test_broadcast_parameters_misuse(world, rng):
     """A root that is not a rank raises ValueError with the root"""
     parameters = [rng.standard_normal(3)]
     for run in world(
-        2, *(call("data_parallel.broadcast_parameters", parameters, root=r, may_raise=True) for r in (2, -1))
+        2,
+        *(
+            call("data_parallel.broadcast_parameters", parameters, root=r, may_raise=True)
+            for r in (2, -1)
+        ),
     ):
         run.raises_value_error(str(run.report.calls[run.index].arguments[0][1]["root"]))
 
 
 def step_problems(rng, n):
-    """Problems of several sizes, and the calls. In the first one tensors lie in memory differently on every rank, which come late."""
+    """Problems of several sizes, and the calls.
+
+    In the first one tensors lie in memory differently on every rank, which come late.
+    """
     problems = [
         problem(rng, n),
         problem(rng, n, layers=2, dtype=np.float32),
@@ -182,7 +250,9 @@ def step_problems(rng, n):
 @number("3.3")
 @weight(3.0)
 def test_step_gradients(world, rng):
-    """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and float64, twice"""
+    """data_parallel_step returns the gradients of the whole batch on 1 to 4 ranks, in float32 and
+    float64, twice
+    """
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
@@ -213,7 +283,9 @@ def test_step_gradients(world, rng):
 
 
 def _of_step(weights, shards, gradients):
-    local = [cast(single_device.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards]
+    local = [
+        cast(single_device.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards
+    ]
     means = loss_mistakes(gradients, *shards[0].shape)
     return [own | means for own in step_mistakes(local)]
 
@@ -228,9 +300,10 @@ def _does_not_accumulate(run, gradients, n):
         known_mistakes=[
             {
                 "the second step's gradients were added to the first's": [2 * g for g in gradients],
-                "the second step's gradients were added to the first's, which the ranks had added up": [
-                    (n + 1) * g for g in gradients
-                ],
+                (
+                    "the second step's gradients were added to the first's, which the ranks had"
+                    " added up"
+                ): [(n + 1) * g for g in gradients],
             }
         ]
         * n,
@@ -241,14 +314,21 @@ def _does_not_accumulate(run, gradients, n):
 @weight(1.0)
 @on_gloo
 def test_step_loss_is_local(world, rng):
-    """data_parallel_step returns the loss of each rank's own shard, and the mean of these losses is the loss of the whole batch"""
+    """data_parallel_step returns the loss of each rank's own shard, and the mean of these losses is
+    the loss of the whole batch
+    """
     for n in SIZES:
         problems, requests = step_problems(rng, n)
         for run, (weights, batch, shards) in zip(world(n, *requests), problems):
-            local = [np.array(single_device.loss_and_gradients(weights, shard)[0], batch.dtype) for shard in shards]
+            local = [
+                np.array(single_device.loss_and_gradients(weights, shard)[0], batch.dtype)
+                for shard in shards
+            ]
             whole = np.array(single_device.loss_and_gradients(weights, batch)[0])
             averaged = (
-                {"the loss of the whole batch: the local loss was to stay unsynchronised": whole} if n > 1 else {}
+                {"the loss of the whole batch: the local loss was to stay unsynchronised": whole}
+                if n > 1
+                else {}
             )
             known = [loss_mistakes([own], *shards[0].shape) for own in local]
             run.returns(
@@ -256,7 +336,10 @@ def test_step_loss_is_local(world, rng):
                 tolerance=rounding(batch.dtype),
                 select=lambda r: r[0],
                 label="the local loss",
-                known_mistakes=[averaged | {sentence: own for sentence, (own,) in means.items()} for means in known],
+                known_mistakes=[
+                    averaged | {sentence: own for sentence, (own,) in means.items()}
+                    for means in known
+                ],
             )
 
 
@@ -265,24 +348,35 @@ def test_step_loss_is_local(world, rng):
 def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
-        # A shard has more bytes than all gradients have twice. These are too large for what else a rank can see of another.
+        # A shard has more bytes than all gradients have twice. These are too large for what else a
+        # rank can see of another.
         weights, _, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
-            sent = sum(o.bytes or o.traffic for o in done)  # the latter for messages without entries
+            # the latter for messages without entries
+            sent = sum(o.bytes or o.traffic for o in done)
             run.require(sent > 0, f"rank {rank} communicated nothing.")
-            in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}  # as in a ring
+            # as in a ring
+            in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}
             allowed = 2 * size + 64 if in_two_parts else size + 64
-            sentence = f"rank {rank} put {sent} bytes into communication; the gradients together have {size}."
-            run.require(sent <= allowed, sentence + " Weights, activations and inputs stay where they are.")
+            sentence = (
+                f"rank {rank} put {sent} bytes into communication; the gradients together have"
+                f" {size}."
+            )
+            run.require(
+                sent <= allowed, sentence + " Weights, activations and inputs stay where they are."
+            )
 
 
 @dataclass(frozen=True)
 class Training:
-    """A call of ``train``; ``shards[rank][step]``. ``after`` is what a single device has: weights, losses, and the optimizer's states."""
+    """A call of ``train``; ``shards[rank][step]``.
+
+    ``after`` is what a single device has: weights, losses, and the optimizer's states.
+    """
 
     request: Request
     weights: list
@@ -293,17 +387,23 @@ class Training:
 
     def weight_mistakes(self):
         known, _ = training_mistakes(self.weights, self.shards, self.lr)
-        strided = [len(self.shards[0]) > 1 and layout(rank) != "contiguous" for rank in range(len(known))]
-        return [own | ({STRIDED_KEPT: self.weights} if is_strided else {}) for own, is_strided in zip(known, strided)]
+        strided = [
+            len(self.shards[0]) > 1 and layout(rank) != "contiguous" for rank in range(len(known))
+        ]
+        return [
+            own | ({STRIDED_KEPT: self.weights} if is_strided else {})
+            for own, is_strided in zip(known, strided)
+        ]
 
     def loss_mistakes(self):
         return training_mistakes(self.weights, self.shards, self.lr)[1]
 
 
 def trainings(rng, n):
-    """One step with one row for each; five, with tensors that lie in memory differently on every rank, which come late; and two of
-    large numbers."""
-    # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of a step of lr.
+    """One step with one row for each; five, with tensors that lie in memory differently on every
+    rank, which come late; and two of large numbers."""
+    # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of
+    # a step of lr.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
@@ -319,12 +419,19 @@ def _training(rng, n, sizes, tolerance, scale=1, **options):
     shards = [[np.split(batch, n)[rank] for batch in batches] for rank in range(n)]
     lay = layout if steps > 1 else lambda rank: "contiguous"
     given = [
-        per_rank(*([Strided(array, lay(rank)) for array in arrays] for rank, arrays in enumerate(of_ranks)))
+        per_rank(
+            *(
+                [Strided(array, lay(rank)) for array in arrays]
+                for rank, arrays in enumerate(of_ranks)
+            )
+        )
         for of_ranks in ([weights] * n, shards)
     ]
     lr = options.get("lr", 1e-3)  # else that of the signature
     request = call("data_parallel.train", *given, **options)
-    return Training(request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance)
+    return Training(
+        request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance
+    )
 
 
 def run_trainings(world, rng, n):
@@ -335,14 +442,18 @@ def run_trainings(world, rng, n):
 def has_defaults(run):
     """First of all: what a changed default does to weights and states is hard to recognise."""
     for value in run.values():
-        difference = optimizer_difference(value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else None
+        difference = (
+            optimizer_difference(value[1])
+            if isinstance(value, (list, tuple)) and len(value) == 2
+            else None
+        )
         run.require(difference is None, difference)
 
 
 @number("3.4")
 @weight(1.0)
 def test_train_weights(world, rng):
-    """train ends with the weights of a single device after one step and after five, on 1 to 4 ranks"""
+    """train ends with the weights of a single device after 1 and after 5 steps, on 1 to 4 ranks"""
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
             has_defaults(run)
@@ -370,11 +481,15 @@ def test_train_state(world, rng):
                     select=lambda r: [r[1]["state"][str(i)][name] for i in range(count)],
                     label=f"the optimizer's {name}",
                 )
-            run.returns(*["AdamW"] * n, select=lambda r: r[1]["optimizer"], label="the optimizer's type")
+            run.returns(
+                *["AdamW"] * n, select=lambda r: r[1]["optimizer"], label="the optimizer's type"
+            )
             due = float(len(training.shards[0]))
             run.returns(
                 *[np.full(count, due)] * n,
-                select=lambda r: np.array([float(np.asarray(r[1]["state"][str(i)]["step"])) for i in range(count)]),
+                select=lambda r: np.array(
+                    [float(np.asarray(r[1]["state"][str(i)]["step"])) for i in range(count)]
+                ),
                 label="the number of steps that the optimizer counted for each weight",
             )
 

@@ -1,4 +1,7 @@
-"""Problem 3.5 · The hidden checks of the buckets that overlap. Weights are 4 × 4, so that a gradient in float64 has 128 bytes."""
+"""Problem 3.5 · The hidden checks of the buckets that overlap.
+
+Weights are 4 × 4, so that a gradient in float64 has 128 bytes.
+"""
 
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, visibility, weight
@@ -17,31 +20,41 @@ def started_early(run, rank, p=0):
 
 
 def started_before_the_first_layer(run, rank, p=0):
-    """How many of them began before the rank had asked for what the gradient of the first layer depends on.
+    """How many of them began before the rank had asked for what the gradient of the first layer
+    depends on.
 
-    All others are known by then, and a rank that has asked has not begun any of these later than it could.
+    All others are known by then, and a rank that has asked has not begun any of these later than it
+    could.
     """
     asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
 def on_their_way(run, made, plain):
-    """In each pass in which every parameter has a gradient, all buckets but the last began before its end, on each rank that
-    overlaps in the ``plain`` run: one that never does is told so by the check of overlap, and only there.
+    """In each pass in which every parameter has a gradient, all buckets but the last began before
+    its end, on each rank that overlaps in the ``plain`` run: one that never does is told so by the
+    check of overlap, and only there.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
         for p in made.passes if started_early(plain, rank) else ():
             early, buckets = started_early(run, rank, p), len(made.buckets)
-            text = f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had ended: all but the last can begin."
-            run.require(early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text)
+            text = (
+                f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had"
+                " ended: all but the last can begin."
+            )
+            run.require(
+                early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text
+            )
 
 
 @number("3.5")
 @weight(1.0)
 @visibility("after_published")
 def test_buckets_values(world, rng):
-    """Gradients are those of the whole batch on 1 to 4 ranks, for small and large buckets and any layout, pass after pass"""
+    """Gradients are those of the whole batch on 1 to 4 ranks, for small and large buckets and any
+    layout, pass after pass
+    """
     more = [(2, 3), (), (3, 2, 2), (5,)]
     for n in SIZES:
         used = [[0, 1, 2, 3]] * n
@@ -53,7 +66,13 @@ def test_buckets_values(world, rng):
             passes_of(rng, n, backwards, bucket_bytes=128),
             passes_of(rng, n, [[0]] * n, dtype=np.float32),
             passes_of(rng, n, [[0, 1]] * n, more=more, layouts=["transpose"] * n),
-            passes_of(rng, n, [[0, 1]] * n, more=more, layouts=[LAYOUTS[(1 + r) % len(LAYOUTS)] for r in range(n)]),
+            passes_of(
+                rng,
+                n,
+                [[0, 1]] * n,
+                more=more,
+                layouts=[LAYOUTS[(1 + r) % len(LAYOUTS)] for r in range(n)],
+            ),
         ]
         runs = world(n, *(one.request for one in made))
         for run, own in zip(runs, made):
@@ -68,11 +87,21 @@ def test_buckets_values(world, rng):
 @visibility("after_published")
 @on_gloo
 def test_buckets_tied(world, rng):
-    """A parameter that two layers share, and that is registered twice, is averaged once, in the bucket where it appears first"""
+    """A parameter that two layers share, and that is registered twice, is averaged once, in the
+    bucket where it appears first
+    """
     for n in (1, 2, 3):
-        # From the last: [128], [8, 128], [128]. Where the tied one counts last: [128], [128], [8, 128].
-        options = {"more": [(1,)], "registered": [0, 3, 1, 0, 2], "bucket_bytes": 136, "delays": late(n)}
-        made, untied = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options), passes_of(rng, n, [[0, 1, 2]] * n)
+        # From the last: [128], [8, 128], [128]. Where the tied one counts last: [128], [128], [8,
+        # 128].
+        options = {
+            "more": [(1,)],
+            "registered": [0, 3, 1, 0, 2],
+            "bucket_bytes": 136,
+            "delays": late(n),
+        }
+        made, untied = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options), passes_of(
+            rng, n, [[0, 1, 2]] * n
+        )
         run, plain = world(n, made.request, untied.request)
         averages(run, made)
         sends_buckets(run, made, mistakes=(TIED_LAST, TIED_TWICE))
@@ -96,8 +125,9 @@ def test_buckets_frozen(world, rng):
         for rank in made.ranks:
             # Of [4, 2], [1, 0] the first is full as soon as the third layer has its gradient.
             sentence = (
-                f"rank {rank} started no all-reduce before its backward pass had ended, where it does if none of the"
-                " parameters is frozen: does the frozen one hold up its bucket?"
+                f"rank {rank} started no all-reduce before its backward pass had ended, where it"
+                " does if none of the parameters is frozen: does the frozen one hold up its"
+                " bucket?"
             )
             run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
@@ -114,14 +144,17 @@ def test_buckets_without_gradient(world, rng):
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
     ):
-        # In another pass every parameter is used: of what was not complete, or was, nothing must be remembered.
+        # In another pass every parameter is used: of what was not complete, or was, nothing must be
+        # remembered.
         all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
         options = {"passes": 2, "bucket_bytes": bytes_}
         made = [
             passes_of(rng, n, layers, then=all_used, delays=late(n), **options),
             passes_of(rng, n, all_used, then=layers, **options),
         ]
-        for own in made:  # each in a world of its own: a collective that is missing must not meet one of the next call
+        # each in a world of its own: a collective that is missing must not meet one of the next
+        # call
+        for own in made:
             (run,) = world(n, own.request)
             averages(run, own)
 
@@ -141,13 +174,16 @@ def test_buckets_misuse(world, rng):
 @weight(0.75)
 @visibility("after_published")
 def test_buckets_collectives(world, rng):
-    """Each bucket is one all-reduce; a parameter that fits joins the current bucket, and a larger one gets its own"""
+    """Each bucket is one all-reduce; a parameter that fits joins the current bucket, and a larger
+    one gets its own
+    """
     for n in (2, 3, 4):
         eight, mixed_sizes = [list(range(8))] * n, [[0, 1, 2, 3]] * n
         made = [
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
-            # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but it is not at hand any more.
+            # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but
+            # it is not at hand any more.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
             # From the last: [64, 60], [64], [800], [64, 4, 64].
             passes_of(
@@ -173,15 +209,21 @@ def test_buckets_collectives(world, rng):
 @weight(1.5)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
-    """All-reduces begin before each backward pass has ended, and the pass does not wait for other ranks"""
+    """All-reduces begin before each backward pass has ended, and the pass does not wait for other
+    ranks
+    """
     for n in (2, 3, 4):
         # The constructor may communicate: it is afterwards that the others come late.
-        delays = {rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)}
+        delays = {
+            rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
+        }
         made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, delays=delays)
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
-        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)  # a bucket for each layer
-        # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can go.
+        # a bucket for each layer
+        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)
+        # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can
+        # go.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
         run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
@@ -189,42 +231,56 @@ def test_buckets_overlap(world, rng):
         averages(run, made)
         averages(of_waits, waits)
         for held in (of_many, run):
-            held.waits_for_nobody("the ranks waited for each other during the backward pass: nothing overlaps.")
+            held.waits_for_nobody(
+                "the ranks waited for each other during the backward pass: nothing overlaps."
+            )
         for p, which in zip(made.passes, ("the first", "the second")):
             for rank in made.ranks:
                 early = started_early(run, rank, p)
                 run.require(
                     early > 0,
-                    f"rank {rank} started no all-reduce before {which} backward pass had ended: nothing overlaps.",
+                    f"rank {rank} started no all-reduce before {which} backward pass had ended:"
+                    " nothing overlaps.",
                 )
-                sentence = f"rank {rank} started {early} of 3 all-reduces during {which} backward pass: all but the last can begin."
+                sentence = (
+                    f"rank {rank} started {early} of 3 all-reduces during {which} backward pass:"
+                    " all but the last can begin."
+                )
                 run.require(early >= 2, sentence)
         _starts_with_the_last_layers(of_unused, n)
         for rank, p in ((rank, p) for rank in made.ranks for p in made.passes):
             early = started_before_the_first_layer(run, rank, p)
-            sentence = f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to the first layer: 2 can begin."
+            sentence = (
+                f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to"
+                " the first layer: 2 can begin."
+            )
             run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
-        for own, of_own in ((run, made), (of_crossed, crossed)):  # and none of them has been started for nothing
+        # and none of them has been started for nothing
+        for own, of_own in ((run, made), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
             early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
-                f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the gradients of 4 later buckets were"
-                " ready before the first bucket's: when that goes, all that are full go with it, so 4 can begin."
+                f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the"
+                " gradients of 4 later buckets were ready before the first bucket's: when that"
+                " goes, all that are full go with it, so 4 can begin."
             )
             of_crossed.require(early >= 4, sentence)
 
 
 def _starts_with_the_last_layers(run, n):
-    """The first parameter never gets a gradient: who waits for it, or begins with it, has started nothing."""
+    """The first parameter never gets a gradient: who waits for it, or begins with it, has started
+    nothing.
+    """
     for rank in range(n):  # what becomes of the unused one is asked elsewhere
         if not run.marks(rank, "backward ended"):
             run.values()
         early = started_before_the_first_layer(run, rank)
         sentence = (
-            f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the first parameter got no gradient,"
-            " where 2 can begin: gradients become ready from the last layer to the first, so fill the buckets from the last,"
-            " and start each as soon as it is full."
+            f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the"
+            " first parameter got no gradient, where 2 can begin: gradients become ready from the"
+            " last layer to the first, so fill the buckets from the last, and start each as soon"
+            " as it is full."
         )
         run.require(early >= 2, sentence)

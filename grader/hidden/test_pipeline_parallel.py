@@ -1,4 +1,6 @@
-"""Part 5 · Pipeline parallelism: the hidden checks of the passes (5.1 to 5.3), against the single device in float64."""
+"""Part 5 · Pipeline parallelism: the hidden checks of the passes (5.1 to 5.3), against the single
+device in float64.
+"""
 
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
@@ -19,16 +21,23 @@ from grader.reference import parallel as parts
 from grader.reference import pipeline
 
 SIZES = (1, 2, 3, 4)
-OVERWRITTEN = "the second call's result stands in the place of the first one's: its memory was used again"
+OVERWRITTEN = (
+    "the second call's result stands in the place of the first one's: its memory was used again"
+)
 GRADIENTS = "the list of the weights' gradients"
 
 
 @number("5.1")
 @weight(1.0)
 def test_split_layers(world, rng):
-    """split_layers puts every layer into one stage, in order; sizes differ by at most one, and the first stages have more"""
+    """split_layers puts every layer into one stage, in order; sizes differ by at most one, and the
+    first stages have more
+    """
     cuts = [
-        (layers, stages) for layers in (1, 2, 3, 4, 7, 12, 13) for stages in (1, 2, 3, 4, 5, 12) if stages <= layers
+        (layers, stages)
+        for layers in (1, 2, 3, 4, 7, 12, 13)
+        for stages in (1, 2, 3, 4, 5, 12)
+        if stages <= layers
     ]
     (run,) = world(1, call("pipeline_parallel.split_layers", *cuts, driver="in_turn"))
     for (layers, num_stages), got in zip(cuts, run.answers(len(cuts))):
@@ -40,7 +49,9 @@ def test_split_layers(world, rng):
 @number("5.1")
 @weight(0.5)
 def test_split_layers_misuse(world, rng):
-    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with the value"""
+    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with
+    the value
+    """
     cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
     for run, (_, numbers) in zip(world(1, *calls), cases):
@@ -48,12 +59,14 @@ def test_split_layers_misuse(world, rng):
 
 
 def forward_runs(world, rng, n):
-    """Runs and their problems; and at last two calls one after the other, judged at the end: what the first one returned must be
-    its own."""
+    """Runs and their problems; and at last two calls one after the other, judged at the end: what
+    the first one returned must be its own."""
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
     in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
-    calls = (p.forward(first, delays=late(n, n - 1) if p is made[0][0] else None) for p, first in made)
+    calls = (
+        p.forward(first, delays=late(n, n - 1) if p is made[0][0] else None) for p, first in made
+    )
     *runs, last = world(n, *calls, in_turn)
     return [(run, p) for run, (p, _) in zip(runs, made)], last, both
 
@@ -61,7 +74,9 @@ def forward_runs(world, rng, n):
 @number("5.2")
 @weight(1.5)
 def test_forward(world, rng):
-    """pipeline_forward returns the output of a single device on 1 to 4 stages, for one, fewer, as many or more micro-batches"""
+    """pipeline_forward returns the output of a single device on 1 to 4 stages, for one, fewer, as
+    many or more micro-batches
+    """
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
         for run, p in runs:
@@ -88,7 +103,7 @@ def test_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_forward_saves(world, rng):
-    """pipeline_forward saves the input and x @ W of each layer of the stage, for each micro-batch"""
+    """pipeline_forward saves the input and x @ W of each of its layers, for each micro-batch"""
     for n in SIZES:
         runs, in_turn, both = forward_runs(world, rng, n)
         for run, p in runs:
@@ -111,23 +126,36 @@ def test_forward_saves(world, rng):
 @number("5.2")
 @weight(1.5)
 def test_forward_flows(world, rng):
-    """pipeline_forward sends each micro-batch to the next stage before it computes the next one, in one message"""
+    """pipeline_forward sends each micro-batch to the next stage before it computes the next one, in
+    one message
+    """
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.forward(driver="metered", in_step=1, delays=late(n, n - 1)))
-        run.returns(*[None] * (n - 1), p.y, tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output")
+        run.returns(
+            *[None] * (n - 1),
+            p.y,
+            tolerance=p.tolerance,
+            select=lambda r: r["value"][0],
+            label="the output",
+        )
         require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         for rank in range(n):
-            most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
+            most = max(
+                (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
+            )
             rows = most * p.rows // p.product
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
             run.require(most <= p.product, text)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
         require_in_step(run, 1)
-    # In step, a stage cannot have computed what it has not received. The first one has everything from the beginning.
+    # In step, a stage cannot have computed what it has not received. The first one has everything
+    # from the beginning.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
-    run.returns(None, p.cast(p.y), tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output")
+    run.returns(
+        None, p.cast(p.y), tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output"
+    )
     require_messages(run, p, {0: p.m}, "activations")
     require_work_between(run, 0, "micro-batch on to the next stage")
 
@@ -145,19 +173,30 @@ def test_forward_misuse(world, rng):
 @number("5.3")
 @weight(3.5)
 def test_backward(world, rng):
-    """pipeline_backward returns the gradients of a single device on 1 to 4 stages, for one, fewer, as many or more micro-batches"""
+    """pipeline_backward returns the gradients of a single device on 1 to 4 stages, for one, fewer,
+    as many or more micro-batches
+    """
     for n in SIZES:
         made = problems(rng, n)
-        calls = (p.backward(first, delays=late(n, 0) if p is made[0][0] else None) for p, first in made)
+        calls = (
+            p.backward(first, delays=late(n, 0) if p is made[0][0] else None) for p, first in made
+        )
         for run, (p, _) in zip(world(n, *calls), made):
-            run.returns(*p.gradients_of_stages, tolerance=p.tolerance, label=GRADIENTS, known_mistakes=p.mistakes)
+            run.returns(
+                *p.gradients_of_stages,
+                tolerance=p.tolerance,
+                label=GRADIENTS,
+                known_mistakes=p.mistakes,
+            )
             run.keeps_inputs()
 
 
 @number("5.3")
 @weight(1.5)
 def test_backward_flows(world, rng):
-    """pipeline_backward sends each micro-batch's gradient to the stage before as soon as it is ready, in one message"""
+    """pipeline_backward sends each micro-batch's gradient to the stage before as soon as it is
+    ready, in one message
+    """
     for n in (2, 3, 4):
         p = PipelineProblem(rng, n, 5, layers=3 * n - 1)
         (run,) = world(n, p.backward(driver="metered", in_step=-1, delays=late(n, 0)))
@@ -169,11 +208,15 @@ def test_backward_flows(world, rng):
             known_mistakes=p.mistakes,
         )
         require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
-        require_flow(run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before")
+        require_flow(
+            run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before"
+        )
         require_in_step(run, -1)
     p = large(rng)
     _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
-    run.returns(*p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"], label=GRADIENTS)
+    run.returns(
+        *p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"], label=GRADIENTS
+    )
     require_messages(run, p, {1: p.m}, "gradients")
     require_work_between(run, 1, "gradient back to the stage before")
 
@@ -185,7 +228,12 @@ def test_backward_twice(world, rng):
     """A second backward pass with the same tensors returns the same gradients, not twice as much"""
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     inputs = (
-        per_rank(*((q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None) for stage in range(2)))
+        per_rank(
+            *(
+                (q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None)
+                for stage in range(2)
+            )
+        )
         for q in (p, other)
     )
     run, in_turn = world(
@@ -198,11 +246,18 @@ def test_backward_twice(world, rng):
         for known, own in zip(p.mistakes(), p.gradients_of_stages)
     ]
     run.returns(
-        *p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r[1], label=GRADIENTS, known_mistakes=doubled
+        *p.gradients_of_stages,
+        tolerance=p.tolerance,
+        select=lambda r: r[1],
+        label=GRADIENTS,
+        known_mistakes=doubled,
     )
     # Two passes with other tensors, judged at the end: what the first one returned must be its own.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
     in_turn.returns(
-        *map(list, both), tolerance=p.tolerance, label="the list of both passes' gradients", known_mistakes=later
+        *map(list, both),
+        tolerance=p.tolerance,
+        label="the list of both passes' gradients",
+        known_mistakes=later,
     )

@@ -1,4 +1,6 @@
-"""Part 5 · Pipeline parallelism: the hidden checks of schedules, their execution, and the bubble (5.4 to 5.6)."""
+"""Part 5 · Pipeline parallelism: the hidden checks of schedules, their execution, and the bubble
+(5.4 to 5.6).
+"""
 
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
@@ -28,7 +30,9 @@ OVERWRITTEN = "the gradients of a later step stand in their place: their memory 
 
 
 def made_by(world, function):
-    """The run, and for each shape the list of all stages' schedules: right in form, and each pass once."""
+    """The run, and for each shape the list of all stages' schedules: right in form, and each pass
+    once.
+    """
     asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
     answers = iter(run.answers(len(asked)))
@@ -42,7 +46,10 @@ def made_by(world, function):
             run.require(wrong is None, f"{here}: {wrong} in {str(actions)[:300]}.")
     (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
-    text = f"{function}(0, 2, 3) gives {again} where its caller has emptied the list of an earlier call: make a new list each time."
+    text = (
+        f"{function}(0, 2, 3) gives {again} where its caller has emptied the list of an earlier"
+        " call: make a new list each time."
+    )
     changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape
 
@@ -51,22 +58,32 @@ def require_executable(run, function, of_shape):
     """All stages can be carried out together, with the micro-batches in one order."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
-        run.require(not isinstance(time, str), f"{function}, {p} stages, {m} micro-batches: {time}.")
+        run.require(
+            not isinstance(time, str), f"{function}, {p} stages, {m} micro-batches: {time}."
+        )
         for kind in ("forward", "backward"):
             orders = [[i for k, i in actions if k == kind] for actions in stages]
-            text = f"{function}, {p} stages, {m} micro-batches: the stages do not have the {kind} passes in the same order:"
+            text = (
+                f"{function}, {p} stages, {m} micro-batches: the stages do not have the {kind}"
+                " passes in the same order:"
+            )
             run.require(all(order == orders[0] for order in orders), f"{text} {orders}")
 
 
 @number("5.4")
 @weight(1.0)
 def test_gpipe(world, rng):
-    """GPipe holds every pass once, all forward passes before all backward passes, in an order that all stages can execute"""
+    """GPipe holds every pass once, all forward passes before all backward passes, in an order that
+    all stages can execute
+    """
     run, of_shape = made_by(world, "gpipe_schedule")
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
             kinds = [kind for kind, _ in actions]
-            text = f"gpipe_schedule({stage}, {p}, {m}): a backward pass comes before the last forward pass: {actions}"
+            text = (
+                f"gpipe_schedule({stage}, {p}, {m}): a backward pass comes before the last forward"
+                f" pass: {actions}"
+            )
             run.require(kinds == ["forward"] * m + ["backward"] * m, text)
     require_executable(run, "gpipe_schedule", of_shape)
 
@@ -87,20 +104,28 @@ def test_1f1b_alive(world, rng):
     for (p, m), stages in of_shape.items():
         for stage, actions in enumerate(stages):
             most, after = schedules.most_alive(actions)
-            text = f"stage {stage} of {p}, {m} micro-batches: {most} alive after {after}, at most {p - stage} may be:"
+            text = (
+                f"stage {stage} of {p}, {m} micro-batches: {most} alive after {after}, at most"
+                f" {p - stage} may be:"
+            )
             run.require(most <= p - stage, f"{text} {actions}")
 
 
 @number("5.4")
 @weight(0.75)
 def test_1f1b_is_as_fast_as_gpipe(world, rng):
-    """1F1B ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice as long"""
+    """1F1B ends as early as GPipe, whether a backward pass takes as long as a forward pass or twice
+    as long
+    """
     run, of_shape = made_by(world, "one_forward_one_backward_schedule")
     for (p, m), stages in of_shape.items():
         for backward in (1, 2):
             time, best = schedules.makespan(stages, 1, backward), (m + p - 1) * (1 + backward)
             run.require(not isinstance(time, str), f"{p} stages, {m} micro-batches: {time}.")
-            text = f"{p} stages, {m} micro-batches, forward 1 and backward {backward} long: ends at {time:g}, GPipe at {best}."
+            text = (
+                f"{p} stages, {m} micro-batches, forward 1 and backward {backward} long: ends at"
+                f" {time:g}, GPipe at {best}."
+            )
             run.require(time <= best, f"{text} Is the warm-up too short?")
 
 
@@ -116,8 +141,14 @@ def test_schedules_misuse(world, rng):
         ((1, 2, 0), "0"),
         ((1, 2, -3), "-3"),
     )
-    made = [(name, *case) for name in ("gpipe_schedule", "one_forward_one_backward_schedule") for case in cases]
-    calls = (call(f"pipeline_parallel.{name}", *arguments, may_raise=True) for name, arguments, _ in made)
+    made = [
+        (name, *case)
+        for name in ("gpipe_schedule", "one_forward_one_backward_schedule")
+        for case in cases
+    ]
+    calls = (
+        call(f"pipeline_parallel.{name}", *arguments, may_raise=True) for name, arguments, _ in made
+    )
     for run, (*_, number_) in zip(world(1, *calls), made):
         run.raises_value_error(number_)
 
@@ -126,8 +157,8 @@ def test_schedules_misuse(world, rng):
 
 
 def require_step(run, problem):
-    """Loss and gradients of the single device, nothing sent but one message for each micro-batch each way, in the order of the
-    schedule, and the inputs as they were."""
+    """Loss and gradients of the single device, nothing sent but one message for each micro-batch
+    each way, in the order of the schedule, and the inputs as they were."""
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
         *problem.gradients_of_stages,
@@ -138,11 +169,13 @@ def require_step(run, problem):
     )
     m = problem.m
     known = {
-        "the sum of the micro-batches' losses: the loss of the whole batch is their mean": problem.cast(
-            m * problem.loss
+        "the sum of the micro-batches' losses: the loss of the whole batch is their mean": (
+            problem.cast(m * problem.loss)
         ),
         "divided by the number of micro-batches twice": problem.cast(problem.loss / m),
-        "the loss of the last micro-batch alone": problem.cast(np.mean(problem.y[-problem.rows :] ** 2)),
+        "the loss of the last micro-batch alone": problem.cast(
+            np.mean(problem.y[-problem.rows :] ** 2)
+        ),
     }
     run.returns(
         *[None] * (problem.n - 1),
@@ -159,11 +192,17 @@ def require_step(run, problem):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
         run.require(schedules.as_actions(left) == schedule, text)
-        recorded = [span.action for span in run.spans(rank)]  # whoever records nothing loses another check
+        # whoever records nothing loses another check
+        recorded = [span.action for span in run.spans(rank)]
         text = f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}."
         run.require(not recorded or recorded == schedule, text)
-        most = max((entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0)
-        text = f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a micro-batch has"
+        most = max(
+            (entry.amount for entry in run.ledger(rank) if entry.kind == "product"), default=0
+        )
+        text = (
+            f"rank {rank} multiplied {most * problem.rows // problem.product} rows at once; a"
+            " micro-batch has"
+        )
         run.require(most <= problem.product, f"{text} {problem.rows}.")
     run.keeps_inputs()
 
@@ -171,18 +210,26 @@ def require_step(run, problem):
 @number("5.5")
 @weight(0.75)
 def test_run_schedule(world, rng):
-    """run_schedule returns the loss and gradients of a single device with GPipe and 1F1B, for 1 to 4 stages, one to many micro-batches"""
+    """run_schedule returns the loss and gradients of a single device with GPipe and 1F1B, for 1 to
+    4 stages, one to many micro-batches
+    """
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
         made.append((PipelineProblem(rng, n, n + 1), None, gpipe))
-        runs = world(n, *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made))
+        runs = world(
+            n,
+            *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made),
+        )
         for run, (p, *_) in zip(runs, made):
             require_step(run, p)
     p = large(rng)
-    _, run = world(2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p)))
+    _, run = world(
+        2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p))
+    )
     require_step(run, p)
     require_work_between(run, 0, "micro-batch on to the next stage")
-    # Before its first backward pass, which takes twice as long as a forward pass, the last stage goes forward with all of them.
+    # Before its first backward pass, which takes twice as long as a forward pass, the last stage
+    # goes forward with all of them.
     require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
 
 
@@ -190,12 +237,17 @@ def test_run_schedule(world, rng):
 @weight(0.25)
 @on_gloo
 def test_run_schedule_twice(world, rng):
-    """A second step with the same tensors returns the same gradients, not twice as much, and a later step does not change them"""
+    """A second step with the same tensors returns the same gradients, not twice as much, and a
+    later step does not change them
+    """
     p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(2)))
     (run,) = world(2, p.run(made, times=2, then=then))
-    second, expected = "the second step's gradients were added to the first's", p.gradients_of_stages
+    second, expected = (
+        "the second step's gradients were added to the first's",
+        p.gradients_of_stages,
+    )
     doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
     for i, label, known in (
@@ -215,7 +267,9 @@ def test_run_schedule_twice(world, rng):
 @number("5.5")
 @weight(0.5)
 def test_run_other_legal_schedules(world, rng):
-    """run_schedule runs other legal schedules: backward in reverse, shuffled micro-batches, another style on every stage"""
+    """run_schedule runs other legal schedules: backward in reverse, shuffled micro-batches, another
+    style on every stage
+    """
     for n in (2, 3):
         m = 4
         order = [2, 0, 3, 1]
@@ -226,7 +280,8 @@ def test_run_other_legal_schedules(world, rng):
             [in_turn] * n,  # one micro-batch at a time: slow, and legal
             [forwards + backwards] * (n - 1) + [in_turn],
             # The last stage takes two at a time, while all others are far ahead.
-            [forwards + backwards] * (n - 1) + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
+            [forwards + backwards] * (n - 1)
+            + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
         ]
         p = PipelineProblem(rng, n, m)
         for run in world(n, *(p.run(stages) for stages in made)):
@@ -237,8 +292,14 @@ FEW, MANY = 4, 12  # micro-batches
 
 
 def memory(world, rng, *makers):
-    """For each maker of schedules the runs with few and with many micro-batches, and their problems."""
-    made = [(PipelineProblem(rng, 3, m, rows=32, width=8, layers=15), maker) for maker in makers for m in (FEW, MANY)]
+    """For each maker of schedules the runs with few and with many micro-batches, and their
+    problems.
+    """
+    made = [
+        (PipelineProblem(rng, 3, m, rows=32, width=8, layers=15), maker)
+        for maker in makers
+        for m in (FEW, MANY)
+    ]
     runs = world(3, *(p.run([maker(s, 3, p.m) for s in range(3)]) for p, maker in made))
     for run, (p, _) in zip(runs, made):
         run.returns(
@@ -252,20 +313,26 @@ def memory(world, rng, *makers):
 
 
 def growth(runs, rank, maker):
-    """The bytes by which each further micro-batch adds to what is alive on a stage, and a sentence that says so.
+    """The bytes by which each further micro-batch adds to what is alive on a stage, and a sentence
+    that says so.
 
     For 1F1B at most, for GPipe in its last backward pass.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
-    when = "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
-    text = f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, {second} with {MANY}."
+    when = (
+        "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
+    )
+    text = (
+        f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, {second} with"
+        f" {MANY}."
+    )
     return (second - first) / (MANY - FEW), text
 
 
 def require_nothing_kept(run, rank, saved):
-    """Before a forward pass no more is alive than before the last one that found as many micro-batches alive: by far less than one
-    micro-batch saves; a few messages may be.
+    """Before a forward pass no more is alive than before the last one that found as many
+    micro-batches alive: by far less than one micro-batch saves; a few messages may be.
 
     Whoever records other spans than those of the schedule loses another check.
     """
@@ -275,12 +342,18 @@ def require_nothing_kept(run, rank, saved):
         if span.kind == "backward":
             alive -= 1
             continue
-        i, now = span.micro_batch, next((entry.alive for entry in products if entry.at >= span.start), 0)
+        i, now = span.micro_batch, next(
+            (entry.alive for entry in products if entry.at >= span.start), 0
+        )
         j, before = last.get(alive, (i, now))
-        text = f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j}, {now} in that of {i}. "
+        text = (
+            f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j},"
+            f" {now} in that of {i}. "
+        )
         text += "The same number of micro-batches was alive both times. "
         text += (
-            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold those of an earlier one?"
+            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold those"
+            " of an earlier one?"
         )
         run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
@@ -290,7 +363,9 @@ def require_nothing_kept(run, rank, saved):
 @number("5.5")
 @weight(0.5)
 def test_run_schedule_frees(world, rng):
-    """run_schedule frees what a micro-batch has saved after its backward pass: 12 micro-batches need no more memory than 4"""
+    """run_schedule frees what a micro-batch has saved after its backward pass: 12 micro-batches
+    need no more memory than 4
+    """
     makers = (one_forward_one_backward, gpipe)
     for runs, maker in zip(memory(world, rng, *makers), makers):
         run, p = runs[1]
@@ -298,7 +373,8 @@ def test_run_schedule_frees(world, rng):
             saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
             grown, text = growth(runs, rank, maker)
             text += (
-                f" One micro-batch saves {saved} bytes on this stage: something keeps them after their backward pass."
+                f" One micro-batch saves {saved} bytes on this stage: something keeps them after"
+                " their backward pass."
             )
             run.require(grown <= saved / 2, text)
             if maker is one_forward_one_backward:
@@ -307,16 +383,27 @@ def test_run_schedule_frees(world, rng):
 
 
 def require_little_memory(world, rng, n=3, m=8, layers=5):
-    """The system's own account of the same, whatever the meter was told: with tensors that are large enough to show."""
-    few, copies = 16, int(rng.integers(240, 270))  # rows, each of which a micro-batch could have so many times
+    """The system's own account of the same, whatever the meter was told: with tensors that are
+    large enough to show.
+    """
+    # rows, each of which a micro-batch could have so many times
+    few, copies = 16, int(rng.integers(240, 270))
     p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
     # Of rows that are there several times the loss is the same, and so are the gradients.
     x = rng.permutation(np.tile(p.x, (m * copies, 1)))
     p.m, p.rows, p.message = m, few * copies, x.nbytes // m
     made = per_rank(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
     inputs = p.weights_of_stages(), per_rank(x, *[None] * (n - 1)), len(x), m
-    (run,) = world(n, call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", weighs=True))
-    run.returns(*p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"][1], label=GRADIENTS)
+    (run,) = world(
+        n,
+        call("pipeline_parallel.run_schedule", made, *inputs, driver="with_timeline", weighs=True),
+    )
+    run.returns(
+        *p.gradients_of_stages,
+        tolerance=p.tolerance,
+        select=lambda r: r["value"][1],
+        label=GRADIENTS,
+    )
     require_messages(run, p, {0: m, 1: 2 * m, 2: m}, "activations and gradients")
     message = p.message
     saved = 2 * layers * message
@@ -325,25 +412,37 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
         # Two thirds of what it would take to keep everything, and what a step needs for itself.
         most = given + alive * saved + (m - alive) * saved * 2 / 3 + 24 * message
         grown = run.grown(rank)
-        text = f"rank {rank}, 1F1B: its process took {(grown or 0) / 2**20:.0f} MiB with {m} micro-batches, as the system says;"
-        text += (
-            f" {alive} alive at a time need {alive * saved / 2**20:.0f} MiB, all of them {m * saved / 2**20:.0f} MiB."
+        text = (
+            f"rank {rank}, 1F1B: its process took {(grown or 0) / 2**20:.0f} MiB with {m}"
+            " micro-batches, as the system says;"
         )
-        text += " Something keeps what a micro-batch has saved after its backward pass, perhaps in another form than a tensor."
+        text += (
+            f" {alive} alive at a time need {alive * saved / 2**20:.0f} MiB, all of them"
+            f" {m * saved / 2**20:.0f} MiB."
+        )
+        text += (
+            " Something keeps what a micro-batch has saved after its backward pass, perhaps in"
+            " another form than a tensor."
+        )
         run.require(grown is None or grown <= most, text)
 
 
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_frees_what_was_sent(world, rng):
-    """run_schedule frees what was sent and received: with 1F1B no memory stays for every micro-batch"""
-    # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way cannot be gone. And stage 0
-    # may have copied its batch.
+    """run_schedule frees what was sent and received: with 1F1B no memory stays for every
+    micro-batch
+    """
+    # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way
+    # cannot be gone. And stage 0 may have copied its batch.
     (runs,) = memory(world, rng, one_forward_one_backward)
     run, p = runs[1]
     for rank in range(1, p.n):
         grown, text = growth(runs, rank, one_forward_one_backward)
-        text += f" A message has {p.message} bytes: is every isend waited for, soon after it has arrived?"
+        text += (
+            f" A message has {p.message} bytes: is every isend waited for, soon after it has"
+            " arrived?"
+        )
         text += " And is nothing kept that was received, and no output?"
         run.require(grown <= 0.7 * p.message, text)
 
@@ -351,13 +450,19 @@ def test_run_schedule_frees_what_was_sent(world, rng):
 @number("5.5")
 @weight(0.5)
 def test_own_timeline(world, rng):
-    """run_schedule records every action around the computation alone: no stage works before its input exists"""
+    """run_schedule records every action around the computation alone: no stage works before its
+    input exists
+    """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-    # First the middle stage waits for an activation, then both stages before the last one for a gradient: whoever counts that as work
-    # has spans that begin before the message is sent, however busy the machine is.
-    late = {0: Delay(until="call began", on=1, then=0.1), 2: Delay(until="call began", on=0, then=0.1)}
+    # First the middle stage waits for an activation, then both stages before the last one for a
+    # gradient: whoever counts that as work has spans that begin before the message is sent, however
+    # busy the machine is.
+    late = {
+        0: Delay(until="call began", on=1, then=0.1),
+        2: Delay(until="call began", on=0, then=0.1),
+    }
     (run,) = world(n, p.run(made, delays=late))
     spans = [run.spans(stage) for stage in range(n)]
     for stage in range(n):
@@ -365,35 +470,57 @@ def test_own_timeline(world, rng):
         text = f"stage {stage} recorded {str(recorded):.2000}; its schedule is {made[stage]}."
         run.require(recorded == made[stage], text)
         products = [entry.at for entry in run.ledger(stage) if entry.kind == "product"]
-        outside = [at for at in products if not any(span.start <= at <= span.end for span in spans[stage])]
-        text = f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of all spans: they are work, too."
+        outside = [
+            at for at in products if not any(span.start <= at <= span.end for span in spans[stage])
+        ]
+        text = (
+            f"stage {stage}: {len(outside)} of {len(products)} products were computed outside of"
+            " all spans: they are work, too."
+        )
         run.require(not outside, text)
         for kind in ("forward", "backward"):
             own = [span for span in spans[stage] if span.kind == kind]
-            worked = {span.micro_batch: any(span.start <= at <= span.end for at in products) for span in own}
+            worked = {
+                span.micro_batch: any(span.start <= at <= span.end for at in products)
+                for span in own
+            }
             idle = [(kind, i) for i, did in worked.items() if any(worked.values()) and not did]
-            text = f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it record?"
+            text = (
+                f"stage {stage}: nothing was multiplied during the span of {idle[:1]}: what does it"
+                " record?"
+            )
             run.require(not idle, text)
     # A loss for each micro-batch, or its gradient: on entries of y, as many as a micro-batch has.
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
-    text = f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were squared, scaled or added up outside of"
+    text = (
+        f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were"
+        " squared, scaled or added up outside of"
+    )
     run.require(
-        len(outside) < m, f"{text} all spans. The loss and its gradient are work, too: compute them in the span."
+        len(outside) < m,
+        f"{text} all spans. The loss and its gradient are work, too: compute them in the span.",
     )
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
-            sent = [o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker]
+            sent = [
+                o.at / 1e9 for o in run.operations(giver) if o.kind == "send" and o.peer == taker
+            ]
             begun = [span for span in spans[taker] if span.kind == kind]
             for span, message in zip(begun, sent):
-                text = f"stage {taker}'s span of {span.action} begins before stage {giver} has sent what it needs:"
+                text = (
+                    f"stage {taker}'s span of {span.action} begins before stage {giver} has sent"
+                    " what it needs:"
+                )
                 run.require(message <= span.start, f"{text} waiting for a message is not work.")
 
 
 @number("5.5")
 @weight(0.25)
 def test_run_schedule_misuse(world, rng):
-    """A batch that m does not divide, and a schedule of other micro-batches, raise ValueError on every stage"""
+    """A batch that m does not divide, and a schedule of other micro-batches, raise ValueError on
+    every stage
+    """
     p = PipelineProblem(rng, 3, 2)
     schedule = gpipe(0, 3, 2)
     twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
@@ -416,12 +543,16 @@ def test_run_schedule_misuse(world, rng):
 @number("5.6")
 @weight(0.75)
 def test_bubble_in_theory(world, rng):
-    """bubble_fraction returns the idle fraction of the total time, for any number of stages and micro-batches"""
+    """bubble_fraction returns the idle fraction of the total time, for any number of stages and
+    micro-batches
+    """
     cases = [(p, m) for p in (1, 2, 3, 8) for m in (1, 2, 5, 8, 64)]
     bad = ((0, 3, "0"), (3, 0, "0"), (-2, 1, "-2"), (3, -4, "-4"))
     name = "pipeline_parallel.bubble_fraction"
     run, *misused = world(
-        1, call(name, *cases, driver="in_turn"), *(call(name, p, m, may_raise=True) for p, m, _ in bad)
+        1,
+        call(name, *cases, driver="in_turn"),
+        *(call(name, p, m, may_raise=True) for p, m, _ in bad),
     )
     of_ideal = [np.array((p - 1) / m) for p, m in cases]
     run.returns(
@@ -429,14 +560,18 @@ def test_bubble_in_theory(world, rng):
         tolerance=CLOSE,
         select=lambda r: [np.array(float(value)) for value in r],
         label="the list of fractions",
-        known_mistakes=[{"idle time over the ideal time; asked for is the part of the whole time": of_ideal}],
+        known_mistakes=[
+            {"idle time over the ideal time; asked for is the part of the whole time": of_ideal}
+        ],
     )
     for case, (_, _, number_) in zip(misused, bad):
         case.raises_value_error(number_)
 
 
 def recorded(rng, p, m, first):
-    """What ``p`` stages record of 1F1B with pauses, from the ``first`` second on; each stage's spans in any order."""
+    """What ``p`` stages record of 1F1B with pauses, from the ``first`` second on; each stage's
+    spans in any order.
+    """
     made, now = [], 0.0
     for stage in range(p):
         now, spans = float(rng.uniform(0, 2)), []
@@ -446,14 +581,19 @@ def recorded(rng, p, m, first):
             spans.append((kind, i, start, now))
         made.append(spans)
     begin = min(start for spans in made for _, _, start, _ in spans)
-    moved = [[(kind, i, start - begin + first, end - begin + first) for kind, i, start, end in own] for own in made]
+    moved = [
+        [(kind, i, start - begin + first, end - begin + first) for kind, i, start, end in own]
+        for own in made
+    ]
     return [own[-1:] + own[:-1] for own in moved]
 
 
 @number("5.6")
 @weight(0.75)
 def test_bubble_measured(world, rng):
-    """measured_bubble counts all time that is not work, from the first start to the last end of any stage"""
+    """measured_bubble counts all time that is not work, from the first start to the last end of any
+    stage
+    """
     one = ("forward", 0, 1.0, 3.0)
     timelines = [
         recorded(rng, 1, 3, 7.5),
@@ -474,7 +614,10 @@ def test_bubble_measured(world, rng):
         *(call(name, none, driver="of_spans", may_raise=True) for none in ([[], []], [])),
     )
     for index, spans in enumerate(timelines):
-        brief = [[(kind, i, round(start, 2), round(end, 2)) for kind, i, start, end in own] for own in spans]
+        brief = [
+            [(kind, i, round(start, 2), round(end, 2)) for kind, i, start, end in own]
+            for own in spans
+        ]
         run.returns(
             np.array(pipeline.bubble(spans)),
             tolerance=CLOSE,
@@ -483,6 +626,9 @@ def test_bubble_measured(world, rng):
             known_mistakes=[pipeline.bubble_mistakes(spans)],
         )
     (kept,) = run.read(lambda r: bool(r["kept"]), "whether the spans are as they were")
-    run.require(kept, "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.")
+    run.require(
+        kept,
+        "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.",
+    )
     for case in empty:
         case.raises_value_error()

@@ -20,8 +20,8 @@ def laid_out(array, layout, rank=0):
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# Where operations are counted, weights are larger than activations. Both are too large for what else one rank can see of
-# another, such as its number of threads.
+# Where operations are counted, weights are larger than activations. Both are too large for what
+# else one rank can see of another, such as its number of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -38,9 +38,15 @@ class Problem:
     """A model whose width divides by every world size, its batch, and the shards of every rank."""
 
     def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64, padding=0):
-        """``padding``: how many rows at the end of the batch are zero. A layer maps zero rows to zero rows."""
+        """``padding``: how many rows at the end of the batch are zero.
+
+        A layer maps zero rows to zero rows.
+        """
         self.n, self.dtype = n, dtype
-        self.weights = [self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5) for _ in range(layers)]
+        self.weights = [
+            self._cast(rng.standard_normal((width, width)) * (2 / width) ** 0.5)
+            for _ in range(layers)
+        ]
         self.saved = []
         while not self.saved or single_device.is_flat(self.saved):
             self.x = self._cast(rng.standard_normal((rows, width)))
@@ -56,13 +62,18 @@ class Problem:
 
     def of_ranks(self, weights):
         """Return, for each rank, its shards by columns."""
-        return [[self._cast(parts.columns(weight, self.n)[rank]) for weight in weights] for rank in range(self.n)]
+        return [
+            [self._cast(parts.columns(weight, self.n)[rank]) for weight in weights]
+            for rank in range(self.n)
+        ]
 
     def saved_by(self, rank):
         return [(self._cast(x), self._cast(parts.columns(z, self.n)[rank])) for x, z in self.saved]
 
     def _laid_shards(self, layout):
-        return on_ranks(self.n, lambda rank: [laid_out(shard, layout, rank) for shard in self.shards[rank]])
+        return on_ranks(
+            self.n, lambda rank: [laid_out(shard, layout, rank) for shard in self.shards[rank]]
+        )
 
     def forward(self, layout="contiguous"):
         x = on_ranks(self.n, lambda rank: laid_out(self.x, layout, rank))
@@ -70,18 +81,32 @@ class Problem:
 
     def backward(self, layout="contiguous", **options):
         saved, grad_y = (
-            on_ranks(self.n, lambda r: [tuple(laid_out(a, layout, r) for a in pair) for pair in self.saved_by(r)]),
+            on_ranks(
+                self.n,
+                lambda r: [
+                    tuple(laid_out(a, layout, r) for a in pair) for pair in self.saved_by(r)
+                ],
+            ),
             on_ranks(self.n, lambda rank: laid_out(self.grad_y, layout, rank)),
         )
         name = "tensor_parallel.tensor_parallel_backward"
         return call(name, self._laid_shards(layout), saved, grad_y, **options)
 
     def misfits(self):
-        """Shards that do not fit: for each of the calls, those of every rank, and the numbers that its message should hold."""
+        """Shards that do not fit: for each of the calls, those of every rank, and the numbers that
+        its message should hold.
+        """
         own_columns = len(self.x[0]) // self.n
         for l in range(len(self.weights)):
-            yield self._with_shard(l, lambda shard: shard[:, :-1]), (str(self.n), str(own_columns - 1), "12")
-        yield self._with_shard(1, lambda shard: np.hstack([shard, shard[:, :1]])), (str(own_columns + 1), "12")
+            yield self._with_shard(l, lambda shard: shard[:, :-1]), (
+                str(self.n),
+                str(own_columns - 1),
+                "12",
+            )
+        yield self._with_shard(1, lambda shard: np.hstack([shard, shard[:, :1]])), (
+            str(own_columns + 1),
+            "12",
+        )
         yield self._with_shard(1, lambda shard: shard[:-1]), ("11", "12")
 
     def _with_shard(self, layer, change):
@@ -102,7 +127,8 @@ class Problem:
 
 
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
-    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each takes part.
+    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each
+    takes part.
 
     ``weights`` says what has so many bytes that is to stay where it is."""
     run.values()
@@ -110,14 +136,19 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
     for rank in range(size):
         done = [o for o in run.operations(rank) if phase(o)]
         sent = sum(o.traffic for o in done)
-        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (", …" if len(done) > 6 else "")
+        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (
+            ", …" if len(done) > 6 else ""
+        )
         run.require(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
-                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a weight stays where it is,"
-                " and so does its gradient."
+                f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a"
+                " weight stays where it is, and so does its gradient."
             )
-        text = f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence} ({listed})"
+        text = (
+            f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence}"
+            f" ({listed})"
+        )
         run.require(sent <= most + 0.5, text)
 
 
@@ -146,28 +177,53 @@ def test_shards(world, rng):
             run.keeps_inputs()
             for rank in range(n):
                 done = run.operations(rank)
-                run.require(not done, f"rank {rank} communicated, though every rank has the weight: {done[:1]}")
+                run.require(
+                    not done,
+                    f"rank {rank} communicated, though every rank has the weight: {done[:1]}",
+                )
 
 
 @number("4.1")
 @weight(0.5)
 def test_shards_own_their_memory(world, rng):
-    """A shard is contiguous memory of its own, 1/n of the weight's, and does not keep the full weight alive"""
+    """A shard is contiguous memory of its own, 1/n of the weight's, and does not keep the full
+    weight alive
+    """
     for n in (2, 4, 1):
         square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
-        given = [(axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)]
+        given = [
+            (axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)
+        ]
         # Pieces that are contiguous already where they lie: contiguous() of these is no copy.
-        given += [("columns", np.array, row), ("rows", np.array, row.T), ("columns", Strided, narrow)]
-        requests = [call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored") for axis, wrap, w in given]
+        given += [
+            ("columns", np.array, row),
+            ("rows", np.array, row.T),
+            ("columns", Strided, narrow),
+        ]
+        requests = [
+            call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored")
+            for axis, wrap, w in given
+        ]
         for run, (_, _, whole) in zip(world(n, *requests), given):
-            run.returns(*[(whole.size // n,)] * n, select=lambda r: (r["value"].size,), label="the number of entries")
-            for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
+            run.returns(
+                *[(whole.size // n,)] * n,
+                select=lambda r: (r["value"].size,),
+                label="the number of entries",
+            )
+            for rank, shard in enumerate(
+                run.read(driver_results.stored, "the memory of the shard")
+            ):
                 most = whole.nbytes // n
-                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive and needs {most}. Is it a view of the full weight?"
+                text = (
+                    f"rank {rank}'s shard keeps {shard.bytes} bytes alive and needs {most}. Is it a"
+                    " view of the full weight?"
+                )
                 run.require(shard.bytes <= most, text)
                 run.require(shard.contiguous, f"rank {rank}'s shard is not contiguous.")
                 run.require(
-                    shard.own, f"rank {rank}'s shard is a view: it shares memory with the weight. Return a copy."
+                    shard.own,
+                    f"rank {rank}'s shard is a view: it shares memory with the weight. Return a"
+                    " copy.",
                 )
 
 
@@ -194,7 +250,9 @@ def test_shards_misuse(world, rng):
 @number("4.2")
 @weight(1.25)
 def test_forward(world, rng):
-    """The output is that of a single device on every rank of 1 to 4, in float32 and float64, for any number of layers"""
+    """The output is that of a single device on every rank of 1 to 4, in float32 and float64, for
+    any number of layers
+    """
     for n in SIZES:
         made = [
             (Problem(rng, n), "transpose"),
@@ -212,7 +270,9 @@ def test_forward(world, rng):
                 known_mistakes=lambda: [parts.forward_mistakes(p.weights, p.x, n)] * n,
             )
             saved = [p.saved_by(rank) for rank in range(n)]
-            run.returns(*saved, tolerance=p.tolerance, select=lambda r: r[1], label="the list of (x, z)")
+            run.returns(
+                *saved, tolerance=p.tolerance, select=lambda r: r[1], label="the list of (x, z)"
+            )
             run.keeps_inputs()
 
 
@@ -222,7 +282,8 @@ def test_forward(world, rng):
 def test_forward_saves(world, rng):
     """Each rank saves every layer's replicated input x, and z = x @ W, sharded by columns"""
     for n in (1, 2, 3):
-        # Two batches, one after the other, judged at the end: what the first call returned must be its own.
+        # Two batches, one after the other, judged at the end: what the first call returned must be
+        # its own.
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
@@ -230,7 +291,9 @@ def test_forward_saves(world, rng):
         expected = [[p.saved_by(rank) for p in (first, second)] for rank in range(n)]
         known = []
         for own in expected:
-            of_calls = [parts.forward_saved_mistakes(saved, p.y) for saved, p in zip(own, (first, second))]
+            of_calls = [
+                parts.forward_saved_mistakes(saved, p.y) for saved, p in zip(own, (first, second))
+            ]
             known.append({name: [of_call[name] for of_call in of_calls] for name in of_calls[0]})
         run.returns(
             *expected,
@@ -240,11 +303,19 @@ def test_forward_saves(world, rng):
             known_mistakes=known,
         )
         ys = [[p.y for p in (first, second)]] * n
-        run.returns(*ys, tolerance=CLOSE, select=lambda r: [y for y, _ in r["results"]], label="the output, [call],")
-        for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")):
+        run.returns(
+            *ys,
+            tolerance=CLOSE,
+            select=lambda r: [y for y, _ in r["results"]],
+            label="the output, [call],",
+        )
+        for rank, kept in enumerate(
+            run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")
+        ):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
-                f"rank {rank}'s saved z keep {kept} bytes alive; {most} are needed. Are they a view of the full x @ W?"
+                f"rank {rank}'s saved z keep {kept} bytes alive; {most} are needed. Are they a view"
+                " of the full x @ W?"
             )
             run.require(kept <= most, text)
 
@@ -256,7 +327,9 @@ def test_forward_traffic(world, rng):
     for n in (2, 4):
         p = Problem(rng, n, layers=4, **LARGE)
         (run,) = world(n, p.forward())
-        run.returns(*p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output")
+        run.returns(
+            *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
+        )
         most = 4 * p.bytes * (n - 1) / n
         sentence = "That is one all-gather of its own columns a layer, for 4 layers."
         require_traffic(run, most, sentence, weights=p.sizes)
@@ -272,12 +345,19 @@ def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
-        of_batches = [(p.shards, x, (str(x.shape[1]), "12")) for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))]
+        of_batches = [
+            (p.shards, x, (str(x.shape[1]), "12"))
+            for x in (p.x[:, :7], np.hstack([p.x, p.x[:, :1]]))
+        ]
         cases = of_batches + [(shards, p.x, words) for shards, words in p.misfits()]
         name = "tensor_parallel.tensor_parallel_forward"
-        runs = world(n, *(call(name, per_rank(*shards), x, may_raise=True) for shards, x, _ in cases))
+        runs = world(
+            n, *(call(name, per_rank(*shards), x, may_raise=True) for shards, x, _ in cases)
+        )
         for run, (shards, x, numbers) in zip(runs, cases):
-            run.raises_value_error(*numbers, given=f"a batch of {x.shape[1]} columns and {shapes_of_gradients(shards)}")
+            run.raises_value_error(
+                *numbers, given=f"a batch of {x.shape[1]} columns and {shapes_of_gradients(shards)}"
+            )
 
 
 def backward_runs(world, rng, n):
@@ -296,7 +376,9 @@ def backward_runs(world, rng, n):
 @number("4.3")
 @weight(1.0)
 def test_backward_shards(world, rng):
-    """The gradients of the weights are sharded by columns and equal a single device's, on every rank of 1 to 4"""
+    """The gradients of the weights are sharded by columns and equal a single device's, on every
+    rank of 1 to 4
+    """
     for n in SIZES:
         for run, p in backward_runs(world, rng, n):
             run.returns(
@@ -329,39 +411,66 @@ def test_backward_input(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second backward pass gives the right gradients, with the same tensors or with others, and leaves the first's alone"""
+    """A second backward pass gives the right gradients, with the same tensors or with others, and
+    leaves the first's alone
+    """
     first, second = Problem(rng, 2), Problem(rng, 2)
-    both = (per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2))) for p in (first, second))
+    both = (
+        per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2)))
+        for p in (first, second)
+    )
     (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", *both, driver="in_turn"))
-    expected = [[[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)]
+    expected = [
+        [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)
+    ]
     label = "the list of the gradients of x and of the shards, [call],"
-    run.returns(*expected, tolerance=CLOSE, select=lambda r: [[grad_x, *own] for grad_x, own in r], label=label)
+    run.returns(
+        *expected,
+        tolerance=CLOSE,
+        select=lambda r: [[grad_x, *own] for grad_x, own in r],
+        label=label,
+    )
     p = Problem(rng, 2)
     (run,) = world(2, p.backward(driver="twice"))
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]}
         for own in p.of_ranks(p.gradients)
     ]
-    run.returns(*p.of_ranks(p.gradients), tolerance=CLOSE, select=lambda r: r[1][1], known_mistakes=doubled)
-    run.returns(*p.on_all(p.grad_x), tolerance=CLOSE, select=lambda r: r[1][0], label="the gradient of x")
+    run.returns(
+        *p.of_ranks(p.gradients), tolerance=CLOSE, select=lambda r: r[1][1], known_mistakes=doubled
+    )
+    run.returns(
+        *p.on_all(p.grad_x), tolerance=CLOSE, select=lambda r: r[1][0], label="the gradient of x"
+    )
 
 
 @number("4.3")
 @weight(0.5)
 def test_gradients_are_no_larger_than_shards(world, rng):
-    """What the backward pass returns keeps alive the memory of x's gradient and of the shards' gradients, no full weight's"""
+    """What the backward pass returns keeps alive the memory of x's gradient and of the shards'
+    gradients, no full weight's
+    """
     for n in (3, 4):
         p = Problem(rng, n)
         (run,) = world(n, p.backward(driver="described"))
         run.returns(
-            *p.of_ranks(p.gradients), tolerance=CLOSE, select=lambda r: r["value"][1], label="the list of gradients"
+            *p.of_ranks(p.gradients),
+            tolerance=CLOSE,
+            select=lambda r: r["value"][1],
+            label="the list of gradients",
         )
-        for rank, kept in enumerate(run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")):
+        for rank, kept in enumerate(
+            run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")
+        ):
             own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
             whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
-            text = f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of full weights it would be {whole}."
+            text = (
+                f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of"
+                f" full weights it would be {whole}."
+            )
             run.require(
-                kept < (own + whole) / 2, f"{text} A slice is a view, and no rank holds a full weight's gradient."
+                kept < (own + whole) / 2,
+                f"{text} A slice is a view, and no rank holds a full weight's gradient.",
             )
 
 
@@ -370,7 +479,9 @@ def backward_traffic(world, rng, budget, sentence):
         p = Problem(rng, n, layers=5, **LARGE)
         (run,) = world(n, p.backward())
         label = "the list of the shards' gradients"
-        run.returns(*p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label)
+        run.returns(
+            *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
+        )
         require_traffic(run, budget(5) * p.bytes * (n - 1) / n, sentence, weights=p.sizes)
 
 
@@ -378,14 +489,24 @@ def backward_traffic(world, rng, budget, sentence):
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
     """Going back costs at most an all-reduce of the activations a layer"""
-    backward_traffic(world, rng, lambda layers: 2 * layers, "The latter is one all-reduce per layer, for 5 layers.")
+    backward_traffic(
+        world,
+        rng,
+        lambda layers: 2 * layers,
+        "The latter is one all-reduce per layer, for 5 layers.",
+    )
 
 
 @number("4.3")
 @weight(2.0)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """Going back costs a reduce-scatter between two layers, and one all-reduce for the input: half as much"""
-    sentence = "That is 4 reduce-scatters between 5 layers, and one all-reduce for the input: a rank needs only its columns of a sum."
+    """Going back costs a reduce-scatter between two layers, and one all-reduce for the input: half
+    as much
+    """
+    sentence = (
+        "That is 4 reduce-scatters between 5 layers, and one all-reduce for the input: a rank needs"
+        " only its columns of a sum."
+    )
     backward_traffic(world, rng, lambda layers: layers - 1 + 2, sentence)
 
 
@@ -398,32 +519,45 @@ def test_backward_misuse(world, rng):
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
         name = "tensor_parallel.tensor_parallel_backward"
         of_widths = [
-            (p.shards, g, (str(g.shape[1]), "12")) for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
+            (p.shards, g, (str(g.shape[1]), "12"))
+            for g in (p.grad_y[:, :7], np.hstack([p.grad_y, p.x[:, :1]]))
         ]
         cases = of_widths + [(shards, p.grad_y, words) for shards, words in p.misfits()]
-        runs = world(n, *(call(name, per_rank(*shards), own, grad_y, may_raise=True) for shards, grad_y, _ in cases))
+        runs = world(
+            n,
+            *(
+                call(name, per_rank(*shards), own, grad_y, may_raise=True)
+                for shards, grad_y, _ in cases
+            ),
+        )
         for run, (shards, grad_y, numbers) in zip(runs, cases):
             run.raises_value_error(
-                *numbers, given=f"a gradient of {grad_y.shape[1]} columns and {shapes_of_gradients(shards)}"
+                *numbers,
+                given=f"a gradient of {grad_y.shape[1]} columns and {shapes_of_gradients(shards)}",
             )
 
 
 def added_as_it_lies(partials):
-    """What each rank has where the memory of all is added up, and that of even ranks is transposed."""
+    """Return each rank's result if memories are added, those of even ranks transposed."""
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
-    sentence = "the memory of the ranks was added as it lies, but it is not laid out alike on all of them"
+    sentence = (
+        "the memory of the ranks was added as it lies, but it is not laid out alike on all of them"
+    )
     return [{sentence: total.reshape(partials[0].shape, order=order)} for order in orders]
 
 
 @number("4.4")
 @weight(0.75)
 def test_copy_to_ranks(world, rng):
-    """f (CopyToRanks): the identity forward, the sum of the ranks' gradients backward, for any shape and layout"""
+    """f (CopyToRanks): the identity forward, the sum of the ranks' gradients backward, for any
+    shape and layout
+    """
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
-        mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]  # not laid out alike
+        # not laid out alike
+        mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]
         row, one = rng.standard_normal((1, 4)), np.array(1.5)
         of_ranks = on_ranks(n, lambda rank: Leaf(laid_out(x, MIXED, rank)))
         name = "tensor_parallel.CopyToRanks"
@@ -434,15 +568,30 @@ def test_copy_to_ranks(world, rng):
             call(name, Leaf(wide), None, driver="differentiate"),
             call(name, Leaf(Strided(row, "slice")), Strided(row, "slice"), driver="differentiate"),
             call(name, Leaf(one), one, driver="differentiate"),
-            call(name, Leaf(Strided(x, "transpose")), Strided(x, "transpose"), driver="differentiate"),
+            call(
+                name, Leaf(Strided(x, "transpose")), Strided(x, "transpose"), driver="differentiate"
+            ),
             call(name, Leaf(Strided(wide, "slice")), wide, driver="differentiate"),
         )
         values = x, x, wide, row, one, x, wide
-        gradients = total, total, np.full_like(wide, n), n * row, np.asarray(n * one), n * x, n * wide
+        gradients = (
+            total,
+            total,
+            np.full_like(wide, n),
+            n * row,
+            np.asarray(n * one),
+            n * x,
+            n * wide,
+        )
         for run, value, gradient in zip(runs, values, gradients):
-            known = [{parts.OWN_PARTIAL: [own]} for own in upstream] if gradient is total else [{}] * n
+            known = (
+                [{parts.OWN_PARTIAL: [own]} for own in upstream] if gradient is total else [{}] * n
+            )
             if run is runs[1]:
-                lie = [{sentence: [wrong] for sentence, wrong in own.items()} for own in added_as_it_lies(upstream)]
+                lie = [
+                    {sentence: [wrong] for sentence, wrong in own.items()}
+                    for own in added_as_it_lies(upstream)
+                ]
                 known = [a | b for a, b in zip(known, lie)]
             tolerance = rounding(value.dtype)
             run.returns(
@@ -455,20 +604,31 @@ def test_copy_to_ranks(world, rng):
             run.returns(*[value] * n, select=lambda r: r["value"], label="f(x)")
         for run in runs[:2]:
             run.returns(
-                *upstream, select=lambda r: r["upstream"], label="the gradient of y, which must stay unchanged,"
+                *upstream,
+                select=lambda r: r["upstream"],
+                label="the gradient of y, which must stay unchanged,",
             )
 
 
 @number("4.4")
 @weight(0.5)
 def test_sum_over_ranks(world, rng):
-    """g (SumOverRanks): the sum of a partial x over the ranks forward, the identity backward, for any shape and layout"""
+    """g (SumOverRanks): the sum of a partial x over the ranks forward, the identity backward, for
+    any shape and layout
+    """
     for n in SIZES:
-        partials, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal((3, 4))
-        leaves = [per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(partials))) for s in (False, True)]
+        partials, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal(
+            (3, 4)
+        )
+        leaves = [
+            per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(partials)))
+            for s in (False, True)
+        ]
         name, shapes = "tensor_parallel.SumOverRanks", ((), (1, 3), (2, 3, 2), (3, 4))
         layouts = "contiguous", "slice", "transpose", MIXED
-        others = [[rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes]
+        others = [
+            [rng.standard_normal(shape).astype(np.float32) for _ in range(n)] for shape in shapes
+        ]
         run, strided, flat, *more = world(
             n,
             *(call(name, own, upstream, driver="differentiate") for own in leaves),
@@ -492,14 +652,22 @@ def test_sum_over_ranks(world, rng):
         )
         for other, own in zip(more, others):
             tolerance = rounding(np.float32)
-            other.returns(*[np.asarray(sum(own))] * n, tolerance=tolerance, select=lambda r: r["value"], label="g(x)")
+            other.returns(
+                *[np.asarray(sum(own))] * n,
+                tolerance=tolerance,
+                select=lambda r: r["value"],
+                label="g(x)",
+            )
             other.returns(*[[own[0]]] * n, select=lambda r: r["gradients"], label="x's gradient")
             other.keeps_inputs()
-        run.returns(*[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
+        run.returns(
+            *[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)"
+        )
         again = {
-            "added up again on its way back, though it is replicated: every rank already has the complete gradient": [
-                n * upstream
-            ]
+            (
+                "added up again on its way back, though it is replicated: every rank already has"
+                " the complete gradient"
+            ): [n * upstream]
         }
         run.returns(
             *[[upstream]] * n,
@@ -509,19 +677,35 @@ def test_sum_over_ranks(world, rng):
             known_mistakes=[again if n > 1 else {}] * n,
         )
         run.keeps_inputs()
-        flat.returns(*[[np.ones(4)]] * n, tolerance=CLOSE, select=lambda r: r["gradients"], label="x's gradient")
+        flat.returns(
+            *[[np.ones(4)]] * n,
+            tolerance=CLOSE,
+            select=lambda r: r["gradients"],
+            label="x's gradient",
+        )
 
 
 @number("4.4")
 @weight(0.25)
 def test_sum_keeps_nothing(world, rng):
-    """g (SumOverRanks) saves no tensor for its backward pass: its partial input is freed when nothing else needs it"""
+    """g (SumOverRanks) saves no tensor for its backward pass: its partial input is freed when
+    nothing else needs it
+    """
     for n in (1, 2):
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
-        (run,) = world(n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, partials)), driver="let_go"))
-        run.returns(*[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)")
-        for rank, kept in enumerate(run.read(lambda r: bool(r["kept"]), "whether the partial input is still there")):
-            text = f"rank {rank}'s partial input is still in memory after the forward pass: does ctx keep it? The gradient does not need it."
+        (run,) = world(
+            n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, partials)), driver="let_go")
+        )
+        run.returns(
+            *[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)"
+        )
+        for rank, kept in enumerate(
+            run.read(lambda r: bool(r["kept"]), "whether the partial input is still there")
+        ):
+            text = (
+                f"rank {rank}'s partial input is still in memory after the forward pass: does ctx"
+                " keep it? The gradient does not need it."
+            )
             run.require(not kept, text)
 
 
@@ -531,24 +715,36 @@ class Pair:
     def __init__(self, rng, n, rows=5, width=6, dtype=np.float64, hidden=2):
         self.n, self.hidden = n, hidden * n
         self.a = (rng.standard_normal((width, self.hidden)) * (2 / width) ** 0.5).astype(dtype)
-        self.b = (rng.standard_normal((self.hidden, width)) * (2 / self.hidden) ** 0.5).astype(dtype)
+        self.b = (rng.standard_normal((self.hidden, width)) * (2 / self.hidden) ** 0.5).astype(
+            dtype
+        )
         self.columns, self.rows = parts.columns(self.a, n), parts.rows(self.b, n)
 
     def inputs(self, rng, rows):
         """x, and the gradient of the output."""
         while True:
-            x, upstream = (rng.standard_normal((rows, len(self.a))).astype(self.a.dtype) for _ in range(2))
+            x, upstream = (
+                rng.standard_normal((rows, len(self.a))).astype(self.a.dtype) for _ in range(2)
+            )
             if not single_device.is_flat(single_device.forward([self.a, self.b], x)[1]):
                 return x, upstream
 
     def gradients(self, of_pair):
         """Return for each rank the gradients [of its column shard, of its row shard]."""
         of_a, of_b = of_pair
-        return [[parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)]
+        return [
+            [parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)
+        ]
 
 
 ALL = (True, True, True)  # column, row and x require a gradient
-FROZEN = ((False, False, True), (True, False, True), (False, True, True), (True, True, False), (False, False, False))
+FROZEN = (
+    (False, False, True),
+    (True, False, True),
+    (False, True, True),
+    (True, True, False),
+    (False, False, False),
+)
 
 
 def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
@@ -557,14 +753,19 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
         return Leaf(laid) if is_trained else laid
 
     arguments = zip((pair.columns, pair.rows, [x] * pair.n), trained)
-    own = [on_ranks(pair.n, lambda r: given(of_ranks[r], is_trained, r)) for of_ranks, is_trained in arguments]
+    own = [
+        on_ranks(pair.n, lambda r: given(of_ranks[r], is_trained, r))
+        for of_ranks, is_trained in arguments
+    ]
     return call("tensor_parallel.megatron_pair", *own, upstream, driver="differentiate")
 
 
 @number("4.4")
 @weight(1.25)
 def test_megatron_pair(world, rng):
-    """A pair gives the output and all gradients of a single device on every rank of 1 to 4, also where shards are frozen"""
+    """A pair gives the output and all gradients of a single device on every rank of 1 to 4, also
+    where shards are frozen
+    """
     for n in SIZES:
         narrow, one_row = Pair(rng, n, hidden=3, dtype=np.float32), Pair(rng, n, hidden=1)
         made = [
@@ -596,7 +797,10 @@ def judge_pair(run, pair, x, upstream, trained):
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
     note = f" ({' and '.join(frozen)} without: no gradient is required there)" if frozen else ""
     run.returns(
-        *([g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)] for own in expected),
+        *(
+            [g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)]
+            for own in expected
+        ),
         tolerance=tolerance,
         select=lambda r: r["gradients"],
         label=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
@@ -614,13 +818,18 @@ def test_megatron_pairs_in_a_row(world, rng):
         pairs = [Pair(rng, n) for _ in range(3)]
         x, upstream = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
         own = on_ranks(n, lambda rank: [(Leaf(p.columns[rank]), Leaf(p.rows[rank])) for p in pairs])
-        (run,) = world(n, call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"))
+        (run,) = world(
+            n,
+            call("tensor_parallel.megatron_pair", own, Leaf(x), upstream, driver="stack_of_pairs"),
+        )
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
         y, saved = single_device.forward(weights, x)
         run.returns(*[y] * n, tolerance=CLOSE, select=lambda r: r["value"], label="the output")
         grad_x, whole = single_device.backward(weights, saved, upstream)
         of_ranks = [p.gradients(whole[2 * i : 2 * i + 2]) for i, p in enumerate(pairs)]
-        expected = [[grad_x, *(g for of_pair in of_ranks for g in of_pair[rank])] for rank in range(n)]
+        expected = [
+            [grad_x, *(g for of_pair in of_ranks for g in of_pair[rank])] for rank in range(n)
+        ]
         run.returns(
             *expected,
             tolerance=CLOSE,
@@ -632,28 +841,47 @@ def test_megatron_pairs_in_a_row(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_beside_a_residual(world, rng):
-    """Where x has another use beside the pair, its gradient is the sum of both: the pair changes nothing for others"""
+    """Where x has another use beside the pair, its gradient is the sum of both: the pair changes
+    nothing for others
+    """
     for n in (2, 3):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
         own = on_ranks(n, lambda rank: [(Leaf(pair.columns[rank]), Leaf(pair.rows[rank]))])
-        name, options = "tensor_parallel.megatron_pair", {"driver": "stack_of_pairs", "residual": True}
+        name, options = "tensor_parallel.megatron_pair", {
+            "driver": "stack_of_pairs",
+            "residual": True,
+        }
         (run,) = world(n, call(name, own, Leaf(x), upstream, **options))
         y, saved = single_device.forward([pair.a, pair.b], x)
-        run.returns(*[y + x] * n, tolerance=CLOSE, select=lambda r: r["value"], label="x plus the pair's output")
+        run.returns(
+            *[y + x] * n,
+            tolerance=CLOSE,
+            select=lambda r: r["value"],
+            label="x plus the pair's output",
+        )
         grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
         expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
-        reached = "the other use's gradient was added up over the ranks, too: f stands between x and the pair alone"
-        known_mistakes = [{reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)]
+        reached = (
+            "the other use's gradient was added up over the ranks, too: f stands between x and the"
+            " pair alone"
+        )
+        known_mistakes = [
+            {reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)
+        ]
         label = "the list of the gradients of x, column, row"
         run.returns(
-            *expected, tolerance=CLOSE, select=lambda r: r["gradients"], label=label, known_mistakes=known_mistakes
+            *expected,
+            tolerance=CLOSE,
+            select=lambda r: r["gradients"],
+            label=label,
+            known_mistakes=known_mistakes,
         )
 
 
 @number("4.4")
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
-    """A pair costs one all-reduce of the output forward, and one of the input's gradient backward"""
+    """A pair costs an all-reduce of the output forward, and of the input's gradient backward"""
     for n in (2, 4):
         shape = LARGE["rows"], LARGE["width"]
         pair, x, upstream = (
@@ -665,7 +893,10 @@ def test_megatron_pair_traffic(world, rng):
         run.values()
         turns = [run.passed(rank, "backward began") for rank in range(n)]
         one = 2 * (n - 1) * -(-x.size // n) * x.itemsize  # as in 1.7, a ring may pad the tensor
-        sentence = "The hidden activations and the weights stay where they are; one sum of the size of x is all."
+        sentence = (
+            "The hidden activations and the weights stay where they are; one sum of the size of x"
+            " is all."
+        )
         require_traffic(run, one, sentence, "Forward: ", lambda o: o.at < turns[o.rank])
         require_traffic(run, one, sentence, "Backward: ", lambda o: o.at > turns[o.rank])
         judge_pair(run, pair, x, upstream, ALL)
@@ -675,7 +906,11 @@ def test_megatron_pair_traffic(world, rng):
 @weight(0.5)
 def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
-    column, row, x = rng.standard_normal((6, 4)), rng.standard_normal((4, 6)), rng.standard_normal((3, 6))
+    column, row, x = (
+        rng.standard_normal((6, 4)),
+        rng.standard_normal((4, 6)),
+        rng.standard_normal((3, 6)),
+    )
     for n in (2, 3):
         cases = [
             (column, row, x[:, :5], ("5", "6")),
@@ -684,6 +919,9 @@ def test_megatron_pair_misuse(world, rng):
             (column[:, :3], row, x, ("3", "4")),
             (np.vstack([column, column[:1]]), row, x, ("6", "7")),
         ]
-        runs = world(n, *(call("tensor_parallel.megatron_pair", *given, may_raise=True) for *given, _ in cases))
+        runs = world(
+            n,
+            *(call("tensor_parallel.megatron_pair", *given, may_raise=True) for *given, _ in cases),
+        )
         for run, (*_, numbers) in zip(runs, cases):
             run.raises_value_error(*numbers)

@@ -24,7 +24,10 @@ class End:
         self.flush()
 
     def flush(self) -> None:
-        """Write as much as the socket takes at once. Raises OSError where nobody is at the other end."""
+        """Write as much as the socket takes at once.
+
+        Raises OSError where nobody is at the other end.
+        """
         while self.queue:
             try:
                 sent = self.socket.send(self.queue[0], socket.MSG_DONTWAIT)

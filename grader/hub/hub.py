@@ -1,7 +1,9 @@
-"""The network of one world: every operation of every rank comes here, is matched, and is answered. Runs in the supervisor.
+"""The network of one world: every operation of every rank comes here, is matched, and is answered.
+Runs in the supervisor.
 
-Nothing else connects the ranks, so the hub knows who communicated what, when, and in which order. It tells the judge, and passes
-on all other frames between the judge and each rank. A rank's frames are those of a stranger.
+Nothing else connects the ranks, so the hub knows who communicated what, when, and in which order.
+It tells the judge, and passes on all other frames between the judge and each rank. A rank's frames
+are those of a stranger.
 """
 
 import selectors
@@ -19,14 +21,18 @@ from grader.wire.events import read_operation
 from grader.wire.served import Served
 
 MAX_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
-MAX_OPEN = 2000  # operations of a rank that are not answered yet: to match them takes the square of that
+# operations of a rank that are not answered yet: to match them takes the square of that
+MAX_OPEN = 2000
 MAX_LETTERS = 200  # of the name of a use
 MAX_THREADS = 64  # of a rank, that wait
 MAX_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
 
 
 class Hub:
-    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r. The first ``size`` ranks have calls to make."""
+    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r.
+
+    The first ``size`` ranks have calls to make.
+    """
 
     def __init__(
         self,
@@ -39,13 +45,15 @@ class Hub:
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
-        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory, ``spent`` the nanoseconds of its
-        processor time; both give 0 where the system does not say.
+        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory,
+        ``spent`` the nanoseconds of its processor time; both give 0 where the system does not say.
 
-        Without a ``size`` all ranks have calls to make. ``is_strict``: operations are carried out in nccl's order, see ``strict``.
+        Without a ``size`` all ranks have calls to make. ``is_strict``: operations are carried out
+        in nccl's order, see ``strict``.
         """
         self.tell, self.memory, self.spent, self.is_strict = tell, memory, spent, is_strict
-        self.began_with: dict[int, int] = {}  # rank → its memory at its first word, before any of the student's code
+        # rank → its memory at its first word, before any of the student's code
+        self.began_with: dict[int, int] = {}
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
         self.is_full = False
@@ -57,19 +65,25 @@ class Hub:
         self.begin(len(ranks) if size is None else size, steps or Steps())
 
     def begin(self, size: int, steps: Steps) -> None:
-        """Carry what the first ``size`` ranks communicate, as if nothing had been before. The others are to be silent."""
+        """Carry what the first ``size`` ranks communicate, as if nothing had been before.
+
+        The others are to be silent.
+        """
         self.size, self.steps = size, steps
         self.matching = Matching(size, steps, self._answer, self.is_strict)
         # By rank and number: what has not brought its bytes yet.
         self.owed: list[dict[int, Posted]] = [{} for _ in range(size)]
-        self.postponed: list[list[tuple]] = [[] for _ in range(size)]  # answers to ranks that owe bytes
+        # answers to ranks that owe bytes
+        self.postponed: list[list[tuple]] = [[] for _ in range(size)]
         self.held = [0] * size
         self.ended = [0] * size  # calls
-        self.unanswered: list[set[int]] = [set() for _ in range(size)]  # the numbers of what each rank asked for
+        # the numbers of what each rank asked for
+        self.unanswered: list[set[int]] = [set() for _ in range(size)]
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
         self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
-        self.most: dict[tuple[int, int], int] = {}  # (rank, call) → bytes by which a weighed rank's memory has grown
+        # (rank, call) → bytes by which a weighed rank's memory has grown
+        self.most: dict[tuple[int, int], int] = {}
         self.keys = Keys()
 
     def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
@@ -77,10 +91,14 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, and nothing is left of the last ones."""
+        """Return whether every rank waits for its next calls, with nothing left over."""
         ends = [*self.judges, *self.ranks]
         wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
-        left = any(self.unanswered) or any(self.owed) or any(end.queue or end.reader.buffer for end in ends)
+        left = (
+            any(self.unanswered)
+            or any(self.owed)
+            or any(end.queue or end.reader.buffer for end in ends)
+        )
         return wait and not left and not self.is_full and all(end.is_open for end in ends)
 
     def serve(self) -> None:
@@ -101,10 +119,16 @@ class Hub:
             except OSError:
                 self._hang_up(rank)
             except Exception as error:
-                # A rank may say, and be, anything. No other rank is to suffer from that, nor the judge to fail.
+                # A rank may say, and be, anything. No other rank is to suffer from that, nor the
+                # judge to fail.
                 if handle != self._on_rank:
                     raise
-                self.tell({"refused": f"a frame that cannot be handled ({type(error).__name__})", "rank": rank})
+                self.tell(
+                    {
+                        "refused": f"a frame that cannot be handled ({type(error).__name__})",
+                        "rank": rank,
+                    }
+                )
                 self._hang_up(rank)
         self._choose_events()
         self._look_for_standstill()
@@ -117,15 +141,20 @@ class Hub:
 
     def _look_at_memory(self) -> None:
         """Tell the judge where what ranks send is not taken, or what they receive is not read."""
-        unread = sum(end.queued for end in self.ranks) + sum(len(blob) for own in self.postponed for _, blob in own)
+        unread = sum(end.queued for end in self.ranks) + sum(
+            len(blob) for own in self.postponed for _, blob in own
+        )
         if sum(self.held) + unread > MAX_HELD and not self.is_full:
             self.is_full = True
             self.tell({"limit": f"had more than {MAX_HELD >> 20} MiB under way that nobody takes"})
 
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, when every rank waits for what no rank will do any more."""
-        stands = len(self.waits) == self.size and all(end.is_open for end in self.ranks[: self.size])
-        stands = stands and not any(end.queue for end in self.judges)  # what ranks said before that comes first
+        stands = len(self.waits) == self.size and all(
+            end.is_open for end in self.ranks[: self.size]
+        )
+        # what ranks said before that comes first
+        stands = stands and not any(end.queue for end in self.judges)
         held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
         if stands and self.steps.withheld and not held:
             for rank, call, number in self.steps.lift():
@@ -144,16 +173,22 @@ class Hub:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
-        """Wait for room where something is queued; and for a rank's frames only while the judge keeps up with them."""
+        """Wait for room where something is queued; and for a rank's frames only while the judge
+        keeps up with them.
+        """
         for judge, own in zip(self.judges, self.ranks):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
-                if end.events and events not in (0, end.events) and end.is_open:  # asked for each end, in each round
+                # asked for each end, in each round
+                if end.events and events not in (0, end.events) and end.is_open:
                     self.selector.modify(end.socket, events, self.selector.get_key(end.socket).data)
                     end.events = events
 
     def _hang_up(self, rank: int) -> None:
-        """Close the sockets of a rank. What it has posted stays: others may have been waiting for that."""
+        """Close the sockets of a rank.
+
+        What it has posted stays: others may have been waiting for that.
+        """
         for end in (self.ranks[rank], self.judges[rank]):
             if end.is_open:
                 if end.socket in self.selector.get_map():
@@ -168,7 +203,8 @@ class Hub:
         if not data:
             raise ConnectionResetError
         for frame in self.judges[rank].reader.feed(data):
-            if self.ranks[rank].reader.nonce is None:  # the first frame: from now on the rank may speak
+            # the first frame: from now on the rank may speak
+            if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self._register(self.ranks[rank], self._on_rank, rank)
             if frame.kind == frames.GO:
@@ -208,18 +244,29 @@ class Hub:
                 if "operation" in frame.meta:
                     raise frames.FrameError("an operation told to the judge, past the hub")
                 if self._serves(rank, frame.meta.get("mark")):
-                    raise frames.FrameError("a mark of what the rank was given to call, and did not call")
-                self._pass_on(rank, frame.kind, frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()})
+                    raise frames.FrameError(
+                        "a mark of what the rank was given to call, and did not call"
+                    )
+                self._pass_on(
+                    rank,
+                    frame.kind,
+                    frame.meta | {"call": self._call_of(rank), "at": monotonic_ns()},
+                )
             else:
                 self._pass_on(rank, frame.kind, frame.meta, frame.blob)
                 self.ended[rank] += frame.kind in (frames.RETURNED, frames.RAISED)
 
     def _call_of(self, rank: int) -> int:
-        """Return which call a rank is in, whatever it says: what it does after the last one belongs to that."""
+        """Return which call a rank is in, whatever it says: what it does after the last one belongs
+        to that.
+        """
         return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
 
     def _expect(self, rank: int, number: Any) -> None:
-        """Remember that a rank has asked for an answer. Raises FrameError for a number that is none, or is taken."""
+        """Remember that a rank has asked for an answer.
+
+        Raises FrameError for a number that is none, or is taken.
+        """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
         if len(self.unanswered[rank]) >= MAX_OPEN:
@@ -242,7 +289,9 @@ class Hub:
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def _serves(self, rank: int, name: object) -> Served | None:
-        """Return what a rank was given for the call that it is in, if this is the name of a use of it."""
+        """Return what a rank was given for the call that it is in, if this is the name of a use of
+        it.
+        """
         given = self._given(rank)
         return given if given and isinstance(name, str) and given.has(name) else None
 
@@ -253,8 +302,11 @@ class Hub:
         if given is None or not frames.is_text(name, MAX_LETTERS):
             raise frames.FrameError("a use of what the rank was not given")
         self._expect(rank, number)
-        self._pass_on(rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()})
-        if name == frames.PAUSE:  # the rank waits for the answer: what it computes later does not count
+        self._pass_on(
+            rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()}
+        )
+        # the rank waits for the answer: what it computes later does not count
+        if name == frames.PAUSE:
             self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
@@ -273,7 +325,9 @@ class Hub:
             self.waits[rank] = waits
         if "steps" in meta:
             self._pass_on(
-                rank, frames.EVENT, {"call": self._call_of(rank), "steps": meta["steps"], "at": monotonic_ns()}
+                rank,
+                frames.EVENT,
+                {"call": self._call_of(rank), "steps": meta["steps"], "at": monotonic_ns()},
             )
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
@@ -304,7 +358,10 @@ class Hub:
         return posted
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
-        """Take the bytes of a send. Raises FrameError where none waits for them, or they are too many or too few."""
+        """Take the bytes of a send.
+
+        Raises FrameError where none waits for them, or they are too many or too few.
+        """
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
         if posted is None:
@@ -318,7 +375,8 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation. A rank that has announced a send gets nothing before it has sent its bytes.
+        """Answer an operation. A rank that has announced a send gets nothing before it has sent its
+        bytes.
 
         Else it could announce all that it will send, receive everything, and only then compute.
         """

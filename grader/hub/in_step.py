@@ -1,6 +1,8 @@
-"""Messages that a rank gets only when it has sent the one before on. A rule of the hub's: see ``report.Call.in_step``.
+"""Messages that a rank gets only when it has sent the one before on. A rule of the hub's: see
+``report.Call.in_step``.
 
-So a rank that receives all before it goes on stands still, as all do then, and whoever looks on knows it without a clock.
+So a rank that receives all before it goes on stands still, as all do then, and whoever looks on
+knows it without a clock.
 """
 
 from collections import Counter
@@ -12,19 +14,25 @@ from grader.wire.events import Operation
 
 @dataclass
 class Steps:
-    """``towards[c]`` is where the messages of call c go: +1 to the next rank, −1 to the one before, 0 without this rule."""
+    """``towards[c]`` is where the messages of call c go: +1 to the next rank, −1 to the one before,
+    0 without this rule.
+    """
 
     towards: Sequence[int] = ()
-    received: Counter = field(default_factory=Counter)  # (rank, call) → messages that the rank has got
+    # (rank, call) → messages that the rank has got
+    received: Counter = field(default_factory=Counter)
     sent_on: Counter = field(default_factory=Counter)  # likewise, and sent
-    withheld: set[tuple[int, int]] = field(default_factory=set)  # (rank, call) that a message is there for
+    # (rank, call) that a message is there for
+    withheld: set[tuple[int, int]] = field(default_factory=set)
     lifted: set[tuple[int, int]] = field(default_factory=set)
 
     def _towards(self, operation: Operation) -> int:
         return self.towards[operation.call] if 0 <= operation.call < len(self.towards) else 0
 
     def note_sent(self, operation: Operation) -> bool:
-        """Count a message that a rank has started to send; return whether it may get another one for it."""
+        """Count a message that a rank has started to send; return whether it may get another one
+        for it.
+        """
         towards = self._towards(operation)
         if not towards or operation.peer != operation.rank + towards:
             return False
@@ -53,9 +61,13 @@ class Steps:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Let go what is withheld: all ranks wait. Return (who sent it, call, the number of the message before)."""
+        """Let go what is withheld: all ranks wait.
+
+        Return (who sent it, call, the number of the message before).
+        """
         found = [
-            (rank - self.towards[call], call, self.received[rank, call] - 1) for rank, call in sorted(self.withheld)
+            (rank - self.towards[call], call, self.received[rank, call] - 1)
+            for rank, call in sorted(self.withheld)
         ]
         self.lifted |= self.withheld
         self.withheld.clear()

@@ -1,7 +1,8 @@
 """Which operations of different ranks meet, and what each of them gets. Runs in the hub.
 
-Collectives of a group meet in the order in which each rank has issued them; a receive gets the earliest message that it may take.
-In strict order an operation takes part only when those before it have ended: see ``strict``.
+Collectives of a group meet in the order in which each rank has issued them; a receive gets the
+earliest message that it may take. In strict order an operation takes part only when those before it
+have ended: see ``strict``.
 """
 
 from collections import defaultdict, deque
@@ -41,7 +42,9 @@ class Posted:
 class Matching:
     """Calls ``answer(posted, bytes, source=…)`` for each operation that is complete."""
 
-    def __init__(self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False) -> None:
+    def __init__(
+        self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False
+    ) -> None:
         self.size, self.steps, self.tell = size, steps, answer
         self.order = StrictOrder() if is_strict else None
         self.beginning: deque[Posted] = deque()  # what the end of others has let begin
@@ -92,7 +95,9 @@ class Matching:
         if posted.operation.kind in ("send", "recv"):
             return self._match(lane)
         together = self.collectives[lane, posted.position]
-        if len(together) == len(posted.operation.group) and all(other.is_here for other in together.values()):
+        if len(together) == len(posted.operation.group) and all(
+            other.is_here for other in together.values()
+        ):
             del self.collectives[lane, posted.position]
             self._collect([together[rank] for rank in posted.operation.group])
 
@@ -126,7 +131,9 @@ class Matching:
 
     def _lane(self, operation: Operation) -> Lane:
         """Return what operations have in common that may meet."""
-        group, tag = (tuple(operation.group), operation.group_name), TAG if self.order else operation.tag
+        group, tag = (tuple(operation.group), operation.group_name), (
+            TAG if self.order else operation.tag
+        )
         if operation.kind == "send":
             return (*group, operation.peer, tag)
         if operation.kind == "recv":
@@ -134,7 +141,10 @@ class Matching:
         return group
 
     def _collect(self, together: list[Posted]) -> None:
-        """Answer a collective that all its ranks have joined. Where they disagree, nobody gets an answer."""
+        """Answer a collective that all its ranks have joined.
+
+        Where they disagree, nobody gets an answer.
+        """
         if difference([posted.operation for posted in together]) is not None:
             return
         results = collect(together)
@@ -145,13 +155,20 @@ class Matching:
 
 def _fits(send: Posted, receive: Posted) -> bool:
     """Return whether a message is what a receive expects."""
-    return (send.operation.elements, send.operation.dtype) == (receive.operation.elements, receive.operation.dtype)
+    return (send.operation.elements, send.operation.dtype) == (
+        receive.operation.elements,
+        receive.operation.dtype,
+    )
 
 
 def collect(together: list[Posted]) -> list[bytes] | None:
-    """Return what each rank of a collective gets, in the order of the group; None if what they have sent does not fit together."""
+    """Return what each rank of a collective gets, in the order of the group; None if what they have
+    sent does not fit together.
+    """
     results = _results(together)
-    if results is None or any(not _has_room(posted, result) for posted, result in zip(together, results)):
+    if results is None or any(
+        not _has_room(posted, result) for posted, result in zip(together, results)
+    ):
         return None
     return results
 
@@ -194,7 +211,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
         return [total] * n
     if first.kind == "reduce_scatter":
         return combine.cut(total, n)
-    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no numbers.
+    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no
+    # numbers.
     return [total if rank == root else combine.unfilled(total, dtype) for rank in range(n)]
 
 
@@ -223,14 +241,18 @@ def bytes_due(operation: Operation) -> int:
 
 
 def check(posted: Posted) -> None:
-    """Raise FrameError where an operation's counts are not those of the tensors that it tells of."""
+    """Raise FrameError if an operation's counts are not those of the tensors that it names."""
     operation, pieces = posted.operation, posted.pieces
     n = len(operation.group) if operation.kind == "all_to_all" else 0
     proper = (
         isinstance(pieces, list)
         and len(pieces) == 2
         and all(isinstance(way, list) and len(way) == n for way in pieces)
-        and all(frames.is_whole(count) and 0 <= count < frames.MAX_BLOB for way in pieces for count in way)
+        and all(
+            frames.is_whole(count) and 0 <= count < frames.MAX_BLOB
+            for way in pieces
+            for count in way
+        )
     )
     if not proper:
         raise frames.FrameError("an operation without proper pieces")

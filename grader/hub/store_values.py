@@ -1,8 +1,9 @@
 """The values behind the ranks' store. Runs in the hub.
 
-Ranks meet here, and do not talk: they may only count and say that they are there, as torch does when it makes a group. That holds
-from the beginning: in ranks that were used before, a student's code may run between two checks. And a word can be spelled in counts
-and keys, so there are few of them for each call.
+Ranks meet here, and do not talk: they may only count and say that they are there, as torch does
+when it makes a group. That holds from the beginning: in ranks that were used before, a student's
+code may run between two checks. And a word can be spelled in counts and keys, so there are few of
+them for each call.
 """
 
 from collections import Counter
@@ -18,14 +19,19 @@ MAX_LETTERS = 500  # of a key
 
 @dataclass
 class Keys:
-    """Answers questions, some of them later: ``get`` and ``wait`` are answered when their keys are there."""
+    """Answers questions, some of them later: ``get`` and ``wait`` are answered when their keys are
+    there.
+    """
 
     values: dict[str, str] = field(default_factory=dict)
     waiting: list[tuple[int, int, dict]] = field(default_factory=list)
     asked: Counter = field(default_factory=Counter)  # (rank, call) → questions
 
     def ask(self, rank: int, call: int, meta: dict) -> Iterator[tuple[int, int, dict]]:
-        """Yield (rank, number of the question, answer) for all that can be answered now. Raises FrameError."""
+        """Yield (rank, number of the question, answer) for all that can be answered now.
+
+        Raises FrameError.
+        """
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
         if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
@@ -51,13 +57,22 @@ class Keys:
         """Raise FrameError where a question is none that torch has when it makes a group."""
         self.asked[rank, call] += 1
         do, value, amount = (meta.get(name) for name in ("do", "value", "amount"))
-        counts = do == "set" and value in ("", "1") or do == "add" and frames.is_whole(amount) and amount in (0, 1)
+        counts = (
+            do == "set"
+            and value in ("", "1")
+            or do == "add"
+            and frames.is_whole(amount)
+            and amount in (0, 1)
+        )
         if not counts and do not in ("get", "wait", "check"):
             raise frames.FrameError(
-                "a value for torch's store: ranks communicate through torch.distributed's operations"
+                "a value for torch's store: ranks communicate through torch.distributed's"
+                " operations"
             )
         if self.asked[rank, call] > MAX_QUESTIONS:
-            raise frames.FrameError(f"more than {MAX_QUESTIONS // 2} process groups made in one call: make each once")
+            raise frames.FrameError(
+                f"more than {MAX_QUESTIONS // 2} process groups made in one call: make each once"
+            )
 
     def _do(self, do: object, keys: list[str], meta: dict) -> dict:
         if do == "set":

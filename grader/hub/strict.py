@@ -1,9 +1,11 @@
-"""nccl's order, as a mode of the hub. In each group, a rank's next operation begins only when its previous one has ended.
+"""nccl's order, as a mode of the hub. In each group, a rank's next operation begins only when its
+previous one has ended.
 
-torch does this where the process group has a ``device_id``: its ProcessGroupNCCL warns that single sends and receives are then
-"serialized with all other ops on this ProcessGroup". A send ends when it is received; nccl may end small ones earlier. The
-operations of one ``batch_isend_irecv`` begin together (NCCL User Guide, Point-to-point communication). There are no tags. gloo has
-none of these rules: a program that passes there may deadlock on GPUs.
+torch does this where the process group has a ``device_id``: its ProcessGroupNCCL warns that single
+sends and receives are then "serialized with all other ops on this ProcessGroup". A send ends when
+it is received; nccl may end small ones earlier. The operations of one ``batch_isend_irecv`` begin
+together (NCCL User Guide, Point-to-point communication). There are no tags. gloo has none of these
+rules: a program that passes there may deadlock on GPUs.
 """
 
 from collections import defaultdict, deque
@@ -17,7 +19,9 @@ MAX_TOLD = 16  # operations that wait, for a message
 
 
 class StrictOrder:
-    """What ranks have issued and not ended yet: for each rank and group a queue of operations, those of a batch as one."""
+    """What ranks have issued and not ended yet: for each rank and group a queue of operations,
+    those of a batch as one.
+    """
 
     def __init__(self) -> None:
         self.queues: dict[tuple, deque[list[Posted]]] = defaultdict(deque)
@@ -41,8 +45,14 @@ class StrictOrder:
         return list(queue[0]) if queue else []
 
     def behind(self) -> list[list[int]]:
-        """Return [rank, when it issued an operation that has begun and not ended, and the first that waits for that end]."""
-        pairs = [(queue[0][0].operation, queue[1][0].operation) for queue in self.queues.values() if len(queue) > 1]
+        """Return [rank, when it issued an operation that has begun and not ended, and the first
+        that waits for that end].
+        """
+        pairs = [
+            (queue[0][0].operation, queue[1][0].operation)
+            for queue in self.queues.values()
+            if len(queue) > 1
+        ]
         return [[begun.rank, begun.at, waits.at] for begun, waits in pairs[:MAX_TOLD]]
 
 

@@ -1,1 +1,1 @@
-"""From whatever was handed in to a fresh folder that holds the assignment's files and nothing else."""
+"""Turns what was handed in into a fresh folder with the assignment's files and nothing else."""

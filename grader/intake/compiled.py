@@ -1,7 +1,8 @@
 """Compile what was staged, once, so that not every rank compiles it anew.
 
-A compiler that reads a stranger's text may be driven out of time or memory, or crash: it runs in a process of its own. What it
-does not manage is left to the ranks, which import the source and say what is wrong with it.
+A compiler that reads a stranger's text may be driven out of time or memory, or crash: it runs in a
+process of its own. What it does not manage is left to the ranks, which import the source and say
+what is wrong with it.
 """
 
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 SECONDS = 10
 
-# Unchecked: nobody edits a stage, and a rank that looked up the source's time each time would only lose some.
+# Unchecked: nobody edits a stage, and a rank that looked up the source's time each time would only
+# lose some.
 PROGRAM = """
 import py_compile, resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
@@ -18,7 +20,8 @@ if sys.platform.startswith("linux"):
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 for path in sys.argv[1:]:
     try:
-        py_compile.compile(path, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(path, doraise=True, invalidation_mode=unchecked)
     except Exception:
         pass
 """

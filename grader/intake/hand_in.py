@@ -1,7 +1,8 @@
 """Check what a student has, and pack it for the upload:  python -m grader.intake.hand_in [--anyway]
 
-Looks at ``handout/`` with the eyes of the grader: all files there, readable, importable, something written in them. Exits with 0
-when submission.zip was written, and with 2 and a sentence otherwise; an older submission.zip is then left as it was.
+Looks at ``handout/`` with the eyes of the grader: all files there, readable, importable, something
+written in them. Exits with 0 when submission.zip was written, and with 2 and a sentence otherwise;
+an older submission.zip is then left as it was.
 """
 
 import argparse
@@ -26,16 +27,23 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 
 
 def import_error(file: str) -> str:
-    """Why a file of ``handout/`` cannot be imported: the last line that Python says. Empty where it can."""
+    """Why a file of ``handout/`` cannot be imported: the last line that Python says.
+
+    Empty where it can.
+    """
     command = [sys.executable, "-c", f"import handout.{Path(file).stem}"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
     except subprocess.TimeoutExpired:
         return f"it does not end within {SECONDS} seconds"
     if not done.returncode:
         return ""
     place = re.findall(rf'File ".*/({re.escape(file)})", line (\d+)', done.stderr)
-    last = (done.stderr.strip().splitlines() or [f"it ends Python with exit code {done.returncode}"])[-1]
+    last = (
+        done.stderr.strip().splitlines() or [f"it ends Python with exit code {done.returncode}"]
+    )[-1]
     return last + (f" (line {place[-1][1]})" if place else "")
 
 
@@ -47,8 +55,12 @@ def pack(texts: dict[str, str], target: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.intake.hand_in", description=__doc__.split("\n")[0])
-    parser.add_argument("--anyway", action="store_true", help="pack files that cannot be imported, too")
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.intake.hand_in", description=__doc__.split("\n\n")[0]
+    )
+    parser.add_argument(
+        "--anyway", action="store_true", help="pack files that cannot be imported, too"
+    )
     parser.add_argument("--to", type=Path, default=ROOT / "submission.zip")
     arguments = parser.parse_args()
     found = read(ROOT / "handout")
@@ -59,12 +71,19 @@ def main() -> int:
         if error := import_error(name):
             broken[name] = error
     for number in (number for part in PARTS.values() for number in part.problems):
-        state = f"{left[number]} function{'s' if left[number] > 1 else ''} to write" if left[number] else "written"
+        state = (
+            f"{left[number]} function{'s' if left[number] > 1 else ''} to write"
+            if left[number]
+            else "written"
+        )
         print(f"{number}  {_title(number):<46} {state}")
     for name, error in broken.items():
         print(f"handout/{name} cannot be imported: {error}")
     if broken and not arguments.anyway:
-        return _cannot("mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no points")
+        return _cannot(
+            "mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no"
+            " points"
+        )
     if len(left) == len([number for part in PARTS.values() for number in part.problems]):
         return _cannot("no problem is written yet: there is nothing of yours in handout/")
     try:

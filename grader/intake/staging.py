@@ -1,7 +1,9 @@
-"""Stage a submission: a directory or a zip → a private folder with the listed files of the student's and our given modules.
+"""Stage a submission: a directory or a zip → a private folder with the listed files of the
+student's and our given modules.
 
-Only files that the assignment lists are ever read, by name; nothing is unpacked to where an archive says. A submission that
-cannot be used is not an error of the grader's: its parts are *absent*, each with a sentence that says why.
+Only files that the assignment lists are ever read, by name; nothing is unpacked to where an archive
+says. A submission that cannot be used is not an error of the grader's: its parts are *absent*, each
+with a sentence that says why.
 """
 
 import io
@@ -16,11 +18,13 @@ from grader.assignment import FILES, GIVEN
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
-TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")  # whoever hands these in may think that they matter
+# whoever hands these in may think that they matter
+TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1
-UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others, zipfile unpacks in steps that may have any size
+# the others, zipfile unpacks in steps that may have any size
+UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class NotThere(ValueError):
@@ -33,7 +37,10 @@ class Refused(ValueError):
 
 @dataclass
 class StagedSubmission:
-    """``folder`` is what a rank imports from. ``absent`` says for a part why it cannot be run; ``warnings`` are for all to see."""
+    """``folder`` is what a rank imports from.
+
+    ``absent`` says for a part why it cannot be run; ``warnings`` are for all to see.
+    """
 
     folder: Path
     absent: dict[str, str] = field(default_factory=dict)
@@ -41,7 +48,10 @@ class StagedSubmission:
 
 
 def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
-    """Fill ``folder`` from the submission. Raises NotThere, and nothing else for whatever the submission holds."""
+    """Fill ``folder`` from the submission.
+
+    Raises NotThere, and nothing else for whatever the submission holds.
+    """
     if not submission.exists():
         raise NotThere(f"there is no {submission}")
     package = folder / "handout"
@@ -59,7 +69,10 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
 
 @dataclass
 class Contents:
-    """What a submission holds that can be used: ``texts`` of listed files. ``absent`` and ``warnings`` as in a ``StagedSubmission``."""
+    """What a submission holds that can be used: ``texts`` of listed files.
+
+    ``absent`` and ``warnings`` as in a ``StagedSubmission``.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -70,10 +83,18 @@ def read(submission: Path) -> Contents:
     """Look at a submission and write nothing. Raises nothing, whatever it holds."""
     found = Contents()
     try:
-        files, others = _from_directory(submission) if submission.is_dir() else _from_zip(submission)
+        files, others = (
+            _from_directory(submission) if submission.is_dir() else _from_zip(submission)
+        )
     except (Refused, OSError) as error:
-        why = f"it cannot be read ({type(error).__name__})" if isinstance(error, OSError) else str(error)
-        found.absent = {name.removesuffix(".py"): f"The submission was refused: {why}." for name in FILES}
+        why = (
+            f"it cannot be read ({type(error).__name__})"
+            if isinstance(error, OSError)
+            else str(error)
+        )
+        found.absent = {
+            name.removesuffix(".py"): f"The submission was refused: {why}." for name in FILES
+        }
         found.warnings.append(f"The submission was refused: {why}.")
         return found
     for name in FILES:
@@ -82,10 +103,15 @@ def read(submission: Path) -> Contents:
         except Refused as error:
             found.absent[name.removesuffix(".py")] = f"{error}."
     if not files:
-        found.warnings.append(f"The submission holds none of the assignment's files ({', '.join(FILES)}).")
-    known = {path.name for path in (ROOT / "handout").iterdir()}  # of a copy of that folder, and none of them read
+        found.warnings.append(
+            f"The submission holds none of the assignment's files ({', '.join(FILES)})."
+        )
+    # of a copy of that folder, and none of them read
+    known = {path.name for path in (ROOT / "handout").iterdir()}
     if ignored := [name for name in others if name not in known]:
-        shown = ", ".join(_printable(name) for name in ignored[:8]) + (" …" if len(ignored) > 8 else "")
+        shown = ", ".join(_printable(name) for name in ignored[:8]) + (
+            " …" if len(ignored) > 8 else ""
+        )
         found.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
     return found
 
@@ -105,7 +131,9 @@ def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise Refused(f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}") from None
+        raise Refused(
+            f"{name} is not UTF-8 text: byte 0x{data[error.start]:02x} in line {line}"
+        ) from None
     if "\0" in text:
         raise Refused(f"{name} holds a null byte: it is not Python source")
     return text
@@ -121,7 +149,11 @@ Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 def _from_directory(directory: Path) -> Found:
     """The listed files in a directory, in its ``handout/``, or in the only folder that it holds."""
     candidates = [directory, directory / "handout"]
-    folders = [p for p in sorted(directory.iterdir()) if p.is_dir() and not p.is_symlink() and p.name[0] not in "._"]
+    folders = [
+        p
+        for p in sorted(directory.iterdir())
+        if p.is_dir() and not p.is_symlink() and p.name[0] not in "._"
+    ]
     if len(folders) == 1:
         candidates += [folders[0], folders[0] / "handout"]
     home = next((c for c in candidates if any(_is_listed(p.name) for p in _listing(c))), directory)
@@ -154,7 +186,9 @@ def _read(path: Path) -> bytes:
 
 
 class _Archive(io.BufferedReader):
-    """A file of which nobody reads much at once: zipfile reads an archive's directory whole, and makes objects of all of it."""
+    """A file of which nobody reads much at once: zipfile reads an archive's directory whole, and
+    makes objects of all of it.
+    """
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > MAX_READ:
@@ -169,7 +203,8 @@ def _from_zip(archive_path: Path) -> Found:
         archive = zipfile.ZipFile(file) if file and zipfile.is_zipfile(file) else None
     except (Refused, OSError):
         raise
-    except Exception as error:  # zipfile raises many kinds for what it cannot make sense of, even when only asked
+    # zipfile raises many kinds for what it cannot make sense of, even when only asked
+    except Exception as error:
         raise Refused(f"the zip archive cannot be read ({type(error).__name__})") from None
     if not archive:
         raise Refused(f"{_printable(archive_path.name)} is neither a directory nor a zip archive")
@@ -180,20 +215,27 @@ def _from_zip(archive_path: Path) -> Found:
     for entry in entries:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or ":" in entry.filename:
-            raise Refused(f"the zip archive holds a path that leaves it: {_printable(entry.filename)}")
+            raise Refused(
+                f"the zip archive holds a path that leaves it: {_printable(entry.filename)}"
+            )
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise Refused(f"the zip archive holds a link: {_printable(entry.filename)}")
         if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    # Beside a backup of it, the folder that students know is meant, whichever comes first in the archive.
-    nearest = {path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed}
+    # Beside a backup of it, the folder that students know is meant, whichever comes first in the
+    # archive.
+    nearest = {
+        path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed
+    }
     home = min(nearest, key=lambda parent: nearest[parent], default=PurePosixPath("."))
     files: dict[str, Callable[[], bytes]] = {}
     for path in listed:
         if path.parent == home:
             files[path.name] = partial(_extract, archive, paths[path])
-    others = [p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING]
+    others = [
+        p.name for p in paths if p.parent == home and not _is_listed(p.name) and p.suffix in TELLING
+    ]
     return files, others
 
 
@@ -205,5 +247,6 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     try:
         with archive.open(entry) as file:
             return file.read(MAX_READ)
-    except Exception as error:  # bad checksums, encryption, unknown methods: zipfile and zlib raise many kinds
+    # bad checksums, encryption, unknown methods: zipfile and zlib raise many kinds
+    except Exception as error:
         raise Refused(f"{name} cannot be unpacked ({type(error).__name__})") from None

@@ -1,7 +1,8 @@
 """Does a student's copy hold a line of an answer, or of a hidden check?
 
-Lines are compared without their indentation and without a comment at their end. One that Python programs are full of (``return x``, ``else:``) gives nothing away:
-only lines with something in them count, and not those that stand in a file that students are given anyway.
+Lines are compared without their indentation and without a comment at their end. One that Python
+programs are full of (``return x``, ``else:``) gives nothing away: only lines with something in them
+count, and not those that stand in a file that students are given anyway.
 """
 
 import re
@@ -29,21 +30,32 @@ def secrets() -> dict[str, str]:
     answers = {source.name for source in stubs.sources()}
     given_files = [ROOT / name for name in files(NOT_FOR_STUDENTS) if name.parts[0] == "handout"]
     given_files = [path for path in given_files if path.name not in answers]
-    shown = {code(line) for path in given_files for line in path.read_text().splitlines()}  # modules and text
+    # modules and text
+    shown = {code(line) for path in given_files for line in path.read_text().splitlines()}
     for source in stubs.sources():
         text = source.read_text()
         given = {code(line) for line in stubs.stub(text).splitlines()}
         lines |= {line: source.name for line in _telling(text) if line not in given | shown}
-    public = {code(line) for path in (ROOT / "tests").glob("*.py") for line in path.read_text().splitlines()}
+    public = {
+        code(line)
+        for path in (ROOT / "tests").glob("*.py")
+        for line in path.read_text().splitlines()
+    }
     for path in sorted((ROOT / "grader" / "hidden").glob("*.py")):
-        lines |= {line: f"hidden/{path.name}" for line in _telling(path.read_text()) if line not in public}
+        lines |= {
+            line: f"hidden/{path.name}" for line in _telling(path.read_text()) if line not in public
+        }
     return lines
 
 
 def _telling(text: str) -> list[str]:
-    """Lines of some length that do something: no imports, no decorators, no comments."""
+    """Lines of some length that do something: no imports, no decorators, no comments, no names."""
     lines = (code(line) for line in text.splitlines())
-    return [line for line in lines if len(line) >= SHORTEST and not re.match(r"from |import |@|#|\"\"\"", line)]
+    return [
+        line
+        for line in lines
+        if len(line) >= SHORTEST and not re.match(r"from |import |@|#|\"\"\"|\"[\w.]+\",?$", line)
+    ]
 
 
 def code(line: str) -> str:

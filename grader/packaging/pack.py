@@ -1,7 +1,9 @@
-"""Pack what is handed out, and what Gradescope gets:  python -m grader.packaging.pack handout|autograder
+"""Pack what is handed out, and what Gradescope gets:  python -m grader.packaging.pack
+handout|autograder
 
-``dist/handout.zip`` is the repository without its hidden rooms; ``dist/autograder.zip`` is what grades uploads. Both are the same,
-byte for byte, whenever they are packed from the same files of the same commit.
+``dist/handout.zip`` is the repository without its hidden rooms; ``dist/autograder.zip`` is what
+grades uploads. Both are the same, byte for byte, whenever they are packed from the same files of
+the same commit.
 """
 
 import argparse
@@ -12,7 +14,14 @@ from pathlib import Path
 from grader.atomic_write import written_whole
 from grader.packaging import stubs
 from grader.packaging.leaks import leaks
-from grader.packaging.visibility import NOT_FOR_GRADING, NOT_FOR_STUDENTS, ONLY_FOR_GRADING, ROOT, files, for_students
+from grader.packaging.visibility import (
+    NOT_FOR_GRADING,
+    NOT_FOR_STUDENTS,
+    ONLY_FOR_GRADING,
+    ROOT,
+    files,
+    for_students,
+)
 from grader.version import COMMIT, commit
 
 FOLDER = "lockstep"  # that a student unzips
@@ -25,11 +34,16 @@ class CannotPack(Exception):
 
 
 def handout() -> Contents:
-    """The student's copy. Raises CannotPack where it would hold a line of an answer or of a hidden check, or old stubs."""
+    """The student's copy.
+
+    Raises CannotPack where it would hold a line of an answer or of a hidden check, or old stubs.
+    """
     for source in stubs.sources():
         target = ROOT / "handout" / source.name
         if not target.exists() or target.read_text() != stubs.stub(source.read_text()):
-            raise CannotPack(f"handout/{source.name} is not what its solution generates: run make stubs")
+            raise CannotPack(
+                f"handout/{source.name} is not what its solution generates: run make stubs"
+            )
     contents = {str(name): (ROOT / name).read_bytes() for name in files(NOT_FOR_STUDENTS)}
     for name in ("Makefile", "setup.cfg"):
         contents[name] = for_students((ROOT / name).read_text()).encode()
@@ -69,7 +83,9 @@ def write(contents: Contents, target: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.packaging.pack", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.packaging.pack", description=__doc__.split("\n\n")[0]
+    )
     parser.add_argument("what", choices=["handout", "autograder"])
     parser.add_argument("--to", type=Path, help="the zip to write (default: in dist)")
     arguments = parser.parse_args()

@@ -1,10 +1,12 @@
-"""Make the stubs in ``handout/`` from the answers in ``solutions/``, which are the one source of both.
+"""Make the stubs in ``handout/`` from the answers in ``solutions/``, which are the one source of
+both.
 
     python -m grader.packaging.stubs            writes handout/*.py
-    python -m grader.packaging.stubs --check    exits with 1 where a stub is not what its solution generates
+    python -m grader.packaging.stubs --check    exit with 1 if a stub is not the generated one
 
-In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION`` become
-``raise NotImplementedError("Problem 1.7: ring_all_reduce")``; without a number they vanish. All else is kept.
+In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
+become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``; without a number they vanish.
+All else is kept.
 """
 
 import re
@@ -29,7 +31,8 @@ def stub(solution: str) -> str:
         elif END.fullmatch(line):
             if not inside:
                 raise ValueError("a solution ends that has not begun")
-            if not inside["problem"]:  # the blank lines around a region that vanishes would otherwise add up
+            # the blank lines around a region that vanishes would otherwise add up
+            if not inside["problem"]:
                 while kept and not kept[-1].strip():
                     kept.pop()
                 kept.extend([""] if inside[1] else ["", ""])
@@ -54,7 +57,10 @@ def main() -> int:
             if "--check" not in sys.argv:
                 target.write_text(text)
     if stale:
-        print(("not generated from its solution: " if "--check" in sys.argv else "wrote ") + ", ".join(stale))
+        print(
+            ("not generated from its solution: " if "--check" in sys.argv else "wrote ")
+            + ", ".join(stale)
+        )
     return 1 if stale and "--check" in sys.argv else 0
 
 

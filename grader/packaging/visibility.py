@@ -1,4 +1,7 @@
-"""Which files of this repository go where. What is hidden from students is decided here, and nowhere else."""
+"""Which files of this repository go where.
+
+What is hidden from students is decided here, and nowhere else.
+"""
 
 from pathlib import Path
 
@@ -18,22 +21,34 @@ NOT_FOR_STUDENTS = (
     "grader/reference/collectives.py",
     "grader/reference/pipeline.py",
 )
-# What grades uploads has the hidden checks, too, and no answers: expected values come from grader/reference.
-NOT_FOR_GRADING = ("grader/README.md", "grader/gradescope", "grader/packaging", "grader/selftest", "grader/figures")
+# What grades uploads has the hidden checks, too, and no answers: expected values come from
+# grader/reference.
+NOT_FOR_GRADING = (
+    "grader/README.md",
+    "grader/gradescope",
+    "grader/packaging",
+    "grader/selftest",
+    "grader/figures",
+)
 ONLY_FOR_GRADING = tuple(
-    f"grader/gradescope/{name}.py" for name in ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
+    f"grader/gradescope/{name}.py"
+    for name in ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
 )
 
 BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 
 
 def files(without: tuple[str, ...]) -> list[Path]:
-    """The files of all rooms but these, relative to the root, without what Python or an editor left behind."""
+    """The files of all rooms but these, relative to the root, without what Python or an editor left
+    behind.
+    """
     found = []
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*")):
             name = path.relative_to(ROOT)
-            kept = path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts)
+            kept = path.is_file() and not any(
+                part.startswith((".", "__pycache__")) for part in name.parts
+            )
             out = any(str(name) == other or str(name).startswith(f"{other}/") for other in without)
             if kept and not out and path.suffix not in (".pyc", ".zip"):
                 found.append(name)
@@ -41,7 +56,10 @@ def files(without: tuple[str, ...]) -> list[Path]:
 
 
 def for_students(text: str) -> str:
-    """A file's text without the lines between the two markers. Raises ValueError where these do not pair up."""
+    """A file's text without the lines between the two markers.
+
+    Raises ValueError where these do not pair up.
+    """
     kept, inside = [], False
     for line in text.splitlines():
         if line.strip() in (BEGIN, END):

@@ -1,4 +1,7 @@
-"""How a process enters a tier of confinement, for good: see ``wire.tiers``. Nothing in here is secret."""
+"""How a process enters a tier of confinement, for good: see ``wire.tiers``.
+
+Nothing in here is secret.
+"""
 
 import contextlib
 import ctypes
@@ -47,7 +50,10 @@ def _check(result: int, what: str) -> int:
 
 def _prctl(option: int, value: int) -> None:
     _check(
-        _libc().prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl"
+        _libc().prctl(
+            option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
+        ),
+        "prctl",
     )
 
 
@@ -62,16 +68,19 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     Args:
         user: the uid and gid that it gets, if the tier has one.
         readable: folders beside Python's and the system's. writable: its own.
-        device: ``cpu``, or ``cuda``, whose driver wants much address space and the files of the device.
+        device: ``cpu``, or ``cuda``, whose driver wants much address space and the files of the
+            device.
 
     Raises:
         Unconfined: something of the tier does not work here.
     """
     if not LINUX:
         return
-    _prctl(PR_SET_DUMPABLE, 1)  # forked from one that hides, not even its own user could open its files in /proc
+    # forked from one that hides, not even its own user could open its files in /proc
+    _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
-    # Shared memory of its own, which goes with it. Root may, outside of containers; elsewhere the supervisor sweeps up.
+    # Shared memory of its own, which goes with it. Root may, outside of containers; elsewhere the
+    # supervisor sweeps up.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         _become(user, keep_reading=tier.reader)
@@ -91,16 +100,19 @@ def _limit(device: str) -> None:
         file.write("1000")  # where memory runs out, a rank goes first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN, FILES_OPEN))
-    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))  # POSIX message queues would stay, and be found by name alone
+    # POSIX message queues would stay, and be found by name alone
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(
-        resource.RLIMIT_MEMLOCK, (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        resource.RLIMIT_MEMLOCK,
+        (0, 0) if device == "cpu" else resource.getrlimit(resource.RLIMIT_MEMLOCK),
     )
     if device == "cpu":
         resource.setrlimit(resource.RLIMIT_DATA, (_memory(), _memory()))
 
 
 def kill_as(user: int) -> None:
-    """Kill all processes of a rank's user. This process becomes that user for it, and is of no use afterwards.
+    """Kill all processes of a rank's user. This process becomes that user for it, and is of no use
+    afterwards.
 
     Raises Unconfined, and kills nobody, where this process could still reach those of others.
     """
@@ -134,17 +146,22 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def _drop_capabilities(keep_reading: bool) -> None:
-    """Of root's powers keep none, or the one to read; even root then only has its own files and processes."""
+    """Of root's powers keep none, or the one to read; even root then only has its own files and
+    processes.
+    """
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
-    sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)  # effective, permitted, inheritable; the low words first
+    # effective, permitted, inheritable; the low words first
+    sets = struct.pack("6I", wanted, wanted, 0, 0, 0, 0)
     _check(_libc().capset(CAPABILITIES, sets), "capabilities")
 
 
 @contextlib.contextmanager
 def eyes_of(user: int) -> Iterator[None]:
-    """Look at files as a rank's user does, with all of root's powers; as oneself where it is no rank's user.
+    """Look at files as a rank's user does, with all of root's powers; as oneself where it is no
+    rank's user.
 
-    What a process has open is shown to its own user. Root sees it by a power that most containers do not give (CAP_SYS_PTRACE).
+    What a process has open is shown to its own user. Root sees it by a power that most containers
+    do not give (CAP_SYS_PTRACE).
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
@@ -173,10 +190,13 @@ def eyes_of(user: int) -> Iterator[None]:
 
 CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, on all architectures alike
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]  # rights of files that an ABI knows, by its number
+# rights of files that an ABI knows, by its number
+EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
 READ = EXECUTE | READ_FILE | READ_DIR
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | 0x8000  # rights that make sense for what is no folder
-SCOPE_SOCKETS_AND_SIGNALS = 3  # from ABI 6: abstract sockets and signals end at this process's own descendants
+# rights that make sense for what is no folder
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | 0x8000
+# from ABI 6: abstract sockets and signals end at this process's own descendants
+SCOPE_SOCKETS_AND_SIGNALS = 3
 
 
 def landlock_abi() -> int:
@@ -195,7 +215,9 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     syscall = _libc().syscall
     rules = _check(syscall(CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint(0)), "Landlock")
-    own = [(path, READ) for path in [*readable, f"/proc/{os.getpid()}"]] + [(path, everything) for path in writable]
+    own = [(path, READ) for path in [*readable, f"/proc/{os.getpid()}"]] + [
+        (path, everything) for path in writable
+    ]
     if device == "cuda":
         own += [("/dev", everything), ("/proc", READ)]
     for place, rights in [*_common(), *_opened(own)]:
@@ -221,14 +243,19 @@ def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
 @lru_cache
 def _common() -> list[tuple[int, int]]:
     """What every rank may read, opened once: ``get_ready`` does so before ranks are forked."""
-    return _opened([(path, READ) for path in PYTHONS + SYSTEM] + [(path, READ_FILE | WRITE_FILE) for path in DEVICES])
+    return _opened(
+        [(path, READ) for path in PYTHONS + SYSTEM]
+        + [(path, READ_FILE | WRITE_FILE) for path in DEVICES]
+    )
 
 
 @lru_cache
 def _memory() -> int:
     """The bytes of data that a rank may have, what it inherits included."""
     status = Path("/proc/self/status").read_text()
-    return (int(status.partition("VmData:")[2].split()[0]) << 10) + machine_limits.rank_memory_limit()
+    return (
+        int(status.partition("VmData:")[2].split()[0]) << 10
+    ) + machine_limits.rank_memory_limit()
 
 
 def get_ready() -> None:
@@ -249,15 +276,34 @@ SYSTEM = [
     "/sys/class/net",
     "/sys/devices/virtual/net",
 ]
-SYSTEM += ["/etc/ld.so.cache", "/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime", "/etc/host.conf", "/proc/cpuinfo"]
-SYSTEM += ["/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/proc/sys/vm", "/sys/fs/cgroup", "/sys/kernel/mm"]
+SYSTEM += [
+    "/etc/ld.so.cache",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/etc/host.conf",
+    "/proc/cpuinfo",
+]
+SYSTEM += [
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/kernel",
+    "/proc/sys/vm",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm",
+]
 DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 
 
 def _pythons() -> list[str]:
-    """The interpreter's library, and its packages: not the folder around a virtual environment, which may be ours."""
+    """The interpreter's library, and its packages: not the folder around a virtual environment,
+    which may be ours.
+    """
     paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.executable, sys.prefix}
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {
+        sys.executable,
+        sys.prefix,
+    }
     return sorted({os.path.realpath(path) for path in found} | {sys.base_prefix})
 
 

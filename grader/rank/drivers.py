@@ -1,7 +1,8 @@
-"""How a rank calls a student's function: mostly just so, sometimes inside a small program that the judge asks for.
+"""How a rank calls a student's function: mostly just so, sometimes inside a small program that the
+judge asks for.
 
-A driver takes the student's function or class, the decoded arguments and ``mark``, which leaves a named mark in the rank's
-trail, and returns what is to be judged. It is not secret.
+A driver takes the student's function or class, the decoded arguments and ``mark``, which leaves a
+named mark in the rank's trail, and returns what is to be judged. It is not secret.
 """
 
 import gc
@@ -27,10 +28,14 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Leave a mark of a use of what the judge has handed to the rank, and return what that gives: see ``served``."""
+        """Leave a mark of a use of what the judge has handed to the rank, and return what that
+        gives: see ``served``.
+        """
 
     def before_a_send(self) -> None:
-        """Let the judge look at what the rank has done so far, where it wants to: see ``report.Call.clocks``."""
+        """Let the judge look at what the rank has done so far, where it wants to: see
+        ``report.Call.clocks``.
+        """
 
 
 def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
@@ -55,7 +60,9 @@ def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -
 
 
 def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Several calls, one after the other, and all their results at the end: ``args`` holds the arguments of each."""
+    """Several calls, one after the other, and all their results at the end: ``args`` holds the
+    arguments of each.
+    """
     with Receives(mark):
         return [function(*each, **kwargs) for each in args]
 
@@ -69,10 +76,15 @@ def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, whether any tensor in it requires a gradient, and how many bytes of memory its tensors keep alive."""
+    """Return the result, whether any tensor in it requires a gradient, and how many bytes of memory
+    its tensors keep alive.
+    """
     result = function(*args, **kwargs)
     tensors = list(_tensors([result]))
-    memory = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+    memory = {
+        storage.data_ptr(): storage.nbytes()
+        for storage in (tensor.untyped_storage() for tensor in tensors)
+    }
     requires = any(tensor.requires_grad for tensor in tensors)
     return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
 
@@ -88,7 +100,9 @@ def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mar
 
 
 def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Overwrite the first argument with the value ``after`` as soon as the result is there, as its owner may."""
+    """Overwrite the first argument with the value ``after`` as soon as the result is there, as its
+    owner may.
+    """
     value = kwargs.pop("after")
     result = function(*args, **kwargs)
     args[0].fill_(value)
@@ -96,13 +110,19 @@ def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) 
 
 
 def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """As ``in_turn``, of functions that return (y, saved); and how many bytes of memory their saved z keep alive."""
+    """As ``in_turn``, of functions that return (y, saved); and how many bytes of memory their saved
+    z keep alive.
+    """
     results = in_turn(function, args, kwargs, mark)
     try:
         memory = [z.untyped_storage() for _, saved in results for _, z in saved]
-    except (TypeError, ValueError, AttributeError):  # something else came back: whoever looks at the values says so
+    # something else came back: whoever looks at the values says so
+    except (TypeError, ValueError, AttributeError):
         return {"results": results, "kept": None}
-    return {"results": results, "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values())}
+    return {
+        "results": results,
+        "kept": sum({own.data_ptr(): own.nbytes() for own in memory}.values()),
+    }
 
 
 def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -111,7 +131,10 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class Once:
-    """Passes by once, as the generator ``model.parameters()`` does. Who goes through it again gets nothing, and leaves a mark."""
+    """Passes by once, as the generator ``model.parameters()`` does.
+
+    Who goes through it again gets nothing, and leaves a mark.
+    """
 
     def __init__(self, items: Iterable, mark: Mark) -> None:
         self.items, self.mark, self.has_ended = iter(items), mark, False
@@ -136,9 +159,11 @@ def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The tensors of the first argument, a list, come as views: the result, and what the views hold at the end.
+    """The tensors of the first argument, a list, come as views: the result, and what the views hold
+    at the end.
 
-    Whoever gives a tensor other memory, by ``parameter.data = …``, leaves what it was a view of as it was.
+    Whoever gives a tensor other memory, by ``parameter.data = …``, leaves what it was a view of as
+    it was.
     """
     first, *rest = args
     seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
@@ -160,21 +185,26 @@ class Scaled(torch.autograd.Function):
 
 
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Backward passes of a deep MLP whose gradients are averaged by a student's ``GradientBuckets``.
+    """Backward passes of a deep MLP whose gradients are averaged by a student's
+    ``GradientBuckets``.
 
-    Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to the buckets (an index that
-    appears twice is a tied parameter); ``frozen``, the indices that require no gradient; ``bucket_bytes``; ``passes``, for
-    each backward pass ``(x, layers)`` with ``layers`` the index of the weight that each layer uses; ``squared``, the
-    indices of parameters of any shape whose squares are added to the loss; ``factors``, functions of the judge's, one for
-    each pass: what the gradient that goes on to the first layer is multiplied by. Nobody knows before what that is.
-    Returns for each pass the list of all parameters' gradients. Each pass leaves the marks ``backward began``, ``backward ended``
-    and, when its gradients have been read, ``pass ended``.
+    Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to
+    the buckets (an index that appears twice is a tied parameter); ``frozen``, the indices that
+    require no gradient; ``bucket_bytes``; ``passes``, for each backward pass ``(x, layers)`` with
+    ``layers`` the index of the weight that each layer uses; ``squared``, the indices of parameters
+    of any shape whose squares are added to the loss; ``factors``, functions of the judge's, one for
+    each pass: what the gradient that goes on to the first layer is multiplied by. Nobody knows
+    before what that is. Returns for each pass the list of all parameters' gradients. Each pass
+    leaves the marks ``backward began``, ``backward ended`` and, when its gradients have been read,
+    ``pass ended``.
     """
     from handout import mlp  # the copy beside the submission
 
     weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)
-    buckets = buckets_class(list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"])
+    buckets = buckets_class(
+        list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
+    )
     results = []
     factors = kwargs.get("factors", [])
     for p, (x, layers) in enumerate(kwargs["passes"]):
@@ -194,7 +224,8 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
 
 
 def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of the judge's: see ``served.Bench``.
+    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of the judge's: see
+    ``served.Bench``.
 
     ``measured_again``: another operation is measured before the result is looked at.
     """
@@ -227,17 +258,27 @@ def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, the bytes of the memory that it keeps alive, and whether that is contiguous and its own."""
+    """The result, the bytes of the memory that it keeps alive, and whether that is contiguous and
+    its own.
+    """
     result = function(*args, **kwargs)
     if not isinstance(result, torch.Tensor):
         return {"value": result}
     memory = result.untyped_storage()
-    own = memory.data_ptr() not in [tensor.untyped_storage().data_ptr() for tensor in _tensors([args, kwargs])]
-    return {"value": result, "storage": memory.nbytes(), "contiguous": result.is_contiguous(), "own": own}
+    own = memory.data_ptr() not in [
+        tensor.untyped_storage().data_ptr() for tensor in _tensors([args, kwargs])
+    ]
+    return {
+        "value": result,
+        "storage": memory.nbytes(),
+        "contiguous": result.is_contiguous(),
+        "own": own,
+    }
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A differentiable function, or a ``torch.autograd.Function``: its value, and the gradients of its arguments.
+    """A differentiable function, or a ``torch.autograd.Function``: its value, and the gradients of
+    its arguments.
 
     The last argument is the gradient of the value, or None for that of ``value.sum()``.
     """
@@ -251,7 +292,9 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
 
 def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
-    """The value of a ``torch.autograd.Function``, and whether its argument is kept when nobody else has it."""
+    """The value of a ``torch.autograd.Function``, and whether its argument is kept when nobody else
+    has it.
+    """
     (leaf,) = args
     term = leaf * 1
     alive = weakref.ref(term)
@@ -262,7 +305,8 @@ def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, ma
 
 
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the gradient of the output.
+    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the
+    gradient of the output.
 
     With ``residual`` the input of each is added to its output.
     """
@@ -270,10 +314,17 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
     value = x
     for column, row in pairs:
         output = function(column, row, value)
-        value = output + value if kwargs.get("residual") and isinstance(output, torch.Tensor) else output
+        value = (
+            output + value
+            if kwargs.get("residual") and isinstance(output, torch.Tensor)
+            else output
+        )
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.backward(upstream)
-    return {"value": value, "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair]}
+    return {
+        "value": value,
+        "gradients": [x.grad] + [weight.grad for pair in pairs for weight in pair],
+    }
 
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -287,8 +338,9 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """As ``metered``, but a rank sends a message only when the one before it has been sent on.
 
-    ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the neighbour does not send on in
-    time, a mark says so, and nobody waits any more. The hub has a rule for this: see ``steps``.
+    ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the
+    neighbour does not send on in time, a mark says so, and nobody waits any more. The hub has a
+    rule for this: see ``steps``.
     """
     step = Step(towards, mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
@@ -297,7 +349,7 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Ranks that tell each other, in the file in which they met, how many messages they have sent."""
+    """Tells the other ranks how many messages this one has sent, in the file of the rendezvous."""
 
     PATIENCE = 8.0  # seconds, for what takes milliseconds
 
@@ -311,7 +363,10 @@ class Step:
 
     def before_a_send(self) -> None:
         if self.sends_on and self.sent:
-            awaited, deadline = f"sent-{self.neighbour}-{self.sent - 1}", time.monotonic() + self.PATIENCE
+            awaited, deadline = (
+                f"sent-{self.neighbour}-{self.sent - 1}",
+                time.monotonic() + self.PATIENCE,
+            )
             while not self.store.check([awaited]):
                 if time.monotonic() > deadline:
                     self.mark(f"{NOT_SENT_ON} {self.sent - 1}")
@@ -323,9 +378,11 @@ class Step:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls that get a timeline as their last argument: the last one's ledger, spans and first argument, and all their results.
+    """Calls that get a timeline as their last argument: the last one's ledger, spans and first
+    argument, and all their results.
 
-    ``times`` says how many calls there are with the same tensors; ``then`` holds the arguments of a further one.
+    ``times`` says how many calls there are with the same tensors; ``then`` holds the arguments of a
+    further one.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
@@ -335,11 +392,17 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
         timeline = Timeline()
         result = metered(lambda *given: function(*given, timeline), own, {}, mark)
         values.append(result["value"])
-    return result | {"values": values, "spans": [tuple(span) for span in timeline.spans], "schedule": own[0]}
+    return result | {
+        "values": values,
+        "spans": [tuple(span) for span in timeline.spans],
+        "schedule": own[0],
+    }
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls with lists of spans for each stage, written as plain tuples: the results, and whether the lists are as they were."""
+    """Calls with lists of spans for each stage, written as plain tuples: the results, and whether
+    the lists are as they were.
+    """
     from handout.timeline import Span
 
     given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
@@ -352,7 +415,11 @@ def _tensors(value: Any) -> list[torch.Tensor]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+    return (
+        [tensor for item in value for tensor in _tensors(item)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
 
 
 DRIVERS: dict[str, Callable] = {

@@ -1,4 +1,7 @@
-"""The rank's end of its only socket: frames to the judge and to the hub, and their answers. Runs beside student code."""
+"""The rank's end of its only socket: frames to the judge and to the hub, and their answers.
+
+Runs beside student code.
+"""
 
 import os
 import socket
@@ -13,7 +16,7 @@ GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
 
 
 class Contents(Protocol):
-    """What an operation sends, read as late as it may be: when its rank next waits for something."""
+    """What an operation sends, read as late as it may be: when its rank next waits."""
 
     def read(self, keep: bool) -> bytes:
         """Return it; ``keep`` is for comparing it later with what is there then."""
@@ -25,7 +28,8 @@ class Contents(Protocol):
 class Wire:
     """A socket that any thread may write to, and wait at.
 
-    No thread of its own reads: of those that wait, one does, and hands out what is meant for the others.
+    No thread of its own reads: of those that wait, one does, and hands out what is meant for the
+    others.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -59,7 +63,9 @@ class Wire:
             self.socket.sendall(packed)
 
     def owe(self, number: int, contents: Contents) -> None:
-        """Send the contents of an operation when a thread next waits; at once if one does already, perhaps for this."""
+        """Send the contents of an operation when a thread next waits; at once if one does already,
+        perhaps for this.
+        """
         self.owed[number] = contents
         if self.waits:
             self.pay()
@@ -78,7 +84,9 @@ class Wire:
             self.send(frames.CONTENTS, {"number": number}, contents.read(keep=number != awaited))
 
     def take(self, key: Any) -> frames.Frame:
-        """Wait for the answer to an operation, by its number, or for the judge's sign to go on; return it."""
+        """Wait for the answer to an operation, by its number, or for the judge's sign to go on;
+        return it.
+        """
         self.pay(key)
         with self.changed:
             self._begin_to_wait(key)
@@ -103,8 +111,11 @@ class Wire:
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        # threading does not know the threads of _thread; the system does, also those that have not run yet.
-        if self.tells_waits and len(self.waits) == max(threading.active_count(), os_support.threads()):
+        # threading does not know the threads of _thread; the system does, also those that have not
+        # run yet.
+        if self.tells_waits and len(self.waits) == max(
+            threading.active_count(), os_support.threads()
+        ):
             self.send(frames.WAIT, {"for": list(self.waits.values()), **self.tell_more()})
 
     def has(self, key: Any) -> bool:
@@ -115,7 +126,10 @@ class Wire:
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
-        """Return what has arrived, by the key that ``take`` knows it by. End the process when nobody is at the other end."""
+        """Return what has arrived, by the key that ``take`` knows it by.
+
+        End the process when nobody is at the other end.
+        """
         try:
             data = self.socket.recv(1 << 18, flags)
         except BlockingIOError:

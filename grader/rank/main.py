@@ -1,6 +1,8 @@
-"""The life of one rank process: inputs in, process group up, the student's code, results out. Never returns.
+"""The life of one rank process: inputs in, process group up, the student's code, results out. Never
+returns.
 
-Everything in this process may be read and changed by the student's code, so nothing in it is worth reading or changing.
+Everything in this process may be read and changed by the student's code, so nothing in it is worth
+reading or changing.
 """
 
 import contextlib
@@ -36,11 +38,15 @@ from grader.rank.work import Network
 from grader.wire import frames, os_support
 from grader.wire.served import Served
 
-PATIENCE = timedelta(hours=1)  # the judge ends a world long before; gloo must not be the one to give up
+# the judge ends a world long before; gloo must not be the one to give up
+PATIENCE = timedelta(hours=1)
 
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
-    """Be a rank, confined. The three descriptors are all that this process keeps of what it inherited."""
+    """Be a rank, confined.
+
+    The three descriptors are all that this process keeps of what it inherited.
+    """
     os_support.close_ends(
         without=(wire_fd, output_fd, stacks_fd)
     )  # of other ranks: too many for the limit on open files
@@ -64,7 +70,8 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     except BaseException as error:  # around the student's function, not in it
         described = _describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
-    wire.take(NOTHING)  # stay until the judge ends the world: leaving early would break the others' connections
+    # stay until the judge ends the world: leaving early would break the others' connections
+    wire.take(NOTHING)
 
 
 def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tuple[int, int]:
@@ -72,35 +79,48 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Lay what is kept as descriptors 0 … 4 and close all others: another rank's wire is none of our business.
+    # Lay what is kept as descriptors 0 … 4 and close all others: another rank's wire is none of our
+    # business.
     null = os.open(os.devnull, os.O_RDONLY)
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)]
+    kept = [
+        fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
+        for fd in (null, output_fd, output_fd, wire_fd, stacks_fd)
+    ]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < 3)
     os_support.close_from(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdin = open(0, closefd=False)
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), errors="replace", write_through=True)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), errors="replace", write_through=True)
+    sys.stdout = io.TextIOWrapper(
+        io.FileIO(1, "w", closefd=False), errors="replace", write_through=True
+    )
+    sys.stderr = io.TextIOWrapper(
+        io.FileIO(2, "w", closefd=False), errors="replace", write_through=True
+    )
     return 3, 4
 
 
 class Marks:
-    """Leaves marks in a rank's trail; before one of them the rank may have to wait for the judge."""
+    """Leaves marks in a rank's trail; before one of them the rank may wait for the judge."""
 
     def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
         self.wire, self.current, self.network = wire, current, network
-        # The mark before which this rank has to wait for a sign from the judge, and how long after that.
+        # The mark before which this rank has to wait for a sign from the judge, and how long after
+        # that.
         self.held: list = []
         self.pauses = False  # before each send
-        self.served: Served | None = None  # what the judge hands to the student's function, where no hub serves it
+        # what the judge hands to the student's function, where no hub serves it
+        self.served: Served | None = None
 
     def __call__(self, name: str) -> None:
         self._wait_before(name)
         self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
-        """Use what the judge has handed over, and return what that gives. Raises StopIteration for a run too many."""
+        """Use what the judge has handed over, and return what that gives.
+
+        Raises StopIteration for a run too many.
+        """
         if self.served:
             self(name)
             try:
@@ -128,18 +148,23 @@ class Marks:
 
 
 class Rank:
-    """This process, set up to make calls of the student's functions; where the hub is its network, those of several checks."""
+    """This process, set up to make calls of the student's functions; where the hub is its network,
+    those of several checks.
+    """
 
     def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
         self.wire, self.home, self.submission_dir = wire, home, Path(home.submission_dir)
-        faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)  # for a rank that waits
+        # for a rank that waits
+        faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=stacks_fd)  # for one that crashes
         is_cpu = home.device == "cpu"
         self.device = torch.device("cpu") if is_cpu else torch.device("cuda", meta["rank"])
         if not is_cpu:
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
-        sys.path[:] = [str(self.submission_dir)] + [entry for entry in sys.path if entry != meta["engine"]]
+        sys.path[:] = [str(self.submission_dir)] + [
+            entry for entry in sys.path if entry != meta["engine"]
+        ]
         sys.argv = ["rank"]
         self.current = {"call": 0}
         self.network: Network | None = None
@@ -163,7 +188,11 @@ class Rank:
         random.seed()
         # torch.seed would look for every device.
         (torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed)()
-        store = HubStore(self.network) if self.network else dist.FileStore(self.home.rendezvous, meta["size"])
+        store = (
+            HubStore(self.network)
+            if self.network
+            else dist.FileStore(self.home.rendezvous, meta["size"])
+        )
         dist.init_process_group(
             "gloo" if self.device.type == "cpu" else "nccl",
             store=store,
@@ -174,14 +203,19 @@ class Rank:
         )
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
-        """Return a recorder, and what has it record: where there is a hub, that knows of itself who communicates what."""
+        """Return a recorder, and what has it record: where there is a hub, that knows of itself who
+        communicates what.
+        """
         if self.network:
             recorder = Recorder(self._emit, self.submission_dir)
             self.network.caller = recorder.caller
             if not meta["follow"]:
                 return recorder, contextlib.nullcontext()
             self.follower = Follower(self._tell_steps, recorder.caller)
-            self.network.on_issue, self.network.on_wait = self.follower.on_issue, self.follower.on_wait
+            self.network.on_issue, self.network.on_wait = (
+                self.follower.on_issue,
+                self.follower.on_wait,
+            )
             self.wire.tell_more = self.follower.news
             return recorder, self.follower
         if meta["follow"]:  # a timeline is wanted
@@ -203,7 +237,10 @@ class Rank:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
     def make_calls(self, inputs: frames.Frame) -> None:
-        """Make the calls of one check. After an exception wait for the judge, who alone knows whether one was expected."""
+        """Make the calls of one check.
+
+        After an exception wait for the judge, who alone knows whether one was expected.
+        """
         if not dist.is_initialized():
             self._join(inputs.meta)
         there = {name for name in frames.HEAVY if name in sys.modules}
@@ -218,7 +255,8 @@ class Rank:
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
-                given = inputs.meta["served"][index] if "served" in inputs.meta else None  # a hub keeps it to itself
+                # a hub keeps it to itself
+                given = inputs.meta["served"][index] if "served" in inputs.meta else None
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
                     self.wire.take(GO)
@@ -258,38 +296,55 @@ class Rank:
         return True
 
     def forget(self) -> None:
-        """Be as if no check had been before: the student's modules are imported anew, and the ranks meet again."""
+        """Be as if no check had been before: the student's modules are imported anew, and the ranks
+        meet again.
+        """
         self.current["call"] = 0
         surroundings.stop_timers()
         if dist.is_initialized():
             dist.destroy_process_group()
         submission_dir = str(self.submission_dir)
         # The newest first: to look at all of them would make copies of what ranks share.
-        for name in list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))):
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(submission_dir) or name == "handout":
+        for name in list(
+            itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))
+        ):
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(
+                submission_dir
+            ) or name == "handout":
                 del sys.modules[name]
         gc.collect()
 
 
-def _send_result(wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool) -> None:
+def _send_result(
+    wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool
+) -> None:
     """The result as data; a description of it where it cannot be sent."""
     meta = {"call": call, "intact": intact}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
         packed = wire.pack(frames.RETURNED, {**meta, "values": trees}, blob)
     except Exception as error:
-        what = {"other": f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[:300]}
+        what = {
+            "other": (
+                f"a {type(result).__name__} that cannot be sent: {type(error).__name__}: {error}"[
+                    :300
+                ]
+            )
+        }
         packed = wire.pack(frames.RETURNED, {**meta, "values": [what, {"list": []}, {"dict": []}]})
     wire.send_packed(packed)
 
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
-    """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that is gone."""
+    """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that
+    is gone.
+    """
     leave, own = os._exit, os.getpid()
 
     def announced(status: int) -> NoReturn:
         try:
-            if os.getpid() == own:  # and not a process that the rank has forked, whose frame would fall into ours
+            # and not a process that the rank has forked, whose frame would fall into ours
+            if os.getpid() == own:
                 file, line, _ = recorder.caller()
                 mark(f"os._exit({status}) at {file}:{line}")
         finally:
@@ -315,13 +370,29 @@ def _describe(error: BaseException, submission_dir: Path) -> dict:
     """What a student needs of an exception: type, text, and their own lines, outermost first."""
     steps = traceback.extract_tb(error.__traceback__)
     own = [
-        {"file": Path(s.filename).name, "line": s.lineno or 0, "function": s.name[:200], "source": (s.line or "")[:200]}
+        {
+            "file": Path(s.filename).name,
+            "line": s.lineno or 0,
+            "function": s.name[:200],
+            "source": (s.line or "")[:200],
+        }
         for s in steps
         if s.filename.startswith(str(submission_dir))
     ]
-    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(str(submission_dir)):
+    if (
+        isinstance(error, SyntaxError)
+        and error.filename
+        and error.filename.startswith(str(submission_dir))
+    ):
         source = (error.text or "").strip()[:200]
-        own.append({"file": Path(error.filename).name, "line": error.lineno or 0, "function": "", "source": source})
+        own.append(
+            {
+                "file": Path(error.filename).name,
+                "line": error.lineno or 0,
+                "function": "",
+                "source": source,
+            }
+        )
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)[:4000]
     except BaseException:
@@ -332,9 +403,12 @@ def _describe(error: BaseException, submission_dir: Path) -> dict:
         "is_value_error": isinstance(error, ValueError),
         "text": text,
         "lines": own[-12:],
-        # A stub raises in the student's own file; torch, too, raises NotImplementedError, from inside.
-        "stub": isinstance(error, NotImplementedError)
-        and bool(steps)
-        and steps[-1].filename.startswith(str(submission_dir)),
+        # A stub raises in the student's own file; torch, too, raises NotImplementedError, from
+        # inside.
+        "stub": (
+            isinstance(error, NotImplementedError)
+            and bool(steps)
+            and steps[-1].filename.startswith(str(submission_dir))
+        ),
         "at": monotonic_ns(),
     }

@@ -1,11 +1,14 @@
-"""A process group whose network is the hub: every operation goes through the rank's only socket. Runs beside student code.
+"""A process group whose network is the hub: every operation goes through the rank's only socket.
+Runs beside student code.
 
-torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods directly. What calls from C++
-(functional collectives, DDP) comes through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
+torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods
+directly. What calls from C++ (functional collectives, DDP) comes through the trampolines of
+``ProcessGroup``, which exist for some of these methods only.
 
-Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and ``reduce_scatter_tensor``
-communicate the entries. ``reduce_scatter`` adds up the memory of copies. All other operations send the memory as it lies there, and
-fill that of others, so that a transposed tensor arrives as what it was before.
+Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
+``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` adds up the memory of copies.
+All other operations send the memory as it lies there, and fill that of others, so that a transposed
+tensor arrives as what it was before.
 """
 
 import threading
@@ -21,7 +24,16 @@ import torch.distributed.distributed_c10d as c10d
 
 from grader.rank.meter import METERS
 from grader.rank.recorder import REDUCTIONS, member
-from grader.rank.work import HubWork, Issued, MemoryInUse, Network, Tensors, Together, dtype_of, unfill
+from grader.rank.work import (
+    HubWork,
+    Issued,
+    MemoryInUse,
+    Network,
+    Tensors,
+    Together,
+    dtype_of,
+    unfill,
+)
 from grader.wire import combine, frames
 from grader.wire.events import counts
 
@@ -31,7 +43,9 @@ class HubGroup(dist.ProcessGroup):
 
     network: Network
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub wants a store here
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
         self._name = self._description = ""
@@ -87,64 +101,102 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("broadcast", tensors, tensors, root=opts.rootRank, silent=not is_root)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> HubWork:
-        return self._issue("reduce", tensors, tensors, reduction=_reduction(opts), root=opts.rootRank)
+        return self._issue(
+            "reduce", tensors, tensors, reduction=_reduction(opts), root=opts.rootRank
+        )
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
         return self._issue("all_gather", inputs, outputs[0], output=outputs, in_order=True)
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> HubWork:
         return self._issue("all_gather", [input], [output], output=output, in_order=True)
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Together:
         return Together([self.all_gather_single(*pair) for pair in zip(outputs, inputs)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Together:
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Together:
         columns = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
-        return Together([self._issue("all_gather", [x], column, in_order=True) for x, column in zip(inputs, columns)])
+        return Together(
+            [
+                self._issue("all_gather", [x], column, in_order=True)
+                for x, column in zip(inputs, columns)
+            ]
+        )
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
         landing = outputs[0] if opts.rootRank == self.rank() else []
-        return self._issue("gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True)
+        return self._issue(
+            "gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True
+        )
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
         sent = inputs[0] if opts.rootRank == self.rank() else []
         return self._issue("scatter", sent, outputs, root=opts.rootRank)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
-        # As gloo does: a rank's own block is copied to where the result will be, and the memory of copies of the others' blocks is
-        # added to that memory. A copy keeps the order of the strides.
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> HubWork:
+        # As gloo does: a rank's own block is copied to where the result will be, and the memory of
+        # copies of the others' blocks is added to that memory. A copy keeps the order of the
+        # strides.
         blocks = [x.detach().clone() for x in inputs[0]]
         own, result = inputs[0][self.rank()].detach(), outputs[0]
         if _is_dense(result) and own.shape == result.shape:
-            blocks[self.rank()] = torch.empty_strided(own.shape, result.stride(), dtype=own.dtype).copy_(own)
+            blocks[self.rank()] = torch.empty_strided(
+                own.shape, result.stride(), dtype=own.dtype
+            ).copy_(own)
         else:
             blocks[self.rank()] = own.contiguous()
         return self._issue("reduce_scatter", blocks, outputs, reduction=_reduction(opts))
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HubWork:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> HubWork:
         return self._issue(
-            "reduce_scatter", [input], [output], reduction=_reduction(opts), output=output, in_order=True
+            "reduce_scatter",
+            [input],
+            [output],
+            reduction=_reduction(opts),
+            output=output,
+            in_order=True,
         )
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Together:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Together:
         return Together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def all_to_all_single(
-        self, output: torch.Tensor, input: torch.Tensor, output_splits: list, input_splits: list, opts: Any = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list,
+        input_splits: list,
+        opts: Any = None,
     ) -> HubWork:
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # as gloo says it
         splits = [list(input_splits), list(output_splits)]
-        pieces = [_pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)]
-        return self._issue("all_to_all", [input], [output], splits=splits, pieces=pieces, output=output)
+        pieces = [
+            _pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)
+        ]
+        return self._issue(
+            "all_to_all", [input], [output], splits=splits, pieces=pieces, output=output
+        )
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -155,7 +207,8 @@ class HubGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
         _check("send", tensors, in_order=False)
         if peer == self.rank():
-            raise RuntimeError("Pair is not connected: a rank cannot send to itself")  # as with gloo
+            # as with gloo
+            raise RuntimeError("Pair is not connected: a rank cannot send to itself")
         for meter in dict.fromkeys(METERS):
             meter.sends((tensors,))
         return self._issue("send", tensors, [], peer=peer, tag=tag)
@@ -190,7 +243,8 @@ class HubGroup(dist.ProcessGroup):
     ) -> HubWork:
         """Start an operation: send these tensors, if it is not a silent one, and fill those.
 
-        What is communicated ``in_order`` is their entries, however they lie in memory; else it is the memory.
+        What is communicated ``in_order`` is their entries, however they lie in memory; else it is
+        the memory.
         """
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         group = self.options.global_ranks_in_group or list(range(self.size()))
@@ -235,7 +289,9 @@ def install(network: Network) -> None:
 
 
 def announce_batches(network: Network) -> None:
-    """Tell the hub which operations ``batch_isend_irecv`` starts together: torch tells it only to groups of its own."""
+    """Tell the hub which operations ``batch_isend_irecv`` starts together: torch tells it only to
+    groups of its own.
+    """
     start = dist.batch_isend_irecv
 
     @wraps(start)
@@ -278,7 +334,9 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
         if tensor.layout != torch.strided:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
-            raise ValueError(f"{kind}: the tensor needs to be contiguous: it has more elements than its memory")
+            raise ValueError(
+                f"{kind}: the tensor needs to be contiguous: it has more elements than its memory"
+            )
         if dtype_of(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
     if len({tensor.dtype for tensor in tensors}) > 1:

@@ -1,7 +1,9 @@
-"""Tells what a rank's program did, step by step, for its replay on a modelled cluster. Runs beside student code, on the hub.
+"""Tells what a rank's program did, step by step, for its replay on a modelled cluster. Runs beside
+student code, on the hub.
 
-The hub knows of operations, and a replay also needs what the program computed between them, and where it waited for which. All of
-this is the rank's own word: good for a drawing, never for points. In grading no program is followed.
+The hub knows of operations, and a replay also needs what the program computed between them, and
+where it waited for which. All of this is the rank's own word: good for a drawing, never for points.
+In grading no program is followed.
 """
 
 import threading
@@ -15,11 +17,13 @@ from grader.rank.meter import PRODUCTS, operations_of
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
 MAX_STEPS = 200  # before they are told
-NAMES: dict[Any, str] = {}  # of operators that have been met: to ask torch again would take longer than all the rest
+# of operators that have been met: to ask torch again would take longer than all the rest
+NAMES: dict[Any, str] = {}
 
 
 class Follower(TorchDispatchMode):
-    """Collects steps, see ``trail.Step``, and tells them: many at a time, or when the rank has nothing else to do.
+    """Collects steps, see ``trail.Step``, and tells them: many at a time, or when the rank has
+    nothing else to do.
 
     A mode belongs to one thread, as do the steps: the main one.
     """
@@ -65,7 +69,9 @@ class Follower(TorchDispatchMode):
             self.computed = 0
 
 
-def _dispatch(self: Follower, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+def _dispatch(
+    self: Follower, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+) -> Any:
     if (name := NAMES.get(operator)) is None:
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
     if name in PRODUCTS:

@@ -1,4 +1,6 @@
-"""Where a rank lives: a folder of its own, the file in which all ranks of its world meet, and what it may do."""
+"""Where a rank lives: a folder of its own, the file in which all ranks of its world meet, and what
+it may do.
+"""
 
 import os
 import stat
@@ -13,14 +15,18 @@ from grader.wire import frames, tiers
 @dataclass(frozen=True)
 class RankHome:
     folder: str  # the rank's own, and its working directory
-    rendezvous: str  # a file that all ranks of the world may write to; none where the hub connects them
+    # a file that all ranks of the world may write to; none where the hub connects them
+    rendezvous: str
     submission_dir: str
     device: str
     tier: str
     user: int
 
     def enter(self) -> None:
-        """Move in, for good. Raises Unconfined where this process cannot be confined as it should."""
+        """Move in, for good.
+
+        Raises Unconfined where this process cannot be confined as it should.
+        """
         os.chdir(self.folder)
         os.environ["TMPDIR"] = os.environ["HOME"] = self.folder
         tempfile.tempdir = None  # decided anew
@@ -37,7 +43,10 @@ def users(size: int, supervisor: int) -> set[int]:
 
 
 def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
-    """Make the folders of so many ranks, in a world's new folder. Called by its supervisor, from whose number users follow."""
+    """Make the folders of so many ranks, in a world's new folder.
+
+    Called by its supervisor, from whose number users follow.
+    """
     own = tiers.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -61,8 +70,8 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
     """The place of one rank, in the folder that this descriptor holds.
 
-    Around it lies one that its user may pass, and no other: what a folder holds, how large that is and when it was changed can be
-    seen without a right to read it, wherever the way to it is open.
+    Around it lies one that its user may pass, and no other: what a folder holds, how large that is
+    and when it was changed can be seen without a right to read it, wherever the way to it is open.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)
@@ -72,11 +81,15 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
     folder = Path(world["folder"])
-    return RankHome(str(folder / name), rendezvous, world["submission_dir"], world["device"], tier, user)
+    return RankHome(
+        str(folder / name), rendezvous, world["submission_dir"], world["device"], tier, user
+    )
 
 
 def refusal(submission_dir: str, engine: Path) -> str:
-    """Why a folder cannot be a world's submission folder, which its ranks may read; empty where it can."""
+    """Why a folder cannot be a world's submission folder, which its ranks may read; empty where it
+    can.
+    """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:
         return "the submission's folder has no plain path"

@@ -1,8 +1,9 @@
 """Receives whose message is there after ``wait()``, and not before. Runs beside student code.
 
-A program that never waits for an ``irecv`` is wrong, but gloo may be quick enough for it to be right by luck, or drop the
-receive, and then another rank hangs. Here it is wrong every time: the message lands elsewhere until ``wait()`` hands it over, and
-until then the tensor holds what no message holds.
+A program that never waits for an ``irecv`` is wrong, but gloo may be quick enough for it to be
+right by luck, or drop the receive, and then another rank hangs. Here it is wrong every time: the
+message lands elsewhere until ``wait()`` hands it over, and until then the tensor holds what no
+message holds.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,12 @@ from grader.wire.frames import NEVER_AWAITED, UNFILLED
 
 
 class Receives:
-    """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody has waited for."""
+    """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody
+    has waited for.
+    """
 
-    kept: list = []  # these, for good: gloo drops a receive whose work is gone, and its sender hangs
+    # these, for good: gloo drops a receive whose work is gone, and its sender hangs
+    kept: list = []
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark

@@ -1,7 +1,9 @@
-"""The recorder inside a rank: every communication, as it is issued, below the Python API. Runs beside student code.
+"""The recorder inside a rank: every communication, as it is issued, below the Python API. Runs
+beside student code.
 
-All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allreduce_``, ``_c10d_functional::all_reduce``, …). A
-``TorchDispatchMode`` sees each of them with its tensors, whichever Python function was called, so nothing is patched.
+All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allreduce_``,
+``_c10d_functional::all_reduce``, …). A ``TorchDispatchMode`` sees each of them with its tensors,
+whichever Python function was called, so nothing is patched.
 """
 
 import os
@@ -62,7 +64,10 @@ REDUCTIONS = {
 
 
 class Recorder(TorchDispatchMode):
-    """Reports each communication through ``emit``, before it is started. Active in the thread that entered it."""
+    """Reports each communication through ``emit``, before it is started.
+
+    Active in the thread that entered it.
+    """
 
     def __init__(self, emit: Callable[[dict], None], folder: Path) -> None:
         super().__init__()
@@ -79,25 +84,44 @@ class Recorder(TorchDispatchMode):
         threading.setprofile(enter)
 
     def record(self, operator: Any, arguments: dict) -> None:
-        """Emit what is known of one call of an operator. ``arguments`` go by the names of its schema."""
+        """Emit what is known of one call of an operator.
+
+        ``arguments`` go by the names of its schema.
+        """
         name = operator._schema.name.split("::")[1]
         if operator.namespace == "c10d":
             if name in C10D:
                 kind, put_in, get_out = C10D[name]
                 sent, received = _tensors(arguments.get(put_in)), _tensors(arguments.get(get_out))
-                self._report(kind, sent, received, dist.ProcessGroup.unbox(arguments["process_group"]), arguments)
+                self._report(
+                    kind,
+                    sent,
+                    received,
+                    dist.ProcessGroup.unbox(arguments["process_group"]),
+                    arguments,
+                )
             return
         name = name.removesuffix("_out").removesuffix("_").removesuffix("_coalesced")
         if name == "batch_p2p_ops":
-            parts = zip(*(arguments[key] for key in ("op_list", "peer_list", "tag_list", "tensors")))
+            parts = zip(
+                *(arguments[key] for key in ("op_list", "peer_list", "tag_list", "tensors"))
+            )
             for kind, peer, tag, tensor in parts:
-                of_one = {"tensor": tensor, "dst": peer, "src": peer, "tag": tag, "group_name": arguments["group_name"]}
+                of_one = {
+                    "tensor": tensor,
+                    "dst": peer,
+                    "src": peer,
+                    "tag": tag,
+                    "group_name": arguments["group_name"],
+                }
                 self._functional(FUNCTIONAL[kind], of_one)
         elif name in FUNCTIONAL:
             self._functional(FUNCTIONAL[name], arguments)
 
     def _functional(self, kind: str, arguments: dict) -> None:
-        """A functional collective: it names its group, and returns its output instead of filling one."""
+        """A functional collective: it names its group, and returns its output instead of filling
+        one.
+        """
         group = arguments["group_name"]
         if isinstance(group, str):
             # torch's type for such names is a str that older versions do not have.
@@ -108,11 +132,15 @@ class Recorder(TorchDispatchMode):
         sent, received = ([], tensors) if kind == "recv" else (tensors, [])
         self._report(kind, sent, received, group, arguments)
 
-    def _report(self, kind: str, sent: list, received: list, process_group: Any, arguments: dict) -> None:
+    def _report(
+        self, kind: str, sent: list, received: list, process_group: Any, arguments: dict
+    ) -> None:
         group = dist.get_process_group_ranks(process_group)
         tensors = sent or received
         file, line, function = self.caller()
-        peer = arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
+        peer = (
+            arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
+        )
         root = arguments.get("root_rank", arguments.get("src") if kind == "broadcast" else None)
         self.emit(
             {
@@ -129,7 +157,9 @@ class Recorder(TorchDispatchMode):
                 "tag": arguments.get("tag", 0),
                 "group": group,
                 "group_name": process_group.group_name,
-                "splits": [list(arguments.get(f"{way}_split_sizes") or []) for way in ("input", "output")],
+                "splits": [
+                    list(arguments.get(f"{way}_split_sizes") or []) for way in ("input", "output")
+                ],
                 "file": file,
                 "line": line,
                 "function": function,
@@ -142,12 +172,18 @@ class Recorder(TorchDispatchMode):
         frame: FrameType | None = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
-                return os.path.basename(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
+                return (
+                    os.path.basename(frame.f_code.co_filename),
+                    frame.f_lineno,
+                    frame.f_code.co_name,
+                )
             frame = frame.f_back
         return None, None, None
 
 
-def _dispatch(self: Recorder, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+def _dispatch(
+    self: Recorder, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+) -> Any:
     kwargs = kwargs or {}
     if operator.namespace in ("c10d", "_c10d_functional"):
         names = [argument.name for argument in operator._schema.arguments]
@@ -155,8 +191,8 @@ def _dispatch(self: Recorder, operator: Any, types: Any, args: tuple = (), kwarg
     return operator(*args, **kwargs)
 
 
-# Assigned and not defined inside the class: a subclass that defines it gets it wrapped for torch.compile, and the
-# wrapper's first call imports 800 modules, which costs every world a second.
+# Assigned and not defined inside the class: a subclass that defines it gets it wrapped for
+# torch.compile, and the wrapper's first call imports 800 modules, which costs every world a second.
 Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
 
 
@@ -170,13 +206,17 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def member(group: list[int], number: int, kind: str) -> int:
-    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until its timeout.
+    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until
+    its timeout.
 
-    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its own.
+    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its
+    own.
     """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
-        raise IndexError(f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}")
+        raise IndexError(
+            f"{way} rank {number}: there is no such rank, they are 0 to {len(group) - 1}"
+        )
     return group[number]
 
 
@@ -186,7 +226,8 @@ def _reduction(op: Any) -> str | None:
     if isinstance(op, str):  # a functional collective
         return {"avg": "average"}.get(op.lower(), op.lower())
     if isinstance(op, torch.ScriptObject):
-        if not op._has_method("op"):  # type: ignore[attr-defined]  # an older torch keeps it to itself
+        # An older torch keeps it to itself.
+        if not op._has_method("op"):  # type: ignore[attr-defined]
             return None
         op = dist.ReduceOp.RedOpType(op.op())  # type: ignore[attr-defined]
     return REDUCTIONS.get(op, str(op))

@@ -1,8 +1,10 @@
-"""System calls that a rank does without, refused to it by a filter of the kernel's (seccomp), for good.
+"""System calls that a rank does without, refused to it by a filter of the kernel's (seccomp), for
+good.
 
-Some give memory which no process is charged with: a file of ``memfd_create`` and a segment of ``shmget`` lie in memory until they
-are gone. Pages of them that no process has mapped are in nobody's account, and a descriptor of one may hide in the queue of a socket.
-These fail as on a kernel that lacks them, so that libraries fall back on something else.
+Some give memory which no process is charged with: a file of ``memfd_create`` and a segment of
+``shmget`` lie in memory until they are gone. Pages of them that no process has mapped are in
+nobody's account, and a descriptor of one may hide in the queue of a socket. These fail as on a
+kernel that lacks them, so that libraries fall back on something else.
 
 Others lead to another process: a rank whose operations go through the hub has no use for them.
 """
@@ -22,27 +24,46 @@ SPEC_ALLOW = 1 << 2  # without this flag, kernels before 5.16 slow the whole pro
 MACHINES = {"x86_64": (0xC000003E, 317, 157), "aarch64": (0xC00000B7, 277, 167)}
 # The numbers of system calls, by machine.
 UNCHARGED = {
-    "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "vmsplice": 278},  # a byte keeps a huge page
+    # a byte keeps a huge page
+    "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "vmsplice": 278},
     "aarch64": {"memfd_create": 279, "memfd_secret": 447, "shmget": 194, "vmsplice": 75},
 }
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},  # descriptors out of sight; sockets that hold more
+        # descriptors out of sight; sockets that hold more
+        **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
         **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155},
-        **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},  # would do all of that unseen
+        # would do all of that unseen
+        **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
         **{"add_key": 248, "request_key": 249, "keyctl": 250},
-        **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},  # files that all may read
-        **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},  # what others may look at
-        **{"getpgid": 121, "getsid": 124, "sched_getparam": 143, "sched_getscheduler": 145, "sched_getattr": 315},
+        # files that all may read
+        **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
+        # what others may look at
+        **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},
+        **{
+            "getpgid": 121,
+            "getsid": 124,
+            "sched_getparam": 143,
+            "sched_getscheduler": 145,
+            "sched_getattr": 315,
+        },
         **{"sched_setaffinity": 203, "sched_rr_get_interval": 148},
-        **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},  # by their own calls
+        # by their own calls
+        **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
         # What may be seen of a file that may not be read, and names that hold text
-        **{"symlink": 88, "symlinkat": 266, "link": 86, "linkat": 265, "mknod": 133, "mknodat": 259},
+        **{
+            "symlink": 88,
+            "symlinkat": 266,
+            "link": 86,
+            "linkat": 265,
+            "mknod": 133,
+            "mknodat": 259,
+        },
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
@@ -50,7 +71,14 @@ CONNECTING = {
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
     },
     "aarch64": {
-        **{"socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242},
+        **{
+            "socket": 198,
+            "connect": 203,
+            "accept": 202,
+            "bind": 200,
+            "listen": 201,
+            "accept4": 242,
+        },
         **{"sendmsg": 211, "sendmmsg": 269, "setsockopt": 208},
         **{"msgget": 186, "semget": 190, "mq_open": 180},
         **{"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272},
@@ -61,7 +89,13 @@ CONNECTING = {
         **{"add_key": 217, "request_key": 218, "keyctl": 219},
         **{"flock": 32, "inotify_init1": 26, "fanotify_init": 262},
         **{"getpriority": 141, "setpriority": 140, "ioprio_get": 31, "ioprio_set": 30},
-        **{"getpgid": 155, "getsid": 156, "sched_getparam": 121, "sched_getscheduler": 120, "sched_getattr": 275},
+        **{
+            "getpgid": 155,
+            "getsid": 156,
+            "sched_getparam": 121,
+            "sched_getscheduler": 120,
+            "sched_getattr": 275,
+        },
         **{"sched_setaffinity": 122, "sched_rr_get_interval": 127},
         **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
         **{
@@ -78,8 +112,8 @@ CONNECTING = {
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
-# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does, another one sees. And that of
-# a pipe's size: what lies in pipes counts as nobody's memory.
+# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does,
+# another one sees. And that of a pipe's size: what lies in pipes counts as nobody's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of its operation: for the threads of one process
@@ -91,12 +125,14 @@ OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besid
 
 # Berkeley packet filter: load a word, compare it with a constant and jump, return a constant.
 LOAD, EQUAL, AT_LEAST, HAS_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # where these stand in what the filter sees
+# where these stand in what the filter sees
+NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
 def refuse() -> bool:
-    """Refuse memory that nobody is charged with to this process, and to what it starts; return whether that works here.
+    """Refuse memory that nobody is charged with to this process, and to what it starts; return
+    whether that works here.
 
     It can no longer hide from the process that watches it, either: that looks at its open files.
     """
@@ -104,16 +140,33 @@ def refuse() -> bool:
         return False
     _, _, prctl = MACHINES[platform.machine()]
     fail = (RETURN, 0, 0, FAIL | errno.ENOSYS)
-    hiding = [(EQUAL, 0, 3, prctl), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 0, 1, PR_SET_DUMPABLE), fail]
+    hiding = [
+        (EQUAL, 0, 3, prctl),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (EQUAL, 0, 1, PR_SET_DUMPABLE),
+        fail,
+    ]
     return _install([*_refused(UNCHARGED[platform.machine()].values(), errno.ENOSYS), *hiding])
 
 
 def cut_off() -> bool:
-    """Refuse every way to another process, but the descriptors that are open; return whether that works here."""
+    """Refuse every way to another process, but the descriptors that are open; return whether that
+    works here.
+    """
     if not can_refuse():
         return False
-    machine, fail, again = platform.machine(), (RETURN, 0, 0, FAIL | errno.EPERM), (LOAD, 0, 0, NUMBER)
-    kind = [(HAS_BIT, 4, 0, PRIVATE), (AND, 0, 0, OPERATIONS), (EQUAL, 2, 0, WAITS[0]), (EQUAL, 1, 0, WAITS[1]), fail]
+    machine, fail, again = (
+        platform.machine(),
+        (RETURN, 0, 0, FAIL | errno.EPERM),
+        (LOAD, 0, 0, NUMBER),
+    )
+    kind = [
+        (HAS_BIT, 4, 0, PRIVATE),
+        (AND, 0, 0, OPERATIONS),
+        (EQUAL, 2, 0, WAITS[0]),
+        (EQUAL, 1, 0, WAITS[1]),
+        fail,
+    ]
     wakes = [(EQUAL, 0, 7, FUTEX[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *kind, again]
     others = [(AT_LEAST, 0, 1, OF_PROCESSES), fail]
     clocks = [(EQUAL, 0, 4, CLOCK_GETTIME[machine]), (LOAD, 0, 0, FIRST_ARGUMENT), *others, again]
@@ -128,11 +181,15 @@ def can_refuse() -> bool:
 
 
 def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
-    return [line for number in numbers for line in ((EQUAL, 0, 1, number), (RETURN, 0, 0, FAIL | error))]
+    return [
+        line for number in numbers for line in ((EQUAL, 0, 1, number), (RETURN, 0, 0, FAIL | error))
+    ]
 
 
 def _install(lines: list[tuple]) -> bool:
-    """Have the kernel run these lines of a filter at each system call, with its number loaded; return whether it does."""
+    """Have the kernel run these lines of a filter at each system call, with its number loaded;
+    return whether it does.
+    """
     interface, seccomp, _ = MACHINES[platform.machine()]
     fail = (RETURN, 0, 0, FAIL | errno.ENOSYS)
     program = [(LOAD, 0, 0, INTERFACE), (EQUAL, 1, 0, interface), fail, (LOAD, 0, 0, NUMBER)]

@@ -1,4 +1,7 @@
-"""torch's key-value store, kept by the hub: where ranks meet that make a new group. Runs beside student code."""
+"""torch's key-value store, kept by the hub: where ranks meet that make a new group.
+
+Runs beside student code.
+"""
 
 from datetime import timedelta
 
@@ -9,7 +12,10 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """Counts, and says who is there. The hub refuses all else: ranks communicate through operations."""
+    """Counts, and says who is there.
+
+    The hub refuses all else: ranks communicate through operations.
+    """
 
     def __init__(self, network: Network) -> None:
         super().__init__()

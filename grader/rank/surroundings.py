@@ -1,4 +1,6 @@
-"""What a student's function may leave behind in its process, beside values: a rank that others' calls follow on looks at it."""
+"""What a student's function may leave behind in its process, beside values: a rank that others'
+calls follow on looks at it.
+"""
 
 import os
 import signal
@@ -14,7 +16,10 @@ TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def look() -> tuple[Any, ...]:
-    """Return settings that one call could change for the next. What two looks show is compared, and not understood."""
+    """Return settings that one call could change for the next.
+
+    What two looks show is compared, and not understood.
+    """
     return (
         torch.get_default_dtype(),
         torch.get_default_device(),

@@ -1,4 +1,7 @@
-"""Values on the rank's side of the wire: JSON trees ↔ torch tensors. See ``frames`` for the trees."""
+"""Values on the rank's side of the wire: JSON trees ↔ torch tensors.
+
+See ``frames`` for the trees.
+"""
 
 import math
 from collections.abc import Callable
@@ -13,7 +16,8 @@ from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, 
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
-MAX_TENSOR_BYTES = MAX_BLOB - MAX_META  # all of a call's together; the rest of a blob is for its header
+# all of a call's together; the rest of a blob is for its header
+MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
 # What a numpy judge can read. Other dtypes are described, not sent: they are wrong anyway.
 SHIPPABLE = {
     torch.float64,
@@ -50,7 +54,9 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in memory of this layout, one of ``arrays.LAYOUTS``: transposed, every other element of a larger one, or both."""
+    """The same values in memory of this layout, one of ``arrays.LAYOUTS``: transposed, every other
+    element of a larger one, or both.
+    """
     if layout == "contiguous":
         return tensor
     is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
@@ -63,16 +69,26 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def originals(value: Any) -> Any:
-    """The same tensors in containers of our own: what the caller still holds, whatever becomes of the containers."""
+    """The same tensors in containers of our own: what the caller still holds, whatever becomes of
+    the containers.
+    """
     if isinstance(value, (list, tuple)):
         return [originals(item) for item in value]
-    return {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: originals(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def is_intact(value: Any, original: Any) -> bool:
-    """Whether containers still hold what they held when ``originals`` was taken of them: the very tensors, at their places."""
+    """Whether containers still hold what they held when ``originals`` was taken of them: the very
+    tensors, at their places.
+    """
     if isinstance(original, list):
-        return isinstance(value, (list, tuple)) and len(value) == len(original) and all(map(is_intact, value, original))
+        return (
+            isinstance(value, (list, tuple))
+            and len(value) == len(original)
+            and all(map(is_intact, value, original))
+        )
     if isinstance(original, dict):
         return isinstance(value, dict) and all(
             key in value and is_intact(value[key], original[key]) for key in original
@@ -99,7 +115,11 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return value[:MAX_STRING]
         if type(value) is int or isinstance(value, Integral):  # of numpy, too
             value = int(value)
-            return value if is_whole(value) else {"other": f"a whole number of {value.bit_length()} bits"}
+            return (
+                value
+                if is_whole(value)
+                else {"other": f"a whole number of {value.bit_length()} bits"}
+            )
         # The usual ones first: to ask whether something is a Real takes long.
         if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
             return float(value)
@@ -110,7 +130,11 @@ def encode(*values: Any) -> tuple[list, bytes]:
         if type(value) is range and len(value) < 1000:
             value = list(value)
         if isinstance(value, (list, tuple)):  # named tuples, too
-            return {"list" if isinstance(value, list) else "tuple": [tree(item, depth + 1) for item in value]}
+            return {
+                "list" if isinstance(value, list) else "tuple": [
+                    tree(item, depth + 1) for item in value
+                ]
+            }
         if type(value) is dict:
             if not all(isinstance(key, (str, int)) for key in value):
                 return {"other": "a dict with keys that are neither text nor numbers"}
@@ -119,7 +143,10 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return _tensor(value, parcel)
         if isinstance(value, torch.optim.Optimizer):
             state = {str(i): value.state.get(p, {}) for i, p in enumerate(_parameters_of(value))}
-            groups = [{key: group[key] for key in group if key != "params"} for group in value.param_groups]
+            groups = [
+                {key: group[key] for key in group if key != "params"}
+                for group in value.param_groups
+            ]
             parts = {"optimizer": type(value).__name__, "state": state, "groups": groups}
             return {"dict": [[name, tree(part, depth + 1)] for name, part in parts.items()]}
         return {"other": f"an object of type {type(value).__name__}"[:200]}
@@ -136,7 +163,9 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return {"other": f"a {type(value).__name__}, which only inherits from torch.Tensor"[:200]}
     if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
-        return {"other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"}
+        return {
+            "other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"
+        }
     if value.dim() > MAX_DIMENSIONS:
         return {"other": f"a tensor of {value.dim()} dimensions"}
     what = f"a tensor of shape {tuple(value.shape)}, {value.nbytes:,} bytes"
@@ -147,7 +176,12 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
     if len(parcel.tensors) == MAX_TENSORS:
         return {"other": f"a tensor, and there are {MAX_TENSORS} others: too many to judge"}
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
-        return {"other": f"a view of shape {tuple(value.shape)} whose elements share memory (an expanded tensor)"}
+        return {
+            "other": (
+                f"a view of shape {tuple(value.shape)} whose elements share memory (an expanded"
+                " tensor)"
+            )
+        }
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes
     # A copy at once: an unfinished communication may still write to the original.

@@ -1,6 +1,8 @@
-"""What a rank does for a timeline: a student's function in a small program, warmed up once, then a few times between marks.
+"""What a rank does for a timeline: a student's function in a small program, warmed up once, then a
+few times between marks.
 
-Drivers, as in ``drivers``; but their inputs are made here, since what they return is of no interest.
+Drivers, as in ``drivers``; but their inputs are made here, since what they return is of no
+interest.
 """
 
 import time
@@ -23,9 +25,11 @@ LAYERS = 4  # of a pipeline's stage as well: so many that computing takes far lo
 
 
 def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
-    """Once for nothing: the first run of anything is slow. Then some more, before each of which all ranks meet.
+    """Once for nothing: the first run of anything is slow. Then some more, before each of which all
+    ranks meet.
 
-    With the option ``once`` a single run, for a cluster on which nothing depends on this machine's speed.
+    With the option ``once`` a single run, for a cluster on which nothing depends on this machine's
+    speed.
     """
     if options.get("once"):
         with _piece("run 0", mark):
@@ -58,7 +62,10 @@ def _random(*shape: int) -> torch.Tensor:
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """An all-reduce. ``late``: whether the last rank comes to it later than the others."""
-    tensor, last = torch.ones(kwargs.get("elements", ELEMENTS)), dist.get_rank() == dist.get_world_size() - 1
+    tensor, last = (
+        torch.ones(kwargs.get("elements", ELEMENTS)),
+        dist.get_rank() == dist.get_world_size() - 1,
+    )
 
     def run() -> None:
         if kwargs["late"] and last:
@@ -71,7 +78,9 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """An all-reduce beside ten products of matrices."""
-    tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(*2 * (kwargs.get("width", 512),))
+    tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(
+        *2 * (kwargs.get("width", 512),)
+    )
 
     def compute() -> None:
         with _piece("compute", mark):
@@ -82,8 +91,14 @@ def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier. Marks when its watch runs."""
-    tensor, last = torch.ones(kwargs.get("elements", ELEMENTS)), dist.get_rank() == dist.get_world_size() - 1
+    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier.
+
+    Marks when its watch runs.
+    """
+    tensor, last = (
+        torch.ones(kwargs.get("elements", ELEMENTS)),
+        dist.get_rank() == dist.get_world_size() - 1,
+    )
 
     def barrier() -> None:
         if last:
@@ -134,11 +149,15 @@ def _told(function: Callable, name: str, mark: Mark) -> Callable:
 
 
 def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """The same step with ``GradientBuckets``: a bucket for each layer, or for so many of them as ``together`` says."""
+    """The same step with ``GradientBuckets``: a bucket for each layer, or for so many of them as
+    ``together`` says.
+    """
     from handout import mlp
 
     layers, rows, width = _sizes(kwargs)
-    weights, shard = [w.requires_grad_() for w in mlp.init_weights(layers, width)], _random(rows, width)
+    weights, shard = [w.requires_grad_() for w in mlp.init_weights(layers, width)], _random(
+        rows, width
+    )
     averaged = function(weights, kwargs.get("together", 1) * weights[0].nbytes)
 
     def run() -> None:
@@ -160,7 +179,10 @@ def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     layers, rows, width = _sizes(kwargs)
     width -= width % size
-    mine = [weight.tensor_split(size, 1)[rank].contiguous() for weight in mlp.init_weights(layers, width)]
+    mine = [
+        weight.tensor_split(size, 1)[rank].contiguous()
+        for weight in mlp.init_weights(layers, width)
+    ]
     x = _random(rows, width)
 
     def run() -> None:
@@ -195,7 +217,10 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``run_schedule`` with a few layers on every stage. ``schedule`` names the student's function for it; None for one micro-batch."""
+    """``run_schedule`` with a few layers on every stage.
+
+    ``schedule`` names the student's function for it; None for one micro-batch.
+    """
     from handout import mlp, pipeline_parallel
     from handout.timeline import Timeline
 

@@ -1,7 +1,9 @@
-"""Follows a rank's waits, where a timeline is wanted: when they began and ended, and when a backend was done. Never in grading.
+"""Follows a rank's waits, where a timeline is wanted: when they began and ended, and when a backend
+was done. Never in grading.
 
-The recorder sees operations as they are issued, below the Python API. That a program then waits happens in ``Work.wait``, which no
-dispatcher sees, so the methods of torch's own classes are wrapped here, in this process alone.
+The recorder sees operations as they are issued, below the Python API. That a program then waits
+happens in ``Work.wait``, which no dispatcher sees, so the methods of torch's own classes are
+wrapped here, in this process alone.
 """
 
 import threading
@@ -15,9 +17,31 @@ import torch.distributed as dist
 from grader.rank.recorder import Recorder
 
 STARTS = (
-    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "allgather_coalesced"),
-    *("allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
-    *("gather", "scatter", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource"),
+    *(
+        "allreduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "allgather",
+        "_allgather_base",
+        "allgather_coalesced",
+    ),
+    *(
+        "allgather_into_tensor_coalesced",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+    ),
+    *(
+        "gather",
+        "scatter",
+        "alltoall",
+        "alltoall_base",
+        "barrier",
+        "send",
+        "recv",
+        "recv_anysource",
+    ),
     *("all_gather_single", "reduce_scatter_single", "all_to_all_single"),  # names of newer torch
 )
 
@@ -28,7 +52,8 @@ class Waits:
     def __init__(self, emit: Callable[[dict], None], tell: Callable[[dict], None]) -> None:
         self.send_on, self.tell = emit, tell
         self.latest = threading.local()  # when this thread's last operation was issued
-        self.issued: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # work → when it was issued
+        # work → when it was issued
+        self.issued: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def emit(self, event: dict) -> None:
         self.latest.at = event["at"]
@@ -38,7 +63,11 @@ class Waits:
         """Wrap what starts operations and what waits for them, from now on."""
         for name in STARTS:
             if start := getattr(dist.ProcessGroup, name, None):
-                setattr(dist.ProcessGroup, name, self._started(start, name in ("send", "recv", "recv_anysource")))
+                setattr(
+                    dist.ProcessGroup,
+                    name,
+                    self._started(start, name in ("send", "recv", "recv_anysource")),
+                )
         work = dist.distributed_c10d.Work
         work.wait = self._waited(work.wait, recorder)  # type: ignore[method-assign]
 
@@ -76,7 +105,9 @@ class Waits:
 
         return waited
 
-    def _tell(self, what: str, of: int | None, file: str | None = None, line: int | None = None) -> None:
+    def _tell(
+        self, what: str, of: int | None, file: str | None = None, line: int | None = None
+    ) -> None:
         self.tell({"what": what, "at": monotonic_ns(), "of": of, "file": file, "line": line})
 
 

@@ -1,4 +1,5 @@
-"""Operations under way of a rank whose network is the hub, and the memory that they use. Runs beside student code.
+"""Operations under way of a rank whose network is the hub, and the memory that they use. Runs
+beside student code.
 
 What an operation receives is there once somebody has waited for it, and not before.
 """
@@ -31,7 +32,8 @@ class Network:
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # in this call
         self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
-        # Where a rank's program is followed, these hear of operations and waits, by the number of the operation in this call.
+        # Where a rank's program is followed, these hear of operations and waits, by the number of
+        # the operation in this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None
 
@@ -42,9 +44,11 @@ class Network:
         return number
 
     def end_call(self) -> list[str]:
-        """Return the marks of operations that nobody waited for, or whose memory was overwritten before, and forget them all.
+        """Return the marks of operations that nobody waited for, or whose memory was overwritten
+        before, and forget them all.
 
-        The memory that such an operation has not sent yet belongs to the caller again. So it sends what nobody can compute with.
+        The memory that such an operation has not sent yet belongs to the caller again. So it sends
+        what nobody can compute with.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
@@ -71,7 +75,8 @@ class Issued:
 
 
 class MemoryInUse:
-    """The memory that an operation sends. That of a send is read when its rank next waits, and that of a collective at once.
+    """The memory that an operation sends. That of a send is read when its rank next waits, and that
+    of a collective at once.
 
     So whoever overwrites what a send holds, before its rank waits, sends something else.
     """
@@ -118,7 +123,12 @@ class HubWork(dist.Work):
     ) -> None:
         super().__init__()
         self.in_order = in_order
-        self.network, self.number, self.landing, self.output = network, number, list(landing), output
+        self.network, self.number, self.landing, self.output = (
+            network,
+            number,
+            list(landing),
+            output,
+        )
         self.issued, self.memory = issued, memory
         self.was_awaited = self.was_polled = False
         self.lock = threading.Lock()
@@ -126,7 +136,8 @@ class HubWork(dist.Work):
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.was_awaited and self.issued.kind in ("send", "recv"):  # for the second time, which with gloo never ends
+        # for the second time, which with gloo never ends
+        if self.was_awaited and self.issued.kind in ("send", "recv"):
             self.network.wire.take(NOTHING)
         self._take()
         self.was_awaited = True
@@ -146,7 +157,8 @@ class HubWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it is; at the first look it is not. So a program that looks only once is not right by luck.
+        """Return whether it is; at the first look it is not. So a program that looks only once is
+        not right by luck.
 
         A send is not before somebody has waited for it, as with gloo.
         """
@@ -212,7 +224,9 @@ class Together(dist.Work):
         return [tensor for work in self.works for tensor in work.landing]
 
     def get_future(self) -> torch.futures.Future:
-        return torch.futures.collect_all([work.get_future() for work in self.works]).then(lambda _: self.result())
+        return torch.futures.collect_all([work.get_future() for work in self.works]).then(
+            lambda _: self.result()
+        )
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
@@ -220,10 +234,11 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> np.ndarray:
-    """Return the bytes from a tensor's first element on, as many as it has; to be written to as well.
+    """Return the bytes from a tensor's first element on, as many as it has; to be written to as
+    well.
 
-    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor. Past whatever watches what the
-    program computes, which takes longer than all the rest of this.
+    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor.
+    Past whatever watches what the program computes, which takes longer than all the rest of this.
     """
     with torch._C._DisableTorchDispatch():
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
@@ -235,7 +250,9 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
-    """Lay what has arrived into the tensors' memory, one after the other; ``in_order`` as their entries."""
+    """Lay what has arrived into the tensors' memory, one after the other; ``in_order`` as their
+    entries.
+    """
     if not blob:
         return
     found, begin = np.frombuffer(blob, np.uint8), 0
@@ -245,7 +262,9 @@ def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
 
 
 def unfill(landing: Tensors, in_order: bool) -> None:
-    """Fill the tensors with what no message holds: while an operation is under way, nobody else may read its memory."""
+    """Fill the tensors with what no message holds: while an operation is under way, nobody else may
+    read its memory.
+    """
     for tensor in landing:
         empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))
         _lay(tensor, np.frombuffer(empty, np.uint8), in_order)

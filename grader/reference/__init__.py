@@ -1,1 +1,4 @@
-"""The answers of a single device, in numpy, and what well-known mistakes give instead. Runs in the judge."""
+"""The answers of a single device, in numpy, and what well-known mistakes give instead.
+
+Runs in the judge.
+"""

@@ -1,8 +1,19 @@
-"""Bandwidth by the convention of nccl-tests (doc/PERFORMANCE.md), and the stopwatch's and the fit's right answers."""
+"""Bandwidth by the convention of nccl-tests (doc/PERFORMANCE.md), and the stopwatch's and the fit's
+right answers.
+"""
 
 import numpy as np
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+)
 NO_COLLECTIVE = "all_broadcast"
 
 # The factors, by the letter: numerator over n, for n ranks.
@@ -31,7 +42,9 @@ def bus_bandwidth(collective: str, size: int, n: int, seconds: float) -> float:
 
 
 def fit(sizes: list, seconds: list, power: int = 1) -> tuple[float, float]:
-    """(α, β) of t = α + S/β by the normal equations, each residual divided by t to this power (1: relative errors)."""
+    """(α, β) of t = α + S/β by the normal equations, each residual divided by t to this power (1:
+    relative errors).
+    """
     s, t = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     w = t ** (-2.0 * power)
     matrix = np.array([[w.sum(), (w * s).sum()], [(w * s).sum(), (w * s * s).sum()]])

@@ -3,19 +3,29 @@
 import math
 from typing import Any
 
-NO_ROWS = "sweep returned no rows: it is a generator, which yields a row as soon as its run has ended. Is there a yield in it?"
+NO_ROWS = (
+    "sweep returned no rows: it is a generator, which yields a row as soon as its run has ended. Is"
+    " there a yield in it?"
+)
 
 
 def as_rows(table: object) -> list[tuple] | None:
     """The rows of a table; None where there is none."""
-    return table if isinstance(table, list) and all(isinstance(row, tuple) for row in table) else None
+    return (
+        table if isinstance(table, list) and all(isinstance(row, tuple) for row in table) else None
+    )
 
 
 def row_difference(row: tuple, due: tuple) -> str | None:
-    """In what a row of a table is not as it should be; None where it is. Names first, then numbers, up to rounding."""
+    """In what a row of a table is not as it should be; None where it is.
+
+    Names first, then numbers, up to rounding.
+    """
     if len(row) != len(due):
         return f"a row has {len(row)} entries, not {len(due)}"
-    for name, got, expected in zip(("collective", "size", "seconds", "algbw", "busbw", "wrong"), row, due):
+    for name, got, expected in zip(
+        ("collective", "size", "seconds", "algbw", "busbw", "wrong"), row, due
+    ):
         if isinstance(expected, str):
             same = type(got) is str and got == expected
         else:

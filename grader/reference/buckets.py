@@ -1,34 +1,54 @@
-"""How gradients are packed into buckets, and what well-known mistakes leave in the bytes and in the gradients.
+"""How gradients are packed into buckets, and what well-known mistakes leave in the bytes and in the
+gradients.
 
-Lists of buckets hold the indices of parameters. A pass is ``ready[rank]``: the gradients of a rank by parameter, in the order in which
-they become ready.
+Lists of buckets hold the indices of parameters. A pass is ``ready[rank]``: the gradients of a rank
+by parameter, in the order in which they become ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-FIRST_FIT = "each went into the first bucket that had room for it: asked for is the bucket at hand, and else a new one"
+FIRST_FIT = (
+    "each went into the first bucket that had room for it: asked for is the bucket at hand, and"
+    " else a new one"
+)
 FROM_THE_FIRST = "the buckets were filled from the first parameter: fill them from the last"
-TIED_LAST = "the parameter that appears twice was counted where it appears last: it is one where it appears first"
-TIED_TWICE = "the parameter that appears twice was packed twice: is the tied one counted twice? It is one, where it appears first"
-FROZEN_TAKES_ROOM = "a parameter that does not require a gradient took room in a bucket: it is left alone"
+TIED_LAST = (
+    "the parameter that appears twice was counted where it appears last: it is one where it appears"
+    " first"
+)
+TIED_TWICE = (
+    "the parameter that appears twice was packed twice: is the tied one counted twice? It is one,"
+    " where it appears first"
+)
+FROZEN_TAKES_ROOM = (
+    "a parameter that does not require a gradient took room in a bucket: it is left alone"
+)
 SINGLE = "every parameter had a bucket of its own"
 ALL_IN_ONE = "all were in one bucket"
 OVERFULL = "a bucket took one parameter more than fits into it"
-NEVER_FULL = "a parameter that would have filled its bucket to the last byte began a new one: it still fits"
+NEVER_FULL = (
+    "a parameter that would have filled its bucket to the last byte began a new one: it still fits"
+)
 ENTRIES = "bucket_bytes was taken for a number of entries"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"
 
-BY_USERS = "divided by the number of ranks that used the parameter: the average is over all ranks, and one that did not use it has zeros"
-AS_THEY_FILL = "sums of different buckets were mixed: each rank started its buckets when they became full, {}. Start the all-reduce of bucket i+1 only after you have started that of bucket i."
+BY_USERS = (
+    "divided by the number of ranks that used the parameter: the average is over all ranks, and one"
+    " that did not use it has zeros"
+)
+AS_THEY_FILL = (
+    "sums of different buckets were mixed: each rank started its buckets when they became full, {}."
+    " Start the all-reduce of bucket i+1 only after you have started that of bucket i."
+)
 MEMORY_ORDER = (
-    "the entries of a gradient were taken in the order in which they lie in memory: that of a transposed parameter is"
-    " transposed, too, and needs contiguous() or flatten()"
+    "the entries of a gradient were taken in the order in which they lie in memory: that of a"
+    " transposed parameter is transposed, too, and needs contiguous() or flatten()"
 )
 BY_ARRIVAL = (
-    "the right gradients, exchanged within a bucket: were they packed in the order in which they became ready? That may"
-    " differ from rank to rank"
+    "the right gradients, exchanged within a bucket: were they packed in the order in which they"
+    " became ready? That may differ from rank to rank"
 )
 
 
@@ -56,9 +76,15 @@ def bytes_of(buckets: list[list[int]], sizes: Mapping[int, float]) -> list[float
 
 
 def packing_mistakes(
-    registered: Sequence[int], frozen: Sequence[int], sizes: Mapping[int, int], most: int, itemsize: int
+    registered: Sequence[int],
+    frozen: Sequence[int],
+    sizes: Mapping[int, int],
+    most: int,
+    itemsize: int,
 ) -> dict[str, list]:
-    """The bytes of the all-reduces of packings that are not the right one, by the sentence that names them."""
+    """The bytes of the all-reduces of packings that are not the right one, by the sentence that
+    names them.
+    """
     used = [i for i in registered if i not in frozen]
     order = list(dict.fromkeys(used))[::-1]
     with_frozen = packed(reversed(dict.fromkeys(registered)), sizes, most)
@@ -70,7 +96,9 @@ def packing_mistakes(
         FIRST_FIT: _first_fit(order, sizes, most),
         TIED_LAST: packed(dict.fromkeys(used[::-1]), sizes, most),
         TIED_TWICE: packed(used[::-1], sizes, most),
-        FROZEN_TAKES_ROOM: [left for b in with_frozen if (left := [i for i in b if i not in frozen])],
+        FROZEN_TAKES_ROOM: [
+            left for b in with_frozen if (left := [i for i in b if i not in frozen])
+        ],
         OVERFULL: _overfull(order, sizes, most),
         NEVER_FULL: packed(order, sizes, most - 1),
         ENTRIES: packed(order, sizes, most * itemsize),
@@ -100,45 +128,70 @@ def _overfull(order: list[int], sizes: Mapping[int, int], most: int) -> list[lis
     return buckets
 
 
-Ready = dict[int, np.ndarray]  # a rank's gradients by parameter, in the order in which they become ready
+# a rank's gradients by parameter, in the order in which they become ready
+Ready = dict[int, np.ndarray]
 
 
-def pass_mistakes(ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]) -> list[dict[str, list]]:
-    """For each rank, by the sentence that names it: all gradients after a pass whose average went wrong."""
+def pass_mistakes(
+    ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
+) -> list[dict[str, list]]:
+    """For each rank, by the sentence that names it: all gradients after a pass whose average went
+    wrong.
+    """
     n = len(ready)
     if n == 1:
         return [{}]
     orders = [_as_they_fill(own, buckets) for own in ready]
     filled = " and ".join(
-        f"in the order {', '.join(map(str, order))} on rank {r}" for r, order in enumerate(orders[:2])
+        f"in the order {', '.join(map(str, order))} on rank {r}"
+        for r, order in enumerate(orders[:2])
     )
     users = {i: [own[i] for own in ready if i in own] for i in shapes}
     by_users = [sum(used) / len(used) if used else None for used in users.values()]
     by_arrival = _met(ready, [_by_arrival(own, buckets) for own in ready], shapes)
     as_they_fill = _met(ready, [[buckets[k] for k in order] for order in orders], shapes)
     return [
-        {BY_USERS: by_users, BY_ARRIVAL: by_arrival[rank], AS_THEY_FILL.format(filled): as_they_fill[rank]}
+        {
+            BY_USERS: by_users,
+            BY_ARRIVAL: by_arrival[rank],
+            AS_THEY_FILL.format(filled): as_they_fill[rank],
+        }
         for rank in range(n)
     ]
 
 
 def _by_arrival(ready: Ready, buckets: list[list[int]]) -> list[list[int]]:
-    """The same buckets, each in the order in which its gradients became ready; those that never do come last."""
+    """The same buckets, each in the order in which its gradients became ready; those that never do
+    come last.
+    """
     arrived = list(ready)
-    return [sorted(b, key=lambda i: arrived.index(i) if i in arrived else len(arrived) + b.index(i)) for b in buckets]
+    return [
+        sorted(b, key=lambda i: arrived.index(i) if i in arrived else len(arrived) + b.index(i))
+        for b in buckets
+    ]
 
 
 def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
-    """The numbers of the buckets in the order in which they are full; those that never are come last."""
+    """The numbers of the buckets in the order in which they are full; those that never are come
+    last.
+    """
     arrived = list(ready)
-    full = {k: max((arrived.index(i) if i in ready else len(arrived)) for i in b) for k, b in enumerate(buckets)}
+    full = {
+        k: max((arrived.index(i) if i in ready else len(arrived)) for i in b)
+        for k, b in enumerate(buckets)
+    }
     return sorted(full, key=lambda k: full[k])
 
 
 def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list[list]:
-    """What is left on each rank where ``started[rank]`` lists the buckets that it fills and sends, in order."""
+    """What is left on each rank where ``started[rank]`` lists the buckets that it fills and sends,
+    in order.
+    """
     n = len(ready)
-    if any([len(b) for b in own] != [len(b) for b in started[0]] for own in started) or len(set(shapes.values())) > 1:
+    if (
+        any([len(b) for b in own] != [len(b) for b in started[0]] for own in started)
+        or len(set(shapes.values())) > 1
+    ):
         return [[None] * len(shapes)] * n  # they do not fit each other
     left: list[list] = []
     for rank in range(n):

@@ -1,14 +1,29 @@
-"""What every collective returns, from the tensors of all ranks at once: the definition that a rank cannot compute alone."""
+"""What every collective returns, from the tensors of all ranks at once: the definition that a rank
+cannot compute alone.
+"""
 
 import numpy as np
 
-REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply, "average": np.add}
+REDUCTIONS = {
+    "sum": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+    "average": np.add,
+}
 
 
 def reduction(tensors: list, op: str) -> np.ndarray:
-    """Elementwise over the ranks, in the tensors' own dtype. The average is the sum's nearest quotient."""
+    """Elementwise over the ranks, in the tensors' own dtype.
+
+    The average is the sum's nearest quotient.
+    """
     total = np.asarray(REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype))
-    return np.asarray(total / total.dtype.type(len(tensors)), total.dtype) if op == "average" else total
+    return (
+        np.asarray(total / total.dtype.type(len(tensors)), total.dtype)
+        if op == "average"
+        else total
+    )
 
 
 def blocks(array: np.ndarray, n: int) -> list:

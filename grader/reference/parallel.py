@@ -1,6 +1,8 @@
-"""What each rank should hold where a model is cut up, and what well-known mistakes would leave there instead.
+"""What each rank should hold where a model is cut up, and what well-known mistakes would leave
+there instead.
 
-In numpy and float64, on top of the single device in ``single_device``. Lists have an entry for each rank.
+In numpy and float64, on top of the single device in ``single_device``. Lists have an entry for each
+rank.
 """
 
 import math
@@ -11,27 +13,36 @@ import numpy as np
 from grader.reference.single_device import backward, gelu, gelu_derivative
 
 SPLIT = (
-    "between two layers every rank took its columns of its own partial gradient: add the partial gradients of all ranks first"
-    " (reduce-scatter, not split)"
+    "between two layers every rank took its columns of its own partial gradient: add the partial"
+    " gradients of all ranks first (reduce-scatter, not split)"
 )
 OWN_PARTIAL = "still partial: only this rank's summand; the other ranks' summands were never added"
 ADDED_REPLICATED = (
-    "grad_y was added up over the ranks, but it is replicated: every rank already has the complete gradient"
+    "grad_y was added up over the ranks, but it is replicated: every rank already has the complete"
+    " gradient"
 )
-AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks: add it up, and divide by nothing"
-AGAIN = "the gradient was added up on its way back through g, though it is replicated: every rank already has the complete one"
+AVERAGED_PARTIAL = (
+    "a partial gradient was averaged over the ranks: add it up, and divide by nothing"
+)
+AGAIN = (
+    "the gradient was added up on its way back through g, though it is replicated: every rank"
+    " already has the complete one"
+)
 OF_ALL_SHARDS = (
-    "the gradients of all ranks' shards were added up, as in data parallelism: they are sharded by columns, not partial, so"
-    " nothing is added"
+    "the gradients of all ranks' shards were added up, as in data parallelism: they are sharded by"
+    " columns, not partial, so nothing is added"
 )
 SWAPPED = "f and g have changed places: f goes before the column shard, g after the row shard"
 NO_SUM = "gelu of a partial tensor: the ranks' summands were never added"
 LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
 REVERSED_COLUMNS = "the ranks' shards were put together in the wrong order"
-STACKED = "the shards were stacked along rows and then reshaped: shards by columns belong side by side (dim=1)"
+STACKED = (
+    "the shards were stacked along rows and then reshaped: shards by columns belong side by side"
+    " (dim=1)"
+)
 CUT_ROWS = (
-    "a partial gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that takes one tensor for all"
-    " ranks cuts along rows)"
+    "a partial gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that"
+    " takes one tensor for all ranks cuts along rows)"
 )
 TANH = "gelu's approximation by tanh: the exact gelu was asked for, F.gelu as it is"
 GELU_TWICE = "gelu was applied twice in each layer"
@@ -43,25 +54,35 @@ NO_OUTER_GELU = "gelu is missing after the sum"
 EARLY_GELU = "gelu came before the sum, on a partial tensor: gelu of a sum is not the sum of gelus"
 
 OWN_MEANS = (
-    "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of micro-batches: the mean is"
-    " over the whole batch"
+    "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of"
+    " micro-batches: the mean is over the whole batch"
 )
-DIVIDED_TWICE = "divided by the number of micro-batches once too often: the mean is already in the loss"
+DIVIDED_TWICE = (
+    "divided by the number of micro-batches once too often: the mean is already in the loss"
+)
 LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should add up"
 FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
-CROSSED = "the gradient of one micro-batch met the activations of another: the stages have them in different orders"
+CROSSED = (
+    "the gradient of one micro-batch met the activations of another: the stages have them in"
+    " different orders"
+)
 TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
 TAKEN = (
-    "a backward pass took the activations of the {} micro-batch alive, not of its own: right only where backward passes come"
-    " in the {} of the forward passes"
+    "a backward pass took the activations of the {} micro-batch alive, not of its own: right only"
+    " where backward passes come in the {} of the forward passes"
 )
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for"
-ONE_BUFFER = "every micro-batch holds what was received for the last one: one buffer for all of them?"
-FORWARD_ORDER = (
-    "the layers of a stage were gone through from its first to its last: on the way back the last one comes first"
+ONE_BUFFER = (
+    "every micro-batch holds what was received for the last one: one buffer for all of them?"
 )
-REVERSED_LAYERS = "the right gradients in reverse order: the list begins with the stage's first layer"
+FORWARD_ORDER = (
+    "the layers of a stage were gone through from its first to its last: on the way back the last"
+    " one comes first"
+)
+REVERSED_LAYERS = (
+    "the right gradients in reverse order: the list begins with the stage's first layer"
+)
 UNTRANSPOSED = "a gradient went back through a layer by W where it takes the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"
 X_FOR_Z = "x and z have changed places"
@@ -79,20 +100,31 @@ def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
 # ——— tensor parallelism
 
 
-def tensor_mistakes(weights: list, saved: list, grad_y: np.ndarray, n: int) -> tuple[list[dict], list[dict]]:
-    """What a mistaken backward pass returns on each rank, by the sentence that names it: as grad_x, and as gradients."""
+def tensor_mistakes(
+    weights: list, saved: list, grad_y: np.ndarray, n: int
+) -> tuple[list[dict], list[dict]]:
+    """What a mistaken backward pass returns on each rank, by the sentence that names it: as grad_x,
+    and as gradients.
+    """
     if n == 1:
         return [{}], [{}]
     grad_x, whole = backward(weights, saved, grad_y)
     layers = len(weights)
     right = [[columns(g, n)[rank] for g in whole] for rank in range(n)]
     between = {
-        SPLIT: lambda partials: [columns(partial, n)[rank] for rank, partial in enumerate(partials)],
+        SPLIT: lambda partials: [
+            columns(partial, n)[rank] for rank, partial in enumerate(partials)
+        ],
         CUT_ROWS: lambda partials: _total(partials).reshape(n, len(grad_y), -1),
     }
-    made = {name: _backward_on_ranks(weights, saved, grad_y, n, exchange) for name, exchange in between.items()}
+    made = {
+        name: _backward_on_ranks(weights, saved, grad_y, n, exchange)
+        for name, exchange in between.items()
+    }
     for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
-        made[name] = _backward_on_ranks(weights, saved, grad_y, n, lambda own: columns(_total(own), n), derivative)
+        made[name] = _backward_on_ranks(
+            weights, saved, grad_y, n, lambda own: columns(_total(own), n), derivative
+        )
     of_input = [
         {
             OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
@@ -129,11 +161,17 @@ def own_partial(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: in
 
 
 def _backward_on_ranks(
-    weights: list, saved: list, grad_y: np.ndarray, n: int, exchange: Callable, derivative: Callable = gelu_derivative
+    weights: list,
+    saved: list,
+    grad_y: np.ndarray,
+    n: int,
+    exchange: Callable,
+    derivative: Callable = gelu_derivative,
 ) -> tuple[list, list]:
     """Return, for each rank, its partial grad_x of the first layer, and its shards' gradients.
 
-    Between two layers, ``exchange`` gets the partial gradients of all ranks, and returns what each rank goes on with.
+    Between two layers, ``exchange`` gets the partial gradients of all ranks, and returns what each
+    rank goes on with.
     """
     own, partials = columns(grad_y, n), []
     gradients: list[list[np.ndarray]] = [[] for _ in range(n)]
@@ -164,10 +202,16 @@ def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarr
         GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
     }
     for first in range(len(weights)):
-        known[NO_GELU.format(first)] = _forward(weights, x, lambda l, z, k=first: gelu(z) if l < k else z)
+        known[NO_GELU.format(first)] = _forward(
+            weights, x, lambda l, z, k=first: gelu(z) if l < k else z
+        )
     if n > 1:
-        known[REVERSED_COLUMNS] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)[::-1], axis=1))
-        known[STACKED] = _forward(weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)).reshape(z.shape))
+        known[REVERSED_COLUMNS] = _forward(
+            weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)[::-1], axis=1)
+        )
+        known[STACKED] = _forward(
+            weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)).reshape(z.shape)
+        )
     return known
 
 
@@ -178,11 +222,15 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """What a mistaken forward pass saves on a rank that should save ``own``, by the sentence that names the mistake."""
+    """What a mistaken forward pass saves on a rank that should save ``own``, by the sentence that
+    names the mistake.
+    """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]
     for last in range(1, len(own)):
-        known[OVERWRITTEN.format(last)] = [(outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)]
+        known[OVERWRITTEN.format(last)] = [
+            (outputs[last] if 0 < l <= last else x, z) for l, (x, z) in enumerate(own)
+        ]
     return known
 
 
@@ -193,7 +241,9 @@ def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray
     return [{EVERY_NTH: whole[place]} if n > 1 else {} for place in places]
 
 
-def pair_outputs(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, np.ndarray]]:
+def pair_outputs(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int
+) -> list[dict[str, np.ndarray]]:
     """For each rank, by the sentence that names it: y of a mistaken Megatron pair."""
     if n == 1:
         return [{}]
@@ -214,8 +264,12 @@ def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) ->
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
-def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int) -> list[dict[str, list]]:
-    """For each rank, by the sentence that names it: the gradients of column, row and x that a mistaken pair has."""
+def pair_mistakes(
+    a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int
+) -> list[dict[str, list]]:
+    """For each rank, by the sentence that names it: the gradients of column, row and x that a
+    mistaken pair has.
+    """
     if n == 1:
         return [{}]
     grad_x, (of_a, of_b) = backward([a, b], saved, grad_y)
@@ -230,7 +284,12 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray,
             {
                 OWN_PARTIAL: [*right, own],
                 AGAIN: [n * right[0], n * right[1], n * grad_x],
-                AGAIN + ", and not on its way back through f": [n * right[0], n * right[1], n * own],
+                AGAIN
+                + ", and not on its way back through f": [
+                    n * right[0],
+                    n * right[1],
+                    n * own,
+                ],
             }
         )
     return known
@@ -241,7 +300,9 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray,
 
 def as_lists(cut: object) -> list | None:
     """Stages as lists of whole numbers; None where this is something else."""
-    if not isinstance(cut, (list, tuple)) or not all(isinstance(stage, (list, tuple)) for stage in cut):
+    if not isinstance(cut, (list, tuple)) or not all(
+        isinstance(stage, (list, tuple)) for stage in cut
+    ):
         return None
     lists = [list(stage) for stage in cut]
     return lists if all(type(layer) is int for stage in lists for layer in stage) else None
@@ -268,7 +329,9 @@ def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list
         if m > 1:
             mistakes[REVERSED] = own[::-1]
         if 1 < m < len(saved[0][0]):
-            mistakes[INTERLEAVED] = micro_batches([[_interleaved(a, m) for a in pair] for pair in saved], layers, m)
+            mistakes[INTERLEAVED] = micro_batches(
+                [[_interleaved(a, m) for a in pair] for pair in saved], layers, m
+            )
         if stage > 0 and m > 1:
             mistakes[ONE_BUFFER] = [[(own[-1][0][0], part[0][1]), *part[1:]] for part in own]
         known.append(mistakes)
@@ -279,8 +342,12 @@ def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
     return np.concatenate([rows[i::m] for i in range(m)])
 
 
-def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range], m: int) -> list[dict[str, list]]:
-    """For each stage, by the sentence that names it: the gradients that a mistaken backward pass leaves."""
+def pipeline_mistakes(
+    weights: list, saved: list, y: np.ndarray, cut: list[range], m: int
+) -> list[dict[str, list]]:
+    """For each stage, by the sentence that names it: the gradients that a mistaken backward pass
+    leaves.
+    """
     grad_y = 2 * y / y.size
     parts = micro_batches(saved, range(len(weights)), m)
     each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
@@ -299,10 +366,21 @@ def pipeline_mistakes(weights: list, saved: list, y: np.ndarray, cut: list[range
         X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
         FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
     }
-    starts = {"y": y.size / 2, "2y": y.size, "y / (B·D)": 1 / 2, "2y / B": y.shape[1], "2y / D": len(y)}
+    starts = {
+        "y": y.size / 2,
+        "2y": y.size,
+        "y / (B·D)": 1 / 2,
+        "2y / B": y.shape[1],
+        "2y / D": len(y),
+    }
     known |= {BEGUN.format(start): [factor * g for g in whole] for start, factor in starts.items()}
-    of_stages = [{name: [values[l] for l in layers] for name, values in known.items()} for layers in cut]
-    return [own | {REVERSED_LAYERS: [whole[l] for l in reversed(layers)]} for own, layers in zip(of_stages, cut)]
+    of_stages = [
+        {name: [values[l] for l in layers] for name, values in known.items()} for layers in cut
+    ]
+    return [
+        own | {REVERSED_LAYERS: [whole[l] for l in reversed(layers)]}
+        for own, layers in zip(of_stages, cut)
+    ]
 
 
 def _mistaken(
@@ -326,7 +404,9 @@ def _mistaken(
 
 
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
-    """Gradients arrive from the first micro-batch on, and every stage but the last takes its activations from the last on."""
+    """Gradients arrive from the first micro-batch on, and every stage but the last takes its
+    activations from the last on.
+    """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
         order = parts if layers is cut[-1] else parts[::-1]
@@ -343,12 +423,15 @@ def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> li
 def activation_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
 ) -> list[dict[str, list]]:
-    """For each stage, by the sentence that names it: the gradients where a stage does not look for a micro-batch's activations,
-    but takes the oldest or the newest that are alive."""
+    """For each stage, by the sentence that names it: the gradients where a stage does not look for
+    a micro-batch's activations, but takes the oldest or the newest that are alive."""
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2
     parts = micro_batches(saved, range(len(weights)), m)
-    for index, sentence in ((0, TAKEN.format("oldest", "order")), (-1, TAKEN.format("newest", "reverse order"))):
+    for index, sentence in (
+        (0, TAKEN.format("oldest", "order")),
+        (-1, TAKEN.format("newest", "reverse order")),
+    ):
         incoming = dict(enumerate(np.split(2 * y / y.size, m)))
         for stage in reversed(range(len(cut))):
             alive, layers, gradients = [], cut[stage], []
@@ -357,7 +440,9 @@ def activation_mistakes(
                     alive.append(parts[i])
                     continue
                 taken = alive.pop(index)
-                incoming[i], own = backward([weights[l] for l in layers], [taken[l] for l in layers], incoming[i])
+                incoming[i], own = backward(
+                    [weights[l] for l in layers], [taken[l] for l in layers], incoming[i]
+                )
                 gradients.append(own)
             known[stage][sentence] = [sum(of_layer) for of_layer in zip(*gradients)]
     return known

@@ -1,11 +1,15 @@
-"""The cut into stages, and schedules that are carried out: answers to problems, so not in a student's copy."""
+"""The cut into stages, and schedules that are carried out: answers to problems, so not in a
+student's copy.
+"""
 
 import numpy as np
 
 from grader.reference.schedules import OWN_WINDOWS, Action
 
 FROM_ZERO = "counted from time 0; the first span starts at {:g}"
-IN_ORDER = "right only if spans come in order: look for the earliest start and the latest end of all spans"
+IN_ORDER = (
+    "right only if spans come in order: look for the earliest start and the latest end of all spans"
+)
 ONLY_BUSY = "a stage without spans waits all the time: it counts, too"
 
 Timelines = list[list[tuple[str, int, float, float]]]
@@ -13,18 +17,24 @@ Timelines = list[list[tuple[str, int, float, float]]]
 
 def stages(num_layers: int, num_stages: int) -> list[range]:
     """Consecutive layers, the first stages with one more where it does not come out even."""
-    sizes = [num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)]
+    sizes = [
+        num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)
+    ]
     ends = np.cumsum(sizes)
     return [range(int(end) - size, int(end)) for size, end in zip(sizes, ends)]
 
 
 def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: all forward passes, then all backward passes [Huang et al., 2019]."""
+    """A schedule to be carried out: all forward passes, then all backward passes [Huang et al.,
+    2019].
+    """
     return [("forward", i) for i in range(m)] + [("backward", i) for i in range(m)]
 
 
 def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: a stage goes forward while it may, and backward else [Narayanan et al., 2021]."""
+    """A schedule to be carried out: a stage goes forward while it may, and backward else [Narayanan
+    et al., 2021].
+    """
     actions, ahead = [], 0
     for i in range(m):
         while ahead < min(i + num_stages - stage, m):
@@ -35,7 +45,9 @@ def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action
 
 
 def bubble(timelines: Timelines) -> float:
-    """The part of the time of all stages, from the first start to the last end of any, in which they wait."""
+    """The part of the time of all stages, from the first start to the last end of any, in which
+    they wait.
+    """
     spans = [span for own in timelines for span in own]
     window = max(end for *_, end in spans) - min(start for _, _, start, _ in spans)
     return 1 - _work(timelines) / (len(timelines) * window)
@@ -49,9 +61,13 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
         ONLY_BUSY: (last - first) * len(busy),
         FROM_ZERO.format(first): last * len(timelines),
         IN_ORDER: (spans[-1][3] - spans[0][2]) * len(timelines),
-        OWN_WINDOWS: sum(max(end for *_, end in own) - min(start for _, _, start, _ in own) for own in busy),
+        OWN_WINDOWS: sum(
+            max(end for *_, end in own) - min(start for _, _, start, _ in own) for own in busy
+        ),
     }
-    return {name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window}
+    return {
+        name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window
+    }
 
 
 def _work(timelines: Timelines) -> float:

@@ -1,5 +1,5 @@
-"""Pipeline schedules, judged by what they are for: every pass once, in an order that can be carried out, soon and with little
-alive. Nothing here prefers one right schedule to another.
+"""Pipeline schedules, judged by what they are for: every pass once, in an order that can be carried
+out, soon and with little alive. Nothing here prefers one right schedule to another.
 """
 
 from collections import Counter
@@ -7,7 +7,10 @@ from typing import Any
 
 Action = tuple[str, int]
 
-OWN_WINDOWS = "each stage's own window was taken: the window is from the first start to the last end of any stage"
+OWN_WINDOWS = (
+    "each stage's own window was taken: the window is from the first start to the last end of any"
+    " stage"
+)
 
 
 def as_actions(value: Any) -> list[Action] | None:
@@ -26,7 +29,10 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def complete(actions: list[Action], m: int) -> str | None:
-    """What is missing, too much, or of a micro-batch that does not exist. None where each is there once."""
+    """What is missing, too much, or of a micro-batch that does not exist.
+
+    None where each is there once.
+    """
     wanted = {(kind, i): 0 for i in range(m) for kind in ("forward", "backward")}
     counted = wanted | Counter(actions)
     for action in wanted:
@@ -40,7 +46,9 @@ def complete(actions: list[Action], m: int) -> str | None:
 
 
 def most_alive(actions: list[Action]) -> tuple[int, Action]:
-    """How many micro-batches are forward but not yet backward at most, and after which action first."""
+    """How many micro-batches are forward but not yet backward at most, and after which action
+    first.
+    """
     alive, most, after = 0, 0, actions[0]
     for action in actions:
         alive += 1 if action[0] == "forward" else -1
@@ -54,11 +62,15 @@ def warm_up(most: int, due: int) -> str:
     if most == due:
         return ""
     way = "too many" if most > due else "too few, the stages after it run dry"
-    return f": {abs(most - due)} forward pass{'es' if abs(most - due) > 1 else ''} {way} before the first backward pass"
+    return (
+        f": {abs(most - due)} forward pass{'es' if abs(most - due) > 1 else ''} {way} before the"
+        " first backward pass"
+    )
 
 
 def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
-    """When the last stage ends, if every action begins as soon as its stage and its input are ready; messages take no time.
+    """When the last stage ends, if every action begins as soon as its stage and its input are
+    ready; messages take no time.
 
     A sentence instead, where the stages wait for each other for ever.
     """
@@ -75,13 +87,18 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
                 if source and source not in ended:
                     break
                 start = max(free[stage], ended[source] if source else 0.0)
-                free[stage] = ended[kind, i, stage] = start + (forward if kind == "forward" else backward)
+                free[stage] = ended[kind, i, stage] = start + (
+                    forward if kind == "forward" else backward
+                )
                 at[stage] += 1
                 moved = True
     stuck = [stage for stage, actions in enumerate(stages) if at[stage] < len(actions)]
     if stuck:
         waits = [f"stage {s} at {stages[s][at[s]]}" for s in stuck]
-        return f"no stage can go on: {', '.join(waits)}. Each waits for an action of a neighbour that comes later there"
+        return (
+            f"no stage can go on: {', '.join(waits)}. Each waits for an action of a neighbour that"
+            " comes later there"
+        )
     return max(free)
 
 

@@ -1,6 +1,7 @@
 """What a single device computes: the deep MLP and AdamW in float64, by hand, in numpy.
 
-Independent of torch and of the given ``mlp.py``; the grader's own tests hold it against torch's autograd and AdamW.
+Independent of torch and of the given ``mlp.py``; the grader's own tests hold it against torch's
+autograd and AdamW.
 """
 
 import math
@@ -38,15 +39,20 @@ FEW = 16  # entries, each of which may decide how large a gradient is
 def is_flat(saved: list) -> bool:
     """Return whether gelu or its derivative is nearly zero at an input of a small layer.
 
-    The derivative is near z = −0.75, both are where z is far below zero. They are differences of nearly equal numbers there, and
-    have few right digits: inputs for a comparison are then drawn again.
+    The derivative is near z = −0.75, both are where z is far below zero. They are differences of
+    nearly equal numbers there, and have few right digits: inputs for a comparison are then drawn
+    again.
     """
     small = [z[z != 0] for _, z in saved if z.size <= FEW]
-    return any(min(np.abs(gelu_derivative(z)).min(), (gelu(z) / z).min()) < FLAT for z in small if z.size)
+    return any(
+        min(np.abs(gelu_derivative(z)).min(), (gelu(z) / z).min()) < FLAT for z in small if z.size
+    )
 
 
 def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
-    """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its output."""
+    """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its
+    output.
+    """
     gradients: list[np.ndarray] = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
         grad_z = grad_y * gelu_derivative(z)
@@ -55,11 +61,13 @@ def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray
     return grad_y, gradients
 
 
-def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = None) -> tuple[float, list]:
+def loss_and_gradients(
+    weights: list, x: np.ndarray, layers: list[int] | None = None
+) -> tuple[float, list]:
     """The loss, and its gradient for every weight (None where unused).
 
-    ``weights``: (D, D) each; ``x``: (B, D); ``layers``: which weight each layer uses, by default each one once, in order. A
-    weight that several layers use (tied) has the sum of their gradients.
+    ``weights``: (D, D) each; ``x``: (B, D); ``layers``: which weight each layer uses, by default
+    each one once, in order. A weight that several layers use (tied) has the sum of their gradients.
     """
     layers = list(range(len(weights))) if layers is None else layers
     used = [weights[i] for i in layers]
@@ -72,7 +80,9 @@ def loss_and_gradients(weights: list, x: np.ndarray, layers: list[int] | None = 
 
 @dataclass
 class AdamW:
-    """torch's defaults: β = (0.9, 0.999), ε = 1e−8, decoupled weight decay [Loshchilov and Hutter, 2019]."""
+    """torch's defaults: β = (0.9, 0.999), ε = 1e−8, decoupled weight decay [Loshchilov and Hutter,
+    2019].
+    """
 
     lr: float
     decay: float = 0.01
@@ -83,7 +93,10 @@ class AdamW:
         """The weights after a step. Neither list is changed."""
         self.steps += 1
         self.moments = self.moments or [(np.zeros_like(g), np.zeros_like(g)) for g in gradients]
-        self.moments = [(0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2) for (m, v), g in zip(self.moments, gradients)]
+        self.moments = [
+            (0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2)
+            for (m, v), g in zip(self.moments, gradients)
+        ]
         moved = []
         for w, (m, v) in zip(weights, self.moments):
             direction = (m / (1 - 0.9**self.steps)) / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
@@ -99,5 +112,8 @@ def adamw(weights: list, batches: list, lr: float) -> tuple[list, list, list]:
         loss, gradients = loss_and_gradients(weights, batch)
         losses.append(loss)
         weights = optimizer.step(weights, gradients)
-    states = [{"step": float(optimizer.steps), "exp_avg": m, "exp_avg_sq": v} for m, v in optimizer.moments]
+    states = [
+        {"step": float(optimizer.steps), "exp_avg": m, "exp_avg_sq": v}
+        for m, v in optimizer.moments
+    ]
     return weights, losses, states

@@ -1,43 +1,74 @@
-"""What well-known mistakes with a stopwatch leave behind. The operation and the clock are those of ``rank.drivers.timed``."""
+"""What well-known mistakes with a stopwatch leave behind.
+
+The operation and the clock are those of ``rank.drivers.timed``.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-ACROSS = "this is the last end minus the first start over all ranks: clocks of different ranks have nothing to do with each other"
+ACROSS = (
+    "this is the last end minus the first start over all ranks: clocks of different ranks have"
+    " nothing to do with each other"
+)
 
 
 def events(run: Any, rank: int) -> list[str]:
     """What a rank used of what it was given, and what it communicated, in order."""
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
-    return [f"comm {event.kind}" if hasattr(event, "kind") else getattr(event, "name", "") for event in trail]
+    return [
+        f"comm {event.kind}" if hasattr(event, "kind") else getattr(event, "name", "")
+        for event in trail
+    ]
 
 
 def require_looks(run: Any, warm_up: int, iterations: int) -> None:
-    """The operation was called as often as asked, the clock was used before and after, and there is one sample for each iteration."""
+    """The operation was called as often as asked, the clock was used before and after, and there is
+    one sample for each iteration.
+    """
     for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
         made = seen.count("operation")
         few = " Is there a warm-up?" if warm_up and made == iterations else ""
         due = f"warm_up + iterations is {warm_up + iterations}.{few}"
-        run.require(made == warm_up + iterations, f"rank {rank} called the operation {made} times: {due}")
-        run.require("clock" in seen, "the argument clock was never called, and no other clock knows of these seconds.")
+        run.require(
+            made == warm_up + iterations, f"rank {rank} called the operation {made} times: {due}"
+        )
+        run.require(
+            "clock" in seen,
+            "the argument clock was never called, and no other clock knows of these seconds.",
+        )
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]
         read = f"rank {rank} read the argument clock"
-        run.require(after, f"{read} before its timed calls and not after them: is the end read from another clock?")
-        run.require(before, f"{read} after its timed calls and not before them: is the start read from another clock?")
-        samples = returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None
+        run.require(
+            after,
+            f"{read} before its timed calls and not after them: is the end read from another"
+            " clock?",
+        )
+        run.require(
+            before,
+            f"{read} after its timed calls and not before them: is the start read from another"
+            " clock?",
+        )
+        samples = (
+            returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None
+        )
         if isinstance(samples, (list, tuple)):
             all_of_them = warm_up and len(samples) == warm_up + iterations
             cold = " Are calls of the warm-up timed?" if all_of_them else ""
-            text = f"rank {rank} returned {len(samples)} samples for {iterations} iterations: one sample for each iteration."
+            text = (
+                f"rank {rank} returned {len(samples)} samples for {iterations} iterations: one"
+                " sample for each iteration."
+            )
             run.require(len(samples) == iterations, text + cold)
 
 
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
-    """From the first start to the last end of each iteration, where the clock of each rank is 1000 seconds ahead of the last one's."""
+    """From the first start to the last end of each iteration, where the clock of each rank is 1000
+    seconds ahead of the last one's.
+    """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]
     return (ends.max(axis=0) - (ends - takes).min(axis=0))[warm_up:]

@@ -1,4 +1,5 @@
-"""What well-known mistakes of a training loop leave in its weights and its losses, by the sentence that names them.
+"""What well-known mistakes of a training loop leave in its weights and its losses, by the sentence
+that names them.
 
 In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
 """
@@ -15,45 +16,69 @@ from grader.reference.single_device import AdamW, loss_and_gradients
 HIDES = ": AdamW hides the factor, up to its ε"
 SUMMED = f"trained with gradients summed, not averaged{HIDES}"
 DIVIDED = f"trained with gradients divided by the number of ranks once too often{HIDES}"
-HALVED, DOUBLED = f"trained with half the gradients{HIDES}", f"trained with twice the gradients{HIDES}"
-ALONE = "each rank trained on its own shards alone: its gradients were never averaged with the others'"
+HALVED, DOUBLED = (
+    f"trained with half the gradients{HIDES}",
+    f"trained with twice the gradients{HIDES}",
+)
+ALONE = (
+    "each rank trained on its own shards alone: its gradients were never averaged with the others'"
+)
 PLAIN = "trained without weight decay: Adam, where AdamW was asked for?"
 DESCENT = "plain gradient descent, where AdamW was asked for"
 ADDED_UP = "gradients add up from step to step: those of a step have to replace the ones before"
 FRESH = "a new optimizer at every step: its moments and its count of steps begin again"
 DEFAULT_RATE = "trained at AdamW's own learning rate, not at lr"
-SCALED_RATE = "the learning rate was multiplied by the number of ranks: gradients that are averaged need no other one"
-WEIGHTS_AVERAGED = (
-    "each rank made its own step, and then the weights were averaged: average the gradients, before the step"
+SCALED_RATE = (
+    "the learning rate was multiplied by the number of ranks: gradients that are averaged need no"
+    " other one"
 )
-NO_STEP = "no step was made: these are the losses with the weights of the beginning. Does the optimizer hold these very tensors, and their gradients?"
-OWN_LOSS = "this rank's own losses: asked for is the loss of the whole batch, which is their mean over the ranks"
-DIVIDED_OWN_LOSS = "this rank's own losses divided by the number of ranks: add them up over the ranks, too"
+WEIGHTS_AVERAGED = (
+    "each rank made its own step, and then the weights were averaged: average the gradients, before"
+    " the step"
+)
+NO_STEP = (
+    "no step was made: these are the losses with the weights of the beginning. Does the optimizer"
+    " hold these very tensors, and their gradients?"
+)
+OWN_LOSS = (
+    "this rank's own losses: asked for is the loss of the whole batch, which is their mean over the"
+    " ranks"
+)
+DIVIDED_OWN_LOSS = (
+    "this rank's own losses divided by the number of ranks: add them up over the ranks, too"
+)
 LATE_LOSS = "the losses after the updates: asked for are those before"
 STOPPED = "right up to step {} of {}, and then no step was made: asked for is one for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
-OF_ROWS = "of the sum over each row, averaged over the rows: the loss is the mean over all B·D entries (mlp.loss)"
+OF_ROWS = (
+    "of the sum over each row, averaged over the rows: the loss is the mean over all B·D entries"
+    " (mlp.loss)"
+)
 OF_ENTRIES = "of the sum over all entries: the loss is their mean (mlp.loss)"
 ALONE_ON_RANK = "this rank's own gradients, averaged with nobody"
-UNREAD = "this rank's own gradients divided by the number of ranks: read before wait(), or never added up?"
+UNREAD = (
+    "this rank's own gradients divided by the number of ranks: read before wait(), or never"
+    " added up?"
+)
 PASSED_BY = (
-    "nothing was done: here the parameters come from a generator, as model.parameters() does, which passes by once, and it was"
-    " gone through again"
+    "nothing was done: here the parameters come from a generator, as model.parameters() does, which"
+    " passes by once, and it was gone through again"
 )
 FROZEN_LEFT_OUT = (
-    "the parameters that do not require a gradient were left out: all are overwritten, also those that nobody trains"
+    "the parameters that do not require a gradient were left out: all are overwritten, also those"
+    " that nobody trains"
 )
 STRIDED_LEFT_OUT = (
-    "the parameters that are not contiguous were left out: contiguous() makes a copy of them, and what arrives in it has to"
-    " be copied back"
+    "the parameters that are not contiguous were left out: contiguous() makes a copy of them, and"
+    " what arrives in it has to be copied back"
 )
 STRIDED_KEPT = (
-    "the weights that are not contiguous kept their values, where contiguous ones are trained: contiguous() makes a copy of"
-    " them. The optimizer has to hold the caller's own tensors"
+    "the weights that are not contiguous kept their values, where contiguous ones are trained:"
+    " contiguous() makes a copy of them. The optimizer has to hold the caller's own tensors"
 )
 OTHER_MEMORY = (
-    "the parameter was given other memory (parameter.data = …). Copy the values into the memory that it has: an optimizer"
-    " or another view may share it"
+    "the parameter was given other memory (parameter.data = …). Copy the values into the memory"
+    " that it has: an optimizer or another view may share it"
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -90,8 +115,8 @@ def train(
     averages_weights: bool = False,
     updates: float = math.inf,
 ) -> Trained:
-    """Train with a mistake. ``shards[rank][step]``; ``factor`` multiplies the gradients, ``updates`` is the number of steps that
-    are made; without it all, no mistake is made."""
+    """Train with a mistake. ``shards[rank][step]``; ``factor`` multiplies the gradients,
+    ``updates`` is the number of steps that are made; without it all, no mistake is made."""
     n, steps = len(shards), len(shards[0])
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
     optimizers = [optimizer() for _ in range(n)]
@@ -103,7 +128,10 @@ def train(
         average = [sum(gradients) / n for gradients in zip(*(g for _, g in made))]
         for rank in range(n):
             local = made[rank][1] if alone or averages_weights else average
-            used = [factor * g + (b if adds_up else 0.0) for g, b in zip(local, before[rank] or [0.0] * len(local))]
+            used = [
+                factor * g + (b if adds_up else 0.0)
+                for g, b in zip(local, before[rank] or [0.0] * len(local))
+            ]
             before[rank] = used
             if fresh:
                 optimizers[rank] = optimizer()
@@ -115,7 +143,9 @@ def train(
 
 
 def step_mistakes(gradients: list[list]) -> list[dict]:
-    """What is left on each rank of an average that went wrong, by the sentence that names it; ``gradients[rank][layer]``."""
+    """What is left on each rank of an average that went wrong, by the sentence that names it;
+    ``gradients[rank][layer]``.
+    """
     n = len(gradients)
     average = [sum(of_layer) / n for of_layer in zip(*gradients)]
     ranks = "one rank" if n == 1 else f"{n} ranks"
@@ -124,31 +154,44 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
         return [known]
     known["the average, divided by the number of ranks once more"] = [g / n for g in average]
     if len({g.shape for g in average}) == 1 and len(average) > 1:
-        sentence = "the ranks take the layers in different orders: one layer's gradient met another's"
+        sentence = (
+            "the ranks take the layers in different orders: one layer's gradient met another's"
+        )
         mixed = [own if rank % 2 else own[::-1] for rank, own in enumerate(gradients)]
         met = [sum(of_layer) / n for of_layer in zip(*mixed)]
         known_here = [{sentence: met[::-1] if rank % 2 == 0 else met} for rank in range(n)]
     else:
         known_here = [{}] * n
     return [
-        {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here for own, here in zip(gradients, known_here)
+        {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here
+        for own, here in zip(gradients, known_here)
     ]
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """The gradients, or the loss, of another mean than asked for: of shards of so many rows, and columns."""
+    """The gradients, or the loss, of another mean than asked for: of shards of so many rows, and
+    columns.
+    """
     factors = {OF_ROWS: width, OF_ENTRIES: rows * width}
     return {
-        sentence: [np.asarray(factor * value) for value in right] for sentence, factor in factors.items() if factor != 1
+        sentence: [np.asarray(factor * value) for value in right]
+        for sentence, factor in factors.items()
+        if factor != 1
     }
 
 
-def left_out(after: object, own: list, roots: list, frozen: set[int], strided: set[int]) -> dict[str, list]:
-    """What those parameters have in common that a broadcast left as they were on a rank, while all others became the root's."""
+def left_out(
+    after: object, own: list, roots: list, frozen: set[int], strided: set[int]
+) -> dict[str, list]:
+    """What those parameters have in common that a broadcast left as they were on a rank, while all
+    others became the root's.
+    """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
         return {}
     left = {i for i, (found, mine) in enumerate(zip(after, own)) if np.array_equal(found, mine)}
-    right = {i for i, (found, theirs) in enumerate(zip(after, roots)) if np.array_equal(found, theirs)}
+    right = {
+        i for i, (found, theirs) in enumerate(zip(after, roots)) if np.array_equal(found, theirs)
+    }
     if not left or not right or left & right or len(left | right) < len(own):
         return {}
     common = {FROZEN_LEFT_OUT: frozen, STRIDED_LEFT_OUT: strided}
@@ -156,7 +199,10 @@ def left_out(after: object, own: list, roots: list, frozen: set[int], strided: s
 
 
 def optimizer_difference(optimizer: object) -> str | None:
-    """In what an optimizer is not an AdamW with all defaults but its learning rate. None where it is, or where this is no optimizer."""
+    """In what an optimizer is not an AdamW with all defaults but its learning rate.
+
+    None where it is, or where this is no optimizer.
+    """
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
     if (kind := optimizer.get("optimizer")) != "AdamW":
@@ -167,7 +213,8 @@ def optimizer_difference(optimizer: object) -> str | None:
             if not _is_equal(got, default):
                 kind = "is" if np.ndim(default) == 0 else "are"
                 return (
-                    f"the optimizer's {name} {kind} {got}, AdamW's default is {default}: only lr is to be another one."
+                    f"the optimizer's {name} {kind} {got}, AdamW's default is {default}: only lr is"
+                    " to be another one."
                 )
     return None
 
@@ -180,11 +227,16 @@ def _is_equal(got: object, expected: object) -> bool:
 
 
 def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
-    """What is left on each rank, by the sentence that names the mistake: the list of weights, and the losses of all steps."""
+    """What is left on each rank, by the sentence that names the mistake: the list of weights, and
+    the losses of all steps.
+    """
     n = len(shards)
     right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}
     factors = {SUMMED: n, DIVIDED: 1 / n} | halved if n > 1 else halved
-    made = {sentence: train(weights, shards, right, factor=factor) for sentence, factor in factors.items()}
+    made = {
+        sentence: train(weights, shards, right, factor=factor)
+        for sentence, factor in factors.items()
+    }
     made |= {
         PLAIN: train(weights, shards, lambda: AdamW(lr, decay=0.0)),
         DESCENT: train(weights, shards, lambda: Descent(lr)),
@@ -193,7 +245,9 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
         NO_STEP: train(weights, shards, right, updates=0),
     }
     steps = len(shards[0])
-    made |= {STOPPED.format(k, steps): train(weights, shards, right, updates=k) for k in range(1, steps)}
+    made |= {
+        STOPPED.format(k, steps): train(weights, shards, right, updates=k) for k in range(1, steps)
+    }
     if lr != 1e-3:
         made[DEFAULT_RATE] = train(weights, shards, lambda: AdamW(1e-3))
     if n > 1:
@@ -203,9 +257,12 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
             WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
         }
     of_weights = [
-        {sentence: own[rank] for sentence, (own, _) in made.items() if sentence != NO_STEP} for rank in range(n)
+        {sentence: own[rank] for sentence, (own, _) in made.items() if sentence != NO_STEP}
+        for rank in range(n)
     ]
-    of_losses = [{sentence: losses.mean(axis=0) for sentence, (_, losses) in made.items()} for _ in range(n)]
+    of_losses = [
+        {sentence: losses.mean(axis=0) for sentence, (_, losses) in made.items()} for _ in range(n)
+    ]
     _, losses = train(weights, shards, right)
     late = _after_the_updates(weights, shards, right)
     for rank in range(n):

@@ -1,1 +1,3 @@
-"""From checks to what people see: one record for each check, shown on the terminal and written as results.json."""
+"""From checks to what people see: one record for each check, shown on the terminal and written as
+results.json.
+"""

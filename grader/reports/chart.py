@@ -1,7 +1,8 @@
-"""Ranks over time as text for a terminal: readable without colour, and at 80 columns. Spans in, text out.
+"""Ranks over time as text for a terminal: readable without colour, and at 80 columns. Spans in,
+text out.
 
-A column is a moment. A forward pass is the last digit of its micro-batch, a backward pass the letter in the same place of the
-alphabet (a for 0), as in ``handout/timeline.py``.
+A column is a moment. A forward pass is the last digit of its micro-batch, a backward pass the
+letter in the same place of the alphabet (a for 0), as in ``handout/timeline.py``.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,18 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
-from grader.reports.drawing import BARRIER, LATE, LEGEND, PASSES, Picture, horizon, meaning, standing, ticks, work
+from grader.reports.drawing import (
+    BARRIER,
+    LATE,
+    LEGEND,
+    PASSES,
+    Picture,
+    horizon,
+    meaning,
+    standing,
+    ticks,
+    work,
+)
 from grader.reports.palette import BLOCKS, TEXT
 
 SIGNS = {
@@ -37,7 +49,9 @@ MAX_LANES = 16  # in a drawing
 def text(pictures: Sequence[Picture], width: int) -> list[Text]:
     """Drawings of ``width`` columns each, on the same scale of time."""
     room, until = _room(pictures, width), horizon(pictures)
-    return [_drawn(picture, width, room, until, _are_legible(pictures, width)) for picture in pictures]
+    return [
+        _drawn(picture, width, room, until, _are_legible(pictures, width)) for picture in pictures
+    ]
 
 
 def _room(pictures: Sequence[Picture], width: int) -> int:
@@ -49,13 +63,16 @@ def _room(pictures: Sequence[Picture], width: int) -> int:
 def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
     """Whether most passes are wide enough for their numbers."""
     column = horizon(pictures) / _room(pictures, width)
-    passes = sorted(s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s))
+    passes = sorted(
+        s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s)
+    )
     return not passes or passes[len(passes) // 2] > 0.75 * column
 
 
 def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool) -> Text:
     lines = [Text(picture.title, "bold")] if picture.title else []
-    lanes: list[tuple[list[int], list[Text]]] = []  # the ranks that are drawn alike, one after the other
+    # the ranks that are drawn alike, one after the other
+    lanes: list[tuple[list[int], list[Text]]] = []
     for index, rank in enumerate(picture.ranks):
         own = [span for span in picture.spans if span.rank == rank]
         note = picture.beside[index] if index < len(picture.beside) else ""
@@ -75,7 +92,9 @@ def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool
         lines += [Text.assemble(name.ljust(LEFT - 1), first), *more]
     lines.append(_scale(room, until))
     if len(shown) < len(lanes):
-        lines.append(Text(f"({len(shown)} of {len(picture.ranks)} ranks; timeline.svg has all.)", "dim"))
+        lines.append(
+            Text(f"({len(shown)} of {len(picture.ranks)} ranks; timeline.svg has all.)", "dim")
+        )
     return Text("\n").join(lines)
 
 
@@ -86,13 +105,19 @@ def _chosen(lanes: list) -> list:
     return [lanes[round(row * (len(lanes) - 1) / (MAX_LANES - 1))] for row in range(MAX_LANES)]
 
 
-def _lane(own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool) -> list[Text]:
-    """What one rank did: its program, with what stands beside that, and below it what else there is."""
+def _lane(
+    own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool
+) -> list[Text]:
+    """What one rank did: its program, with what stands beside that, and below it what else there
+    is.
+    """
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]
     stuck = [s for s in program if s.end is None]
     edge = Text(">", STYLES["stuck"]) if stuck else Text("|")
-    lines = [Text.assemble("|", _row(program, room, until, numbered), edge, f" {note}" * bool(note))]
+    lines = [
+        Text.assemble("|", _row(program, room, until, numbered), edge, f" {note}" * bool(note))
+    ]
     if timed:
         lines.append(Text.assemble(" " * LEFT, _watched(timed, room, until)))
     if background:
@@ -129,7 +154,9 @@ def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text
                 share[column][key] = share[column].get(key, 0.0) + covered
     row = Text()
     for cell in share:
-        most, style = max(cell, key=lambda key: cell[key]) if sum(cell.values()) >= 0.5 else (" ", "")
+        most, style = (
+            max(cell, key=lambda key: cell[key]) if sum(cell.values()) >= 0.5 else (" ", "")
+        )
         row.append(most, STYLES.get(style, ""))
     return row
 
@@ -179,7 +206,11 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
     """What the signs mean that occur; a line ends between two of them."""
     spans = [span for picture in pictures for span in picture.spans]
     there = {work(span) for span in spans if not span.background or span.kind == TIMED}
-    numbered = {work(span) for span in spans if _has_number(span)} if _are_legible(pictures, width) else set()
+    numbered = (
+        {work(span) for span in spans if _has_number(span)}
+        if _are_legible(pictures, width)
+        else set()
+    )
     parts = []
     for kind in LEGEND:
         if kind in there:
@@ -189,7 +220,9 @@ def legend(pictures: Sequence[Picture], width: int) -> Text:
             of_what = " of micro-batch 0, 1, 2, …" if kind in PASSES and kind in numbered else ""
             parts.append(Text.assemble((signs, STYLES[kind]), f" {meaning(kind, there)}{of_what}"))
     if any(span.background and span.kind == COMMUNICATING for span in spans):
-        parts.append(Text.assemble(("-", STYLES["under way"]), " communicating while the program goes on"))
+        parts.append(
+            Text.assemble(("-", STYLES["under way"]), " communicating while the program goes on")
+        )
     if any(span.end is None for span in spans):
         parts.append(Text.assemble((">", STYLES["stuck"]), " stands still"))
     lines: list[Text] = []

@@ -1,9 +1,11 @@
-"""Ranks over time as SVG: computing, communicating, waiting. Spans in, text out; nothing is read and nothing written.
+"""Ranks over time as SVG: computing, communicating, waiting. Spans in, text out; nothing is read
+and nothing written.
 
     svg(spans(report, call), "ring_all_reduce")                one drawing
-    sheet([Picture(…), Picture(…)])                            several below each other, on one scale of time
+    sheet([Picture(…), Picture(…)])                            below each other, on one time axis
 
-The file needs nothing from elsewhere, keeps its text as text, and follows the reader's choice of light or dark.
+The file needs nothing from elsewhere, keeps its text as text, and follows the reader's choice of
+light or dark.
 """
 
 import textwrap
@@ -14,7 +16,8 @@ from html import escape
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.palette import FONT, STYLE, paint
 
-WIDTH, LEFT, RIGHT = 860, 64, 132  # of the whole, of the ranks' names, of what stands beside a lane; in SVG units
+# of the whole, of the ranks' names, of what stands beside a lane; in SVG units
+WIDTH, LEFT, RIGHT = 860, 64, 132
 LANE, THIN, MAX_THIN, GAP = (
     24,
     6,
@@ -30,9 +33,11 @@ LATE, BARRIER = "late", "barrier"
 
 @dataclass(frozen=True)
 class Picture:
-    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences under the drawing.
+    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences
+    under the drawing.
 
-    ``compact``: there are so many spans that those of a lane and a colour become one element, which says nothing of each.
+    ``compact``: there are so many spans that those of a lane and a colour become one element, which
+    says nothing of each.
     """
 
     title: str
@@ -47,9 +52,13 @@ class Picture:
 
 
 def horizon(pictures: Iterable[Picture]) -> float:
-    """Where the scale of time ends, in seconds: a little after the last that happened where somebody stands still."""
+    """Where the scale of time ends, in seconds: a little after the last that happened where
+    somebody stands still.
+    """
     everything = [span for picture in pictures for span in picture.spans]
-    last = max((at for span in everything for at in (span.begin, span.end) if at is not None), default=0.0)
+    last = max(
+        (at for span in everything for at in (span.begin, span.end) if at is not None), default=0.0
+    )
     return max(last * (1.1 if any(span.end is None for span in everything) else 1.0), 1e-6)
 
 
@@ -59,7 +68,9 @@ def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> st
 
 
 def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
-    """Several drawings below each other, on the same scale of time, with a legend below them; ``above`` them sentences."""
+    """Several drawings below each other, on the same scale of time, with a legend below them;
+    ``above`` them sentences.
+    """
     until = horizon(pictures)
     parts: list[str] = []
     top: float = 8
@@ -73,8 +84,11 @@ def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = (
     name = escape(title or "; ".join(p.title for p in pictures) or "Ranks over time")
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}"'
-            f' font-family="{FONT}" font-size="12" role="img" style="max-width: 100%; height: auto">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}"'
+                f' width="{WIDTH}" height="{top}" font-family="{FONT}" font-size="12" role="img"'
+                ' style="max-width: 100%; height: auto">'
+            ),
             f"<title>{name}</title>",
             f"<style>{STYLE}</style>",
             *parts,
@@ -99,7 +113,14 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
     for name, index, own in lanes:
         parts.append(_text(4, top + lane / 2 + size / 3, name, size=size))
         if index < len(picture.beside):
-            parts.append(_text(WIDTH - RIGHT + 8, top + lane / 2 + size / 3, picture.beside[index], size=min(size, 11)))
+            parts.append(
+                _text(
+                    WIDTH - RIGHT + 8,
+                    top + lane / 2 + size / 3,
+                    picture.beside[index],
+                    size=min(size, 11),
+                )
+            )
         program = [span for span in own if not span.background]
         parts += (
             _compact(program, top, lane, scale, until)
@@ -119,7 +140,9 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
         top += gap
     parts = _axis(axis, top - gap + 4, scale, until) + parts
     top += 18
-    sentences = [*picture.below] + ([f"({left_out} more spans are not drawn.)"] if left_out > 0 else [])
+    sentences = [*picture.below] + (
+        [f"({left_out} more spans are not drawn.)"] if left_out > 0 else []
+    )
     for line in (line for sentence in sentences for line in _wrapped(sentence)):
         indent = len(line) - len(line.lstrip())
         parts.append(_text(4 + 5 * indent, top + 12, line.strip(), size=11))
@@ -128,14 +151,20 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
 
 
 def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, list[Span]]]:
-    """A name for each lane, the index of its (first) rank, and its spans. Of many ranks, neighbours that did the same share one."""
+    """A name for each lane, the index of its (first) rank, and its spans.
+
+    Of many ranks, neighbours that did the same share one.
+    """
     of: dict[int, list[Span]] = {rank: [] for rank in ranks}
     for span in spans:
         of[span.rank].append(span)
     lanes: list[tuple[str, int, list[Span]]] = []
     before: list[tuple] | None = None
     for index, rank in enumerate(ranks):
-        did = [(work(span), round(span.begin, 12), span.end and round(span.end, 12), span.awaits) for span in of[rank]]
+        did = [
+            (work(span), round(span.begin, 12), span.end and round(span.end, 12), span.awaits)
+            for span in of[rank]
+        ]
         if len(ranks) > MANY and did == before:
             _, first, own = lanes.pop()
             lanes.append((f"{ranks[first]} to {rank}", first, own))
@@ -147,9 +176,17 @@ def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, 
 
 def standing(span: Span) -> str:
     """Where a rank stands for ever, and whom it waits for."""
-    if span.operation is not None and span.operation.kind == "barrier" and span.operation.file is None:
+    if (
+        span.operation is not None
+        and span.operation.kind == "barrier"
+        and span.operation.file is None
+    ):
         return "has come to its end, and waits for the others"
-    whom = f", for rank{'s' * (len(span.awaits) > 1)} {', '.join(map(str, span.awaits))}" if span.awaits else ""
+    whom = (
+        f", for rank{'s' * (len(span.awaits) > 1)} {', '.join(map(str, span.awaits))}"
+        if span.awaits
+        else ""
+    )
     return f"waits{f' at {span.where}' if span.where else ''}: {span.label}{whom}"
 
 
@@ -158,13 +195,20 @@ def described(span: Span) -> str:
     lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
     under_way = ", under way beside the program" if span.background and span.kind != TIMED else ""
     detail = f" at {span.where}" if span.where else ""
-    return f"rank {span.rank} {work(span) if work(span) == LATE else span.kind}{under_way}: {span.label or 'its own program'}{detail}, {lasted}"
+    return (
+        f"rank {span.rank} {work(span) if work(span) == LATE else span.kind}{under_way}:"
+        f" {span.label or 'its own program'}{detail}, {lasted}"
+    )
 
 
 def work(span: Span) -> str:
     """forward, backward, late, barrier, or the kind: what the colour says."""
     word = span.label.partition(" ")[0]
-    if span.kind == COMMUNICATING and span.operation is not None and span.operation.kind == "barrier":
+    if (
+        span.kind == COMMUNICATING
+        and span.operation is not None
+        and span.operation.kind == "barrier"
+    ):
         return BARRIER
     return word if span.kind == COMPUTING and word in (*PASSES, LATE) else span.kind
 
@@ -186,33 +230,47 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
         and span.kind == COMPUTING
         and width > 7 * len(str(span.micro_batch)) + 2
     ):
-        rect += _text(left + width / 2, top + height / 2 + 4, str(span.micro_batch), "on", 11, middle=True)
+        rect += _text(
+            left + width / 2, top + height / 2 + 4, str(span.micro_batch), "on", 11, middle=True
+        )
     return f"<g><title>{escape(described(span))}</title>{rect}</g>"
 
 
-def _compact(spans: Sequence[Span], top: float, height: float, scale: float, until: float) -> list[str]:
-    """A lane as one line for each colour, over one that stands for waiting. What stands still has a bar of its own."""
+def _compact(
+    spans: Sequence[Span], top: float, height: float, scale: float, until: float
+) -> list[str]:
+    """A lane as one line for each colour, over one that stands for waiting.
+
+    What stands still has a bar of its own.
+    """
     ended = [(span, span.end) for span in spans if span.end is not None]
     parts = [_bar(span, top, height, scale, until) for span in spans if span.end is None]
     if ended:
         (first, _), (_, last_end) = ended[0], ended[-1]
         left, right = LEFT + first.begin * scale, LEFT + last_end * scale
         parts.append(
-            f'<rect x="{left:.1f}" y="{top:g}" width="{right - left:.1f}" height="{height:g}" {_painted("idle")}/>'
+            f'<rect x="{left:.1f}" y="{top:g}" width="{right - left:.1f}" height="{height:g}"'
+            f' {_painted("idle")}/>'
         )
     pieces: dict[str, list[str]] = {}
     for span, end in ended:
         if work(span) != WAITING:
             begin, wide = LEFT + span.begin * scale, (end - span.begin) * scale
-            pieces.setdefault(work(span), []).append(f"M{begin:.2f} {top + height / 2:g}h{wide:.2f}")
+            pieces.setdefault(work(span), []).append(
+                f"M{begin:.2f} {top + height / 2:g}h{wide:.2f}"
+            )
     for kind, moves in pieces.items():
         colour = paint(kind)["fill"]
-        parts.append(f'<path d="{"".join(moves)}" fill="none" stroke="{colour}" stroke-width="{height:g}"/>')
+        parts.append(
+            f'<path d="{"".join(moves)}" fill="none" stroke="{colour}" stroke-width="{height:g}"/>'
+        )
     return parts
 
 
 def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
-    """Spans that overlap, in rows below each other; where there are to be no more rows, they cover each other."""
+    """Spans that overlap, in rows below each other; where there are to be no more rows, they cover
+    each other.
+    """
     found: list[list[Span]] = []
     for span in spans:
         free = [row for row in found if row[-1].end is not None and row[-1].end <= span.begin]
@@ -235,7 +293,9 @@ def _axis(top: float, bottom: float, scale: float, until: float) -> list[str]:
     parts = []
     for at in ticks(until):
         x = LEFT + at * scale
-        parts.append(f'<line x1="{x:.2f}" y1="{top:g}" x2="{x:.2f}" y2="{bottom:g}" {_painted("faint")}/>')
+        parts.append(
+            f'<line x1="{x:.2f}" y1="{top:g}" x2="{x:.2f}" y2="{bottom:g}" {_painted("faint")}/>'
+        )
         parts.append(_text(x, bottom + 12, f"{at * 1e3:g}" + (" ms" if at == 0 else ""), size=11))
     return parts
 
@@ -259,8 +319,14 @@ def meaning(kind: str, there: set[str]) -> str:
 
 def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
     there = {work(span) for picture in pictures for span in picture.spans}
-    entries = [(kind, meaning(kind, there), 2 if kind == TIMED else 11) for kind in LEGEND if kind in there]
-    if any(span.background and span.kind == COMMUNICATING for picture in pictures for span in picture.spans):
+    entries = [
+        (kind, meaning(kind, there), 2 if kind == TIMED else 11) for kind in LEGEND if kind in there
+    ]
+    if any(
+        span.background and span.kind == COMMUNICATING
+        for picture in pictures
+        for span in picture.spans
+    ):
         entries.append((COMMUNICATING, "under way while the program goes on", THIN - 1))
     parts, x = [], 4.0
     for kind, name, height in entries:
@@ -283,7 +349,9 @@ def _painted(kind: str) -> str:
     return " ".join(f'{name}="{value}"' for name, value in paint(kind).items())
 
 
-def _text(x: float, y: float, text: str, kind: str = "text", size: int = 12, middle: bool = False) -> str:
+def _text(
+    x: float, y: float, text: str, kind: str = "text", size: int = 12, middle: bool = False
+) -> str:
     attributes = f'x="{x:.2f}" y="{y:g}"' + (f' font-size="{size}"' if size != 12 else "")
     attributes += ' text-anchor="middle"' if middle else ""
     return f"<text {attributes} {_painted(kind)}>{escape(text)}</text>"

@@ -17,7 +17,8 @@ def text(*content: object) -> Html:
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """``tag("th", "Rank", scope="col")``. An attribute that is True has no value, one that is False or None is left out.
+    """``tag("th", "Rank", scope="col")``. An attribute that is True has no value, one that is False
+    or None is left out.
 
     ``class_`` is the attribute class, ``aria_label`` is aria-label.
     """

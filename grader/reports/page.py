@@ -1,7 +1,8 @@
 """The report as one page of HTML that needs no other file, no script and no network.
 
-It shows the same records as the terminal and results.json, and beside each message the evidence that a text has no room for:
-both values where they differ, what became of every rank, who did what when, what each communicated.
+It shows the same records as the terminal and results.json, and beside each message the evidence
+that a text has no room for: both values where they differ, what became of every rank, who did what
+when, what each communicated.
 """
 
 import time
@@ -12,7 +13,16 @@ from string import Template
 
 from grader.atomic_write import written_whole
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
-from grader.diagnosis.finding import LIKELY, RANKS, SAID, VALUES, Compared, Finding, RankSummary, printable
+from grader.diagnosis.finding import (
+    LIKELY,
+    RANKS,
+    SAID,
+    VALUES,
+    Compared,
+    Finding,
+    RankSummary,
+    printable,
+)
 from grader.diagnosis.rank_summaries import rank_list
 from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
@@ -51,7 +61,13 @@ def _header(total: Group, submission: str) -> Html:
         tag("h1", f"Lockstep: the results of {submission}"),
         tag("p", tag("b", points(total.score)), f" of {points(total.best)} points", class_="total"),
         tag("p", "These are the public checks alone.") if public else "",
-        tag("p", f"{total.checks_passed} checks passed", f", {lost}" if lost else "", ".", class_="soft"),
+        tag(
+            "p",
+            f"{total.checks_passed} checks passed",
+            f", {lost}" if lost else "",
+            ".",
+            class_="soft",
+        ),
         tag("p", f"Graded {time.strftime('%Y-%m-%d %H:%M')}.", class_="soft"),
     )
 
@@ -69,8 +85,12 @@ def _lost(group: Group) -> str:
 # ——— tables
 
 
-def _table(caption: object, look: str, names: Sequence[str], rows: Sequence[Html], foot: Html | None = None) -> Html:
-    head = (tag("th", name, scope="col", class_="number" if name in NUMBERS else None) for name in names)
+def _table(
+    caption: object, look: str, names: Sequence[str], rows: Sequence[Html], foot: Html | None = None
+) -> Html:
+    head = (
+        tag("th", name, scope="col", class_="number" if name in NUMBERS else None) for name in names
+    )
     body = tag("thead", tag("tr", *head)), tag("tbody", *rows), tag("tfoot", foot) if foot else None
     return _frame(tag("table", tag("caption", caption), *body, class_=look), str(caption))
 
@@ -102,13 +122,25 @@ def _points(total: Group) -> Html:
 
     def row(group: Group, name: object, look: str | None = None) -> Html:
         title = tag("td", group.title if group.number else "", class_="title")
-        numbers = (tag("td", number, class_="number") for number in (group.checks_passed, group.points))
-        return tag("tr", tag("th", name, scope="row"), title, *numbers, tag("td", _lost(group)), class_=look)
+        numbers = (
+            tag("td", number, class_="number") for number in (group.checks_passed, group.points)
+        )
+        return tag(
+            "tr",
+            tag("th", name, scope="row"),
+            title,
+            *numbers,
+            tag("td", _lost(group)),
+            class_=look,
+        )
 
     rows = []
     for part in total.parts():
         rows.append(row(part, f"Part {part.number}", "part"))
-        rows += [row(problem, tag("a", problem.number, href=f"#{_anchor(problem)}")) for problem in part.problems()]
+        rows += [
+            row(problem, tag("a", problem.number, href=f"#{_anchor(problem)}"))
+            for problem in part.problems()
+        ]
     names = ("Problem", "Title", "Checks passed", "Points", "Lost")
     return _table("Points by problem", "points", names, rows, row(total, "Total"))
 
@@ -129,7 +161,10 @@ def _part(part: Group) -> Html:
 
 def _problem(problem: Group) -> Html:
     head = tag(
-        "h3", f"{problem.number} {problem.title} ", tag("small", f"{problem.points} points"), id=_anchor(problem)
+        "h3",
+        f"{problem.number} {problem.title} ",
+        tag("small", f"{problem.points} points"),
+        id=_anchor(problem),
     )
     look = "whole" if problem.passed == len(problem.records) else None
     return tag("div", head, *map(_check, problem.records), class_=look)
@@ -196,16 +231,32 @@ def _values(ranks: Sequence[RankSummary]) -> list[Html]:
 def _pair(rank: int, compared: Compared) -> Html:
     def left_out(count: int, where: str) -> list[Html]:
         entries = "entry" if count == 1 else "entries"
-        return [tag("tr", tag("td", f"… {count:,} {entries} {where}", colspan="4", class_="soft"))] if count else []
+        return (
+            [tag("tr", tag("td", f"… {count:,} {entries} {where}", colspan="4", class_="soft"))]
+            if count
+            else []
+        )
 
     alike = compared.expected == compared.got
-    rows = [] if alike else [_row("all of it", compared.expected, compared.got, "differs", wrong=True)]
+    rows = (
+        [] if alike else [_row("all of it", compared.expected, compared.got, "differs", wrong=True)]
+    )
     rows += left_out(compared.before, "before")
     for cell in compared.cells:
-        rows.append(_row(cell.place, cell.expected, cell.got, "differs" if cell.wrong else "", wrong=cell.wrong))
+        rows.append(
+            _row(
+                cell.place,
+                cell.expected,
+                cell.got,
+                "differs" if cell.wrong else "",
+                wrong=cell.wrong,
+            )
+        )
     rows += left_out(compared.after, "after")
     place = f"Rank {rank}, {compared.path}" if compared.path else f"Rank {rank}"
-    caption = ", ".join([place, *([compared.got] if alike else []), *([compared.wrong] if compared.wrong else [])])
+    caption = ", ".join(
+        [place, *([compared.got] if alike else []), *([compared.wrong] if compared.wrong else [])]
+    )
     return _table(caption, "sides", ("At", "Expected", "Got", "Differs"), rows)
 
 
@@ -214,19 +265,34 @@ def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
 
     def row(one: RankSummary) -> Html:
         details = (tag("code", line, class_="where") for line in one.details)
-        verdict = (", which is wrong" if one.compared else ", which is as expected") if judged else ""
+        verdict = (
+            (", which is wrong" if one.compared else ", which is as expected") if judged else ""
+        )
         return _row(one.rank, tag("td", one.fate, verdict, *details))
 
     names = ("Rank", "What became of it")
-    return [_table("What became of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
+    return (
+        [_table("What became of each rank", "ranks", names, list(map(row, ranks)))] if ranks else []
+    )
 
 
 def _timeline(finding: Finding) -> Html:
     drawing = _frame(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
-    said = "Drawn from the starts of operations alone; ", tag("code", "make timeline"), " measures how long each took."
+    said = (
+        "Drawn from the starts of operations alone; ",
+        tag("code", "make timeline"),
+        " measures how long each took.",
+    )
     note = tag("p", *said, class_="soft")
-    return tag("details", tag("summary", "Who did what when"), drawing, note, class_="inner timeline", open=still)
+    return tag(
+        "details",
+        tag("summary", "Who did what when"),
+        drawing,
+        note,
+        class_="inner timeline",
+        open=still,
+    )
 
 
 def _traffic(ranks: Sequence[RankSummary]) -> Html:
@@ -235,7 +301,11 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
     rows = []
     for one in ranks:
         rows += [_row(one.rank, step.what, step.times, step.bytes) for step in one.steps]
-        others = "nothing" if not one.steps else f"… {one.more_steps:,} other operations" if one.more_steps else ""
+        others = (
+            "nothing"
+            if not one.steps
+            else f"… {one.more_steps:,} other operations" if one.more_steps else ""
+        )
         rows += [_row(one.rank, tag("td", others, colspan="3", class_="soft"))] if others else []
     if len({one.sends for one in ranks}) == 1:
         sent = f"{ranks[0].sends:,} bytes each"
@@ -243,8 +313,12 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
         sent = ", ".join(f"rank {one.rank} {one.sends:,} bytes" for one in ranks)
     caption = "Operations that are alike are counted together; bytes are of all of them"
     table = _table(caption, "traffic", ("Rank", "Operation", "Times", "Bytes"), rows)
-    least = tag("p", f"By the best algorithms, for this the ranks send at least: {sent}.", class_="soft")
-    return tag("details", tag("summary", "What each rank communicated"), table, least, class_="inner")
+    least = tag(
+        "p", f"By the best algorithms, for this the ranks send at least: {sent}.", class_="soft"
+    )
+    return tag(
+        "details", tag("summary", "What each rank communicated"), table, least, class_="inner"
+    )
 
 
 def _printed(ranks: Sequence[RankSummary]) -> list[Html]:
@@ -252,5 +326,8 @@ def _printed(ranks: Sequence[RankSummary]) -> list[Html]:
     for one in ranks:
         if one.printed:
             before = f"… {one.printed_before:,} lines before\n" if one.printed_before else ""
-            blocks += [tag("p", f"Rank {one.rank}", class_="soft"), tag("pre", before, "\n".join(one.printed))]
+            blocks += [
+                tag("p", f"Rank {one.rank}", class_="soft"),
+                tag("pre", before, "\n".join(one.printed)),
+            ]
     return [tag("h4", "Printed"), *blocks] if blocks else []

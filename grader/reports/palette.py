@@ -1,7 +1,9 @@
-"""What each colour means, in figures, timelines, the report and the terminal. No two meanings look alike.
+"""What each colour means, in figures, timelines, the report and the terminal. No two meanings look
+alike.
 
-A block has the same colour on light and on dark ground, with white letters on it. Text has a colour for each ground.
-SVG gets its colours as attributes, since many viewers know no CSS variables and some no CSS; ``STYLE`` changes them on dark ground.
+A block has the same colour on light and on dark ground, with white letters on it. Text has a colour
+for each ground. SVG gets its colours as attributes, since many viewers know no CSS variables and
+some no CSS; ``STYLE`` changes them on dark ground.
 """
 
 from typing import NamedTuple
@@ -38,7 +40,8 @@ TEXT = {
     "other": Colour("#2a5d84", "#79cbd6"),
     "link": Colour("#175fae", "#82b7f5"),
 }
-INK = Colour("#57606a", "#9aa4af")  # an image does not always learn its ground: either ink can be read on either
+# an image does not always learn its ground: either ink can be read on either
+INK = Colour("#57606a", "#9aa4af")
 WHITE = "#ffffff"  # letters on a block
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -49,7 +52,8 @@ PAINTS = {
     "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
     "on": {"fill": WHITE},
     "head": {"fill": INK.light, "class": "ink"},
-    "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},  # nobody works here, or nothing is there yet
+    # nobody works here, or nothing is there yet
+    "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},
     "line": _LINE | {"stroke-width": "1.2"},
     "faint": _LINE | {"stroke-opacity": "0.3"},
     "empty": _LINE | {"stroke-opacity": "0.55", "stroke-dasharray": "2 2"},

@@ -52,7 +52,11 @@ def _test(record: Record) -> dict:
 def clean(text: str) -> str:
     """Text for people: no control characters, no megabytes."""
     text = printable(text)
-    return text if len(text) <= MAX_OUTPUT else f"{text[:MAX_OUTPUT]}\n[… {len(text) - MAX_OUTPUT} more characters]"
+    return (
+        text
+        if len(text) <= MAX_OUTPUT
+        else f"{text[:MAX_OUTPUT]}\n[… {len(text) - MAX_OUTPUT} more characters]"
+    )
 
 
 def write(path: Path, document: dict) -> None:

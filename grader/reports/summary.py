@@ -1,4 +1,4 @@
-"""What the records of one grading add up to, by problem and by part: the same sums in every report."""
+"""Adds up the records of one grading by problem and by part, the same way for every report."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,16 +42,24 @@ class Group:
         found = []
         for number, records in groupby(self.records, key=lambda r: r.number):
             of_problem = list(records)
-            found.append(Group(number, PARTS[of_problem[0].part].problems.get(number, ""), of_problem))
+            found.append(
+                Group(number, PARTS[of_problem[0].part].problems.get(number, ""), of_problem)
+            )
         return found
 
     def parts(self) -> list["Group"]:
-        grouped = [(name, list(records)) for name, records in groupby(self.records, key=lambda r: r.part)]
-        return [Group(str(PARTS[name].number), PARTS[name].title, records) for name, records in grouped]
+        grouped = [
+            (name, list(records)) for name, records in groupby(self.records, key=lambda r: r.part)
+        ]
+        return [
+            Group(str(PARTS[name].number), PARTS[name].title, records) for name, records in grouped
+        ]
 
 
 def summary(records: list[Record]) -> Group:
-    """All of them, in the order of the problems; within one as the checks stand in their files, the public ones first."""
+    """All of them, in the order of the problems; within one as the checks stand in their files, the
+    public ones first.
+    """
     return Group("", "Total", sorted(records, key=order))
 
 

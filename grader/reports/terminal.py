@@ -1,4 +1,6 @@
-"""What an instructor sees on the terminal: progress while it runs, then messages, then a table of points."""
+"""What an instructor sees on the terminal: progress while it runs, then messages, then a table of
+points.
+"""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -52,7 +54,10 @@ def _messages(console: Console, records: list[Record]) -> None:
     if untouched := [record for record in records if record.status == UNIMPLEMENTED]:
         numbers = ", ".join(dict.fromkeys(record.number for record in untouched))
         console.print(
-            Text(f"\nNot implemented yet, {len(untouched)} checks: problems {numbers}", style=STYLES[UNIMPLEMENTED])
+            Text(
+                f"\nNot implemented yet, {len(untouched)} checks: problems {numbers}",
+                style=STYLES[UNIMPLEMENTED],
+            )
         )
 
 

@@ -1,7 +1,8 @@
-"""Drawings as a trace in Chrome's event format, which https://ui.perfetto.dev and chrome://tracing open.
+"""Drawings as a trace in Chrome's event format, which https://ui.perfetto.dev and chrome://tracing
+open.
 
-A process is a drawing; its threads are the ranks' programs, and below each what is under way beside it. Times are in microseconds.
-[Trace Event Format, Google, 2016]
+A process is a drawing; its threads are the ranks' programs, and below each what is under way beside
+it. Times are in microseconds. [Trace Event Format, Google, 2016]
 """
 
 from collections.abc import Sequence
@@ -43,9 +44,20 @@ def _name(what: str, name: str | int, process: int, thread: int) -> dict:
 
 def _slice(span: Span, process: int, thread: int) -> dict:
     """A complete event; where it has no end, the beginning of one."""
-    event = {"name": span.label or span.kind, "cat": span.kind, "pid": process, "tid": thread, "ts": span.begin * 1e6}
+    event = {
+        "name": span.label or span.kind,
+        "cat": span.kind,
+        "pid": process,
+        "tid": thread,
+        "ts": span.begin * 1e6,
+    }
     event |= {"ph": "B"} if span.end is None else {"ph": "X", "dur": (span.end - span.begin) * 1e6}
-    arguments = {"kind": span.kind, "rank": span.rank, "micro-batch": span.micro_batch, "line": span.where or None}
+    arguments = {
+        "kind": span.kind,
+        "rank": span.rank,
+        "micro-batch": span.micro_batch,
+        "line": span.where or None,
+    }
     if operation := span.operation:
         event["name"] = operation.name
         arguments |= {
@@ -54,7 +66,11 @@ def _slice(span: Span, process: int, thread: int) -> dict:
             "peer": operation.peer,
             "root": operation.root,
         }
-        arguments |= {"reduction": operation.reduction, "group": operation.group, "started at": operation.where}
+        arguments |= {
+            "reduction": operation.reduction,
+            "group": operation.group,
+            "started at": operation.where,
+        }
     if span.awaits:
         arguments["waits for"] = list(span.awaits)
     event["args"] = {name: value for name, value in arguments.items() if value is not None}
@@ -72,8 +88,15 @@ def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
     couples = [met.operations for met in match(of_ranks).messages if not met.absent]
     for number, couple in enumerate(couples, start=1):
         send, receive = (at[id(operation)] for operation in couple)
-        common = {"name": "message", "cat": "message", "id": process * 1_000_000 + number, "pid": process}
+        common = {
+            "name": "message",
+            "cat": "message",
+            "id": process * 1_000_000 + number,
+            "pid": process,
+        }
         until = receive["ts"] + receive.get("dur", 0.0)
         events.append(common | {"ph": "s", "tid": send["tid"], "ts": send["ts"]})
-        events.append(common | {"ph": "f", "bp": "e", "tid": receive["tid"], "ts": max(until, send["ts"])})
+        events.append(
+            common | {"ph": "f", "bp": "e", "tid": receive["tid"], "ts": max(until, send["ts"])}
+        )
     return events

@@ -1,1 +1,4 @@
-"""Proof that the grader works: right, wrong and hostile submissions, and tests of every room. Not shipped."""
+"""Proof that the grader works: right, wrong and hostile submissions, and tests of every room.
+
+Not shipped.
+"""

@@ -1,8 +1,9 @@
 """How fast, and beside what:  make bench
 
-Medians of whole worlds, from the request to the last process gone, alternating with ``torch.multiprocessing.spawn`` doing the
-same (start, one all-reduce, result back, gone) in the same run; the time from a deadlock to its verdict; wall time and peak
-memory of grading the solutions, and where the time goes; and a step of the reference beside torch's own.
+Medians of whole worlds, from the request to the last process gone, alternating with
+``torch.multiprocessing.spawn`` doing the same (start, one all-reduce, result back, gone) in the
+same run; the time from a deadlock to its verdict; wall time and peak memory of grading the
+solutions, and where the time goes; and a step of the reference beside torch's own.
 """
 
 import json
@@ -67,14 +68,19 @@ if __name__ == "__main__":
 
 
 def medians(values: list[float]) -> str:
-    return f"{statistics.median(values) * 1e3:7.0f} ms  ({min(values) * 1e3:.0f} … {max(values) * 1e3:.0f})"
+    return (
+        f"{statistics.median(values) * 1e3:7.0f} ms  ({min(values) * 1e3:.0f} …"
+        f" {max(values) * 1e3:.0f})"
+    )
 
 
 def one_world(server: Server, folder: Path, size: int) -> float:
     """Seconds from the request until every process of a world with one all-reduce is gone."""
     began = time.monotonic()
     x = np.ones(4, np.float32)
-    report = World(server, size, [call("collectives.all_reduce", x).spread(size)], folder, "cpu", Limits()).run()
+    report = World(
+        server, size, [call("collectives.all_reduce", x).spread(size)], folder, "cpu", Limits()
+    ).run()
     assert [rank.outcomes[0].value.tolist() for rank in report.ranks] == [[float(size)] * 4] * size
     return time.monotonic() - began
 
@@ -83,7 +89,10 @@ def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
     program = scratch / "spawn.py"
     program.write_text(SPAWN)
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    print("\nA fresh world: start, one all-reduce, results back, gone (median of 15, and of 3 for spawn; min … max)")
+    print(
+        "\nA fresh world: start, one all-reduce, results back, gone (median of 15, and of 3 for"
+        " spawn; min … max)"
+    )
     print("  ranks   forked from the warm server        torch.multiprocessing.spawn        ratio")
     for size in (1, 2, 4, 8):
         one_world(server, folder, size)  # not counted
@@ -91,7 +100,11 @@ def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
         for _ in range(3):  # in turn, so that a drift of the machine's speed hits both
             forked += [one_world(server, folder, size) for _ in range(5)]
             done = subprocess.run(
-                [sys.executable, str(program), str(size)], env=environment, capture_output=True, text=True, check=True
+                [sys.executable, str(program), str(size)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
             )
             spawned.append(float(done.stdout))
         ratio = statistics.median(spawned) / statistics.median(forked)
@@ -121,10 +134,11 @@ def bench_deadlock(server: Server, scratch: Path) -> None:
 
 
 class Memory(threading.Thread):
-    """Samples the sum of PSS of a process and all its descendants, stopped for the moment of the sample.
+    """Samples the sum of PSS of a process and all its descendants, stopped for the moment of the
+    sample.
 
-    Worlds come and go faster than their memory can be read: read on the run, pages that moved from one process to another
-    would count twice.
+    Worlds come and go faster than their memory can be read: read on the run, pages that moved from
+    one process to another would count twice.
     """
 
     def __init__(self, pid: int) -> None:
@@ -139,7 +153,8 @@ class Memory(threading.Thread):
                     _signal(pid, signal.SIGSTOP)
                 stopped += new
             self.peak = max(self.peak, sum(map(pss, stopped)))
-            for pid in reversed(stopped):  # the server last: it ends supervisors that it finds stopped
+            # the server last: it ends supervisors that it finds stopped
+            for pid in reversed(stopped):
                 _signal(pid, signal.SIGCONT)
             time.sleep(0.1)
 
@@ -193,20 +208,32 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
             seconds.append(time.monotonic() - began)
             shares.append(time_shares(json.loads(path.read_text()), seconds[-1]))
     peak = f"{max(peaks) / 1e6:.0f} MB" if max(peaks) else "unknown here"
-    print(f"\nGrading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of PSS: {peak}")
+    print(
+        f"\nGrading {submission:10} (median of {times}):  {medians(seconds)}   peak memory, sum of"
+        f" PSS: {peak}"
+    )
     start, worlds, judging, other = (statistics.median(share) for share in zip(*shares))
     document = json.loads(path.read_text())
     sizes, fresh = (
-        [size for test in document["tests"] for size in test["extra_data"][name]] for name in ("worlds", "fresh_worlds")
+        [size for test in document["tests"] for size in test["extra_data"][name]]
+        for name in ("worlds", "fresh_worlds")
     )
-    print(f"  start {start:.1f} s; worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the end {other:.1f} s")
+    print(
+        f"  start {start:.1f} s; worlds {worlds:.1f} s, judging {judging:.1f} s, waiting and the"
+        f" end {other:.1f} s"
+    )
     print(f"  {len(sizes)} worlds, {len(sizes) - len(fresh)} of them with ranks of an earlier one")
     alone = sum(empty[size] for size in fresh)
-    print(f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores = {alone / cores():.1f} s")
+    print(
+        f"  floor: {len(fresh)} empty worlds, {alone:.1f} s ÷ {cores()} cores ="
+        f" {alone / cores():.1f} s"
+    )
 
 
 def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:
-    """Of the wall time, in seconds: until the first check, in worlds, between them in checks, and the rest."""
+    """Of the wall time, in seconds: until the first check, in worlds, between them in checks, and
+    the rest.
+    """
     checks = [test["extra_data"] for test in document["tests"]]
     workers = document["extra_data"]["workers"]
     start = document["extra_data"]["seconds_to_start"]
@@ -231,7 +258,8 @@ def main() -> None:
     server = Server.start()
     facts = server.facts()
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {facts['torch']}, {facts['way']}"
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch"
+        f" {facts['torch']}, {facts['way']}"
     )
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch_name:
         scratch = Path(scratch_name)

@@ -1,7 +1,8 @@
 """How fast a step of the reference is, beside torch's own:  python -m grader.selftest.bench_steps
 
-Forward and backward of one step, on ranks that take turns: the reference, torch, torch, the reference, in every round, so that
-a drift of the machine's speed hits both. The slowest rank's time counts. First of all, both sides must compute the same.
+Forward and backward of one step, on ranks that take turns: the reference, torch, torch, the
+reference, in every round, so that a drift of the machine's speed hits both. The slowest rank's time
+counts. First of all, both sides must compute the same.
 """
 
 import json
@@ -34,12 +35,16 @@ from solutions import data_parallel, pipeline_parallel, tensor_parallel
 
 RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
 
-# A step computes and returns the loss, where this rank knows it, and the function that then tells the gradients.
+# A step computes and returns the loss, where this rank knows it, and the function that then tells
+# the gradients.
 Step = Callable[[], tuple[Tensor | None, Callable[[], list[Tensor]]]]
 
 
 def by_autograd(
-    model: Callable[[Tensor], Tensor], leaves: list[Tensor], x: Tensor, finish: Callable = lambda: None
+    model: Callable[[Tensor], Tensor],
+    leaves: list[Tensor],
+    x: Tensor,
+    finish: Callable = lambda: None,
 ) -> Step:
     """A step of ordinary autograd; ``finish`` after the backward pass."""
 
@@ -78,12 +83,16 @@ def data_parallel_step(weights: list[Tensor], x: Tensor) -> Step:
 def gradient_buckets(weights: list[Tensor], x: Tensor) -> Step:
     leaves = [weight.clone().requires_grad_() for weight in weights]
     buckets = data_parallel.GradientBuckets(leaves, bucket_bytes=4 << 20)  # a layer each
-    return by_autograd(lambda x: mlp.forward(leaves, x), leaves, data_parallel.shard_batch(x), buckets.wait)
+    return by_autograd(
+        lambda x: mlp.forward(leaves, x), leaves, data_parallel.shard_batch(x), buckets.wait
+    )
 
 
 def ddp(**options: float) -> Callable[[list[Tensor], Tensor], Step]:
     def build(weights: list[Tensor], x: Tensor) -> Step:
-        return by_module(DistributedDataParallel(torch_mlp(weights), **options), data_parallel.shard_batch(x))
+        return by_module(
+            DistributedDataParallel(torch_mlp(weights), **options), data_parallel.shard_batch(x)
+        )
 
     return build
 
@@ -100,7 +109,9 @@ def tensor_columns(weights: list[Tensor], x: Tensor) -> Step:
 
 
 def megatron_pairs(weights: list[Tensor], x: Tensor) -> Step:
-    columns, rows = map(tensor_parallel.shard_columns, weights[::2]), map(tensor_parallel.shard_rows, weights[1::2])
+    columns, rows = map(tensor_parallel.shard_columns, weights[::2]), map(
+        tensor_parallel.shard_rows, weights[1::2]
+    )
     pairs = [(column.requires_grad_(), row.requires_grad_()) for column, row in zip(columns, rows)]
 
     def model(x: Tensor) -> Tensor:
@@ -123,7 +134,9 @@ def schedule(make: Callable) -> Callable[[list[Tensor], Tensor], Step]:
 
         def step():
             mine = x if rank == 0 else None
-            loss, gradients = pipeline_parallel.run_schedule(actions, stage, mine, BATCH, MICRO_BATCHES, Timeline())
+            loss, gradients = pipeline_parallel.run_schedule(
+                actions, stage, mine, BATCH, MICRO_BATCHES, Timeline()
+            )
             return loss, lambda: gradients
 
         return step
@@ -151,8 +164,18 @@ ROWS = [
     ("data parallel, buckets", gradient_buckets, "DDP, 4 MiB buckets", ddp(bucket_cap_mb=4)),
     ("tensor, columns", tensor_columns, "Colwise, replicated", with_x(cut_by_columns)),
     ("tensor, columns", tensor_columns, "Colwise, sharded", with_x(cut_by_columns_gathered_late)),
-    ("tensor, pairs", megatron_pairs, "Colwise, Rowwise", lambda w, x: by_module(cut_in_pairs(w), x)),
-    ("pipeline, GPipe", schedule(pipeline_parallel.gpipe_schedule), "ScheduleGPipe", torch_schedule(ScheduleGPipe)),
+    (
+        "tensor, pairs",
+        megatron_pairs,
+        "Colwise, Rowwise",
+        lambda w, x: by_module(cut_in_pairs(w), x),
+    ),
+    (
+        "pipeline, GPipe",
+        schedule(pipeline_parallel.gpipe_schedule),
+        "ScheduleGPipe",
+        torch_schedule(ScheduleGPipe),
+    ),
     (
         "pipeline, 1F1B",
         schedule(pipeline_parallel.one_forward_one_backward_schedule),
@@ -176,15 +199,26 @@ def check_same(reference: Step, by_torch: Step) -> None:
     """That both sides do the same work: the same loss and gradients, within float32."""
     (loss, gradients), (torch_loss, torch_gradients) = reference(), by_torch()
     assert (loss is None) == (torch_loss is None)
-    pairs = [*zip(gradients(), torch_gradients(), strict=True), *[(loss, torch_loss)] * (loss is not None)]
+    pairs = [
+        *zip(gradients(), torch_gradients(), strict=True),
+        *[(loss, torch_loss)] * (loss is not None),
+    ]
     assert all(difference(mine, theirs) < 1e-4 for mine, theirs in pairs)
 
 
 def take_turns(folder: Path) -> None:
-    """On every rank: all rows, round after round. Rank 0 writes down the times, for each row the reference's and torch's."""
+    """On every rank: all rows, round after round.
+
+    Rank 0 writes down the times, for each row the reference's and torch's.
+    """
     torch.set_num_threads(1)
-    weights, x = mlp.init_weights(LAYERS, WIDTH), torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
-    rows = [(reference(weights, x), by_torch and by_torch(weights, x)) for _, reference, _, by_torch in ROWS]
+    weights, x = mlp.init_weights(LAYERS, WIDTH), torch.randn(
+        BATCH, WIDTH, generator=torch.Generator().manual_seed(1)
+    )
+    rows = [
+        (reference(weights, x), by_torch and by_torch(weights, x))
+        for _, reference, _, by_torch in ROWS
+    ]
     for reference, by_torch in rows:
         reference()  # a warm-up; the check is another one
         if by_torch:
@@ -202,7 +236,10 @@ def take_turns(folder: Path) -> None:
 
 
 def median(times: list[float]) -> str:
-    return f"{statistics.median(times) * 1e3:6.1f} ms  ({min(times) * 1e3:.1f} … {max(times) * 1e3:.1f})"
+    return (
+        f"{statistics.median(times) * 1e3:6.1f} ms  ({min(times) * 1e3:.1f} …"
+        f" {max(times) * 1e3:.1f})"
+    )
 
 
 def bench_steps() -> None:
@@ -210,15 +247,20 @@ def bench_steps() -> None:
         launch(take_turns, RANKS, Path(folder))
         times = json.loads((Path(folder) / "times.json").read_text())
     print(
-        f"\nForward and backward of one step: batch {BATCH}, {LAYERS} layers of {WIDTH} × {WIDTH}, float32, {RANKS} ranks"
+        f"\nForward and backward of one step: batch {BATCH}, {LAYERS} layers of {WIDTH} × {WIDTH},"
+        f" float32, {RANKS} ranks"
     )
-    print(f"of one thread, gloo, {MICRO_BATCHES} micro-batches (median of {2 * ROUNDS}, in turns; min … max)")
+    print(
+        f"of one thread, gloo, {MICRO_BATCHES} micro-batches (median of {2 * ROUNDS}, in turns; min"
+        " … max)"
+    )
     print(f"  {'':24}  {'reference':31}  {'torch':53}  reference/torch")
     for (name, _, torch_name, _), (ours, theirs) in zip(ROWS, times):
         line = f"  {name:24}  {median(ours):31}"
         if theirs:
             line += (
-                f"  {torch_name:20}  {median(theirs):31}  {statistics.median(ours) / statistics.median(theirs):5.2f}×"
+                f"  {torch_name:20}  {median(theirs):31} "
+                f" {statistics.median(ours) / statistics.median(theirs):5.2f}×"
             )
         print(line.rstrip())
 

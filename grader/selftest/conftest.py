@@ -16,7 +16,8 @@ from grader.world import world as worlds
 from grader.world.fork_server_client import Server
 from grader.world.limits import Limits
 
-# A shell that starts the tests in the background makes them, and all that they start, ignore Ctrl-C.
+# A shell that starts the tests in the background makes them, and all that they start, ignore
+# Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -65,7 +66,9 @@ def grounds() -> Iterator[Path]:
 
 @pytest.fixture
 def submit(grounds: Path, server: Server) -> Callable[..., CheckWorld]:
-    """``submit(source)``: the world of a submission whose collectives.py holds this source, after the usual imports."""
+    """``submit(source)``: the world of a submission whose collectives.py holds this source, after
+    the usual imports.
+    """
 
     def make(source: str, preamble: str = PREAMBLE, **limits) -> CheckWorld:
         submission, folder = grounds / "submission", grounds / "stage"
@@ -74,7 +77,9 @@ def submit(grounds: Path, server: Server) -> Callable[..., CheckWorld]:
         staged = stage_submission(submission, folder)
         chosen = Limits(**limits)
         return CheckWorld(
-            lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(), None, staged.absent
+            lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(),
+            None,
+            staged.absent,
         )
 
     return make

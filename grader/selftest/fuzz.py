@@ -2,8 +2,9 @@
 
     python -m grader.selftest.fuzz [frames | hub | intake] [--inputs N] [--seed S] [--only I]
 
-Each input follows from the seed and its number alone. Whatever raises something is printed with both, and the command fails; so it
-does where one input takes seconds, or the whole more memory than it should.
+Each input follows from the seed and its number alone. Whatever raises something is printed with
+both, and the command fails; so it does where one input takes seconds, or the whole more memory than
+it should.
 """
 
 import argparse
@@ -45,7 +46,9 @@ def fuzz(make: Callable, judge: Callable, seed: str, numbers: range, tally: Tall
             tally.outcomes[judge(data)] += 1
         except Exception:
             shown = data[:SHOWN].hex() + (f"… ({len(data)} bytes)" if len(data) > SHOWN else "")
-            raise Bitten(f"input {number} of seed {seed}:\n{shown}\n{traceback.format_exc()}") from None
+            raise Bitten(
+                f"input {number} of seed {seed}:\n{shown}\n{traceback.format_exc()}"
+            ) from None
         took = time.process_time() - began
         tally.slowest = max(tally.slowest, took)
         if took > SLOW:
@@ -54,26 +57,42 @@ def fuzz(make: Callable, judge: Callable, seed: str, numbers: range, tally: Tall
 
 def peak() -> int:
     """The most memory that this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def run(name: str, make: Callable, judge: Callable, seed: str, numbers: range) -> None:
     before, began, tally = peak(), time.monotonic(), Tally()
     fuzz(make, judge, seed, numbers, tally)
     seconds = time.monotonic() - began
-    print(f"\n{name}: {len(numbers):,} inputs in {seconds:.0f} s, {len(numbers) / seconds:,.0f} a second, seed {seed}")
-    print(f"  slowest {tally.slowest * 1e3:.0f} ms; peak memory {peak() / 1e6:.0f} MB, {before / 1e6:.0f} MB before")
+    print(
+        f"\n{name}: {len(numbers):,} inputs in {seconds:.0f} s, {len(numbers) / seconds:,.0f} a"
+        f" second, seed {seed}"
+    )
+    print(
+        f"  slowest {tally.slowest * 1e3:.0f} ms; peak memory {peak() / 1e6:.0f} MB,"
+        f" {before / 1e6:.0f} MB before"
+    )
     for outcome, count in tally.outcomes.most_common():
         print(f"  {count:9,}  {outcome}")
     if peak() - before > MAX_MEMORY:
-        raise Bitten(f"{name}: {(peak() - before) / 1e6:.0f} MB more than at the beginning, seed {seed}")
+        raise Bitten(
+            f"{name}: {(peak() - before) / 1e6:.0f} MB more than at the beginning, seed {seed}"
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grader.selftest.fuzz")
-    parser.add_argument("what", nargs="?", choices=["frames", "hub", "intake"], help="one of these; all if left out")
-    parser.add_argument("--inputs", type=int, default=120_000, metavar="N", help="of each (default: %(default)s)")
-    parser.add_argument("--seed", default=secrets.token_hex(4), help="repeat the inputs of an earlier run")
+    parser.add_argument(
+        "what", nargs="?", choices=["frames", "hub", "intake"], help="one of these; all if left out"
+    )
+    parser.add_argument(
+        "--inputs", type=int, default=120_000, metavar="N", help="of each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", default=secrets.token_hex(4), help="repeat the inputs of an earlier run"
+    )
     parser.add_argument("--only", type=int, metavar="I", help="only the input with this number")
     chosen = parser.parse_args()
     numbers = range(chosen.inputs) if chosen.only is None else range(chosen.only, chosen.only + 1)

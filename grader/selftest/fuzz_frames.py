@@ -1,7 +1,7 @@
 """Streams of bytes such as a hostile rank may write to its wire.
 
-Most begin as what an honest rank writes and are then changed: a part of the JSON, the header of the tensors, the frame's own
-header, or any bytes.
+Most begin as what an honest rank writes and are then changed: a part of the JSON, the header of the
+tensors, the frame's own header, or any bytes.
 """
 
 import copy
@@ -18,7 +18,15 @@ NONCE = b"fuzzfuzz"
 STAGE = Path("/nonexistent/stage")
 HELD_RANK = 1
 OPERATION = {
-    **{"kind": "all_reduce", "at": 5, "dtype": "float32", "shape": [2, 3], "sent": [6], "received": [6], "bytes": 24},
+    **{
+        "kind": "all_reduce",
+        "at": 5,
+        "dtype": "float32",
+        "shape": [2, 3],
+        "sent": [6],
+        "received": [6],
+        "bytes": 24,
+    },
     **{
         "reduction": "sum",
         "peer": None,
@@ -33,7 +41,13 @@ OPERATION = {
 PROGRESS = {"what": "wait began", "at": 6, "of": 5, "file": "collectives.py", "line": 3}
 LINE = {"file": "collectives.py", "line": 3, "function": "f", "source": "return x"}
 RAISED = {
-    **{"type": "ValueError", "missing": False, "is_value_error": True, "text": "no", "lines": [LINE, LINE]},
+    **{
+        "type": "ValueError",
+        "missing": False,
+        "is_value_error": True,
+        "text": "no",
+        "lines": [LINE, LINE],
+    },
     **{"stub": False, "at": 5, "around": False},
 }
 VALUES = [
@@ -45,8 +59,16 @@ BLOB = save({"0": np.ones((2, 3), np.float32), "1": np.array([True, False]), "2"
 HONEST = [
     (frames.EVENT, {"call": 0, "mark": "call began", "at": 4}, b""),
     (frames.EVENT, {"call": 0, "operation": OPERATION}, b""),
-    (frames.EVENT, {"call": 1, "operation": OPERATION | {"kind": "send", "peer": 1, "received": []}}, b""),
-    (frames.EVENT, {"call": 1, "operation": OPERATION | {"kind": "recv", "peer": 0, "sent": []}}, b""),
+    (
+        frames.EVENT,
+        {"call": 1, "operation": OPERATION | {"kind": "send", "peer": 1, "received": []}},
+        b"",
+    ),
+    (
+        frames.EVENT,
+        {"call": 1, "operation": OPERATION | {"kind": "recv", "peer": 0, "sent": []}},
+        b"",
+    ),
     (frames.EVENT, {"call": 0, "progress": PROGRESS}, b""),
     (frames.HELD, {"call": 0}, b""),
     (frames.RETURNED, {"call": 0, "values": VALUES}, BLOB),
@@ -55,7 +77,24 @@ HONEST = [
     (frames.DONE, {frames.COMPILER: True}, b""),
 ]
 ODD = [
-    *(None, True, False, -1, 0, 1, 2, 7, 1 << 31, 1 << 40, 1 << 63, -(1 << 63) - 1, 10**300, 10**308, 1.5, 1e300),
+    *(
+        None,
+        True,
+        False,
+        -1,
+        0,
+        1,
+        2,
+        7,
+        1 << 31,
+        1 << 40,
+        1 << 63,
+        -(1 << 63) - 1,
+        10**300,
+        10**308,
+        1.5,
+        1e300,
+    ),
     *(
         float("nan"),
         float("inf"),
@@ -71,8 +110,30 @@ ODD = [
         "send",
         "barrier",
     ),
-    *([], {}, [[]], [{}], [0], [0, 1], [1, 0], [0, 0], [5], [-1], [1] * 70, ["0"], [[0, 0], [0, 0]], {"": None}),
-    *({"list": 3}, {"list": []}, {"tuple": [[]]}, {"dict": [["a"]]}, {"dict": [["a", 1], ["a", 2]]}, {"tensor": "0"}),
+    *(
+        [],
+        {},
+        [[]],
+        [{}],
+        [0],
+        [0, 1],
+        [1, 0],
+        [0, 0],
+        [5],
+        [-1],
+        [1] * 70,
+        ["0"],
+        [[0, 0], [0, 0]],
+        {"": None},
+    ),
+    *(
+        {"list": 3},
+        {"list": []},
+        {"tuple": [[]]},
+        {"dict": [["a"]]},
+        {"dict": [["a", 1], ["a", 2]]},
+        {"tensor": "0"},
+    ),
     *(
         {"tensor": 0},
         {"other": "x" * 400},
@@ -85,7 +146,13 @@ ODD = [
     ),
     *([2**62], [2**31, 2**31], [0, 2**62], [0, 24], [24, 0], [1 << 20, 1 << 24], {"dtype": "F32"}),
 ]
-NESTED = ['{"list": [' * 20 + "]}" * 20, "[" * 2000, '{"a":' * 500 + "1" + "}" * 500, "9" * 4000, '{"a": 1, "a": 2}']
+NESTED = [
+    '{"list": [' * 20 + "]}" * 20,
+    "[" * 2000,
+    '{"a":' * 500 + "1" + "}" * 500,
+    "9" * 4000,
+    '{"a": 1, "a": 2}',
+]
 STACKS = b"""Thread 0x00007f5bc2e08740 [name] (most recent call first):
   File "/nonexistent/stage/handout/collectives.py", line 9 in f
   File "/lib/torch/distributed/c10d.py", line 320 in wait
@@ -96,7 +163,10 @@ Current thread 0x00007f5bc2e08740 (most recent call first):
 
 
 def make(random: Random) -> bytes:
-    """One input: the rank, into how many pieces its stream is cut, and the stream. Or ``S`` and a report of stacks."""
+    """One input: the rank, into how many pieces its stream is cut, and the stream.
+
+    Or ``S`` and a report of stacks.
+    """
     if random.random() < 0.05:
         return b"S" + mutated(STACKS * random.choice([1, 1, 9]), random, random.randrange(6))
     rank = random.randrange(2)
@@ -131,7 +201,9 @@ def changed_text(meta: dict, random: Random) -> bytes:
         _change(meta, random)
     text = json.dumps(meta)
     if random.random() < 0.1:  # what json.dumps would not write
-        text = text.replace(random.choice(["3", "0", "null", "5", '"send"']), random.choice(NESTED), 1)
+        text = text.replace(
+            random.choice(["3", "0", "null", "5", '"send"']), random.choice(NESTED), 1
+        )
     return text.encode(errors="surrogatepass")
 
 
@@ -151,10 +223,15 @@ def _change(tree: dict | list, random: Random) -> None:
     if fate < 0.1:
         del tree[key]
     elif fate < 0.2:
-        few = [0, 1, 2]  # of what is large already: else 80 of 80 of 80 fill this process's own memory
+        # of what is large already: else 80 of 80 of 80 fill this process's own memory
+        few = [0, 1, 2]
         tree[key] = [tree[key]] * random.choice(few if len(repr(tree[key])) > 500 else [*few, 80])
     elif fate < 0.25:
-        tree.update(more=random.choice(ODD)) if isinstance(tree, dict) else tree.append(random.choice(ODD))
+        (
+            tree.update(more=random.choice(ODD))
+            if isinstance(tree, dict)
+            else tree.append(random.choice(ODD))
+        )
     else:
         tree[key] = copy.deepcopy(random.choice(ODD))
 
@@ -167,14 +244,23 @@ def _changed_blob(random: Random) -> bytes:
         _change(header, random)
     if random.random() < 0.1:
         shape = random.choice(
-            [[0, 1 << 62], [1 << 40, 0], [1 << 31, 1 << 31, 0], [0] * 33, [1 << 62, 4], [6] + [1] * 40]
+            [
+                [0, 1 << 62],
+                [1 << 40, 0],
+                [1 << 31, 1 << 31, 0],
+                [0] * 33,
+                [1 << 62, 4],
+                [6] + [1] * 40,
+            ]
         )
         header["2"] = {"dtype": "F64", "shape": shape, "data_offsets": [26, 26]}
     text = json.dumps(header).encode(errors="surrogatepass")
     if random.random() < 0.1:
         text = mutated(text, random, 1)
     data = data[: random.randrange(len(data))] if random.random() < 0.1 else data
-    claimed = random.choice([0, 1 << 20, 1 << 62, len(text) + 1]) if random.random() < 0.1 else len(text)
+    claimed = (
+        random.choice([0, 1 << 20, 1 << 62, len(text) + 1]) if random.random() < 0.1 else len(text)
+    )
     return claimed.to_bytes(8, "little") + text + data
 
 
@@ -183,7 +269,12 @@ def headed(kind: bytes, text: bytes, blob: bytes, random: Random, lie: bool) -> 
     if lie:
         index = random.randrange(6)
         lengths = [0, 1, len(text) + 1, 1 << 16, 1 << 20, (1 << 20) + 1, 1 << 24, (1 << 32) - 1]
-        lies = [b"LKSQ", random.randrange(256), random.choice([b"\0", b"G", b"I", b"D"]), random.randbytes(8)]
+        lies = [
+            b"LKSQ",
+            random.randrange(256),
+            random.choice([b"\0", b"G", b"I", b"D"]),
+            random.randbytes(8),
+        ]
         parts[index] = random.choice(lengths) if index > 3 else lies[index]
     return frames.HEADER.pack(*parts) + text + blob
 
@@ -204,5 +295,7 @@ def mutated(data: bytes, random: Random, times: int) -> bytes:
         elif fate == 3:
             data[begin:end] = random.randbytes(end - begin)
         else:
-            data[begin:end] = random.choice([b"9" * 30, b"\0" * 8, b"\xff" * 8, b'"', b"[[[[", b"a" * 300])
+            data[begin:end] = random.choice(
+                [b"9" * 30, b"\0" * 8, b"\xff" * 8, b'"', b"[[[[", b"a" * 300]
+            )
     return bytes(data)

@@ -20,7 +20,12 @@ NO_PIECES = [[], []]
 
 
 def operation(
-    number: int, blob: bytes = BYTES, pieces: list = NO_PIECES, call: int = 0, batch: int | None = None, **changes
+    number: int,
+    blob: bytes = BYTES,
+    pieces: list = NO_PIECES,
+    call: int = 0,
+    batch: int | None = None,
+    **changes,
 ) -> list[tuple]:
     """Return the frames of an operation: an all-reduce of six numbers if nothing else is said."""
     content = {name: value for name, value in OPERATION.items() if name != "at"} | changes
@@ -32,7 +37,9 @@ def operation(
 
 def question(number: int, do: str, *keys: str, **more) -> list[tuple]:
     """Return the frame of a question to the store, as a list."""
-    return [(frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b"")]
+    return [
+        (frames.STORE, {"call": 0, "number": number, "do": do, "keys": list(keys), **more}, b"")
+    ]
 
 
 def use(number: int, name: object) -> list[tuple]:
@@ -51,7 +58,17 @@ HONEST = [
     operation(5, b"", kind="broadcast", root=1, reduction=None),
     operation(6, kind="all_gather", received=[6, 6], reduction=None),
     operation(7, kind="all_to_all", reduction=None, pieces=[[2, 4], [2, 4]]),
-    operation(8, b"", kind="barrier", dtype=None, shape=None, sent=[], received=[], bytes=0, reduction=None),
+    operation(
+        8,
+        b"",
+        kind="barrier",
+        dtype=None,
+        shape=None,
+        sent=[],
+        received=[],
+        bytes=0,
+        reduction=None,
+    ),
     operation(9, kind="reduce_scatter", received=[3]),
     operation(10, kind="reduce", root=1),
     operation(11, kind="scatter", root=0, received=[3], reduction=None),
@@ -71,7 +88,9 @@ HONEST = [
 
 
 def make(random: Random) -> bytes:
-    """One input: how many honest operations the other rank answers with, whether in strict order, and the hostile stream."""
+    """One input: how many honest operations the other rank answers with, whether in strict order,
+    and the hostile stream.
+    """
     steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
     chosen = [frame for step in steps for frame in step]
     if random.random() < 0.1:  # bytes before what they belong to, or late, or twice
@@ -102,7 +121,12 @@ def mirrored(step: list[tuple]) -> list[tuple]:
     content = meta["operation"]
     other = {"send": "recv", "recv": "send"}.get(content["kind"])
     if other:
-        content |= {"kind": other, "peer": 0, "sent": content["received"], "received": content["sent"]}
+        content |= {
+            "kind": other,
+            "peer": 0,
+            "sent": content["received"],
+            "received": content["sent"],
+        }
     sends = content["kind"] not in ("recv", "barrier")
     if content["kind"] in ("broadcast", "scatter"):
         sends = content["root"] == 1
@@ -164,7 +188,11 @@ class Ends:
         return list(frames.Reader(NONCE).feed(bytes(self.heard[end])))
 
     def answers(self, rank: int) -> dict[int, frames.Frame]:
-        return {frame.meta["to"]: frame for frame in self.frames_of(self.ranks[rank]) if frame.kind == frames.ANSWER}
+        return {
+            frame.meta["to"]: frame
+            for frame in self.frames_of(self.ranks[rank])
+            if frame.kind == frames.ANSWER
+        }
 
     def close(self) -> None:
         for end in (*self.heard, *(e.socket for e in (*self.hub.judges, *self.hub.ranks))):
@@ -200,15 +228,22 @@ def judge(data: bytes) -> str:
                 assert frame.kind not in (frames.OPERATION, frames.STORE, frames.ANSWER)
         answers = ends.answers(1)
         for number in answers.keys() - {99}:
-            assert len(answers[number].blob) == lengths()[number], f"operation {number} got more or less than its due"
+            assert (
+                len(answers[number].blob) == lengths()[number]
+            ), f"operation {number} got more or less than its due"
         assert answers[99].blob == BYTES, "the honest rank lost its hub"
         assert sum(ends.hub.held) >= 0 and len(ends.hub.keys.values) < 100
-        refused = [line["refused"] for line in ends.told if line.get("rank") == 0 and "refused" in line]
+        refused = [
+            line["refused"] for line in ends.told if line.get("rank") == 0 and "refused" in line
+        ]
         assert not any(line.get("rank") == 1 for line in ends.told), ends.told
         if refused:
             assert "cannot be handled" not in refused[0], "an exception that nobody has thought of"
             assert refused[0].isprintable() and len(refused[0]) <= 300
             return f"refused: {re.sub('[0-9]+', 'n', refused[0])}"
-        return f"believed, {len(ends.frames_of(ends.ranks[0])) - 1 > 0 and 'with' or 'without'} answers"
+        return (
+            f"believed, {len(ends.frames_of(ends.ranks[0])) - 1 > 0 and 'with' or 'without'}"
+            " answers"
+        )
     finally:
         ends.close()

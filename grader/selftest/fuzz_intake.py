@@ -1,6 +1,7 @@
 """Zips and directories such as a hostile student may hand in, and what the intake makes of them.
 
-Zips are written by a writer of our own, which lies about whatever it is asked to lie about; then some of their bytes are changed.
+Zips are written by a writer of our own, which lies about whatever it is asked to lie about; then
+some of their bytes are changed.
 """
 
 import bz2
@@ -76,7 +77,14 @@ NAMES = [
         "ﬁle.py",
     ),
 ]
-CONTENTS = [SOURCE] * 8 + [b"", b"\xff\xfe", b"x = 1\0", b"\xed\xa0\x80", b"\xef\xbb\xbfx = 1\n", b"x" * 70_000]
+CONTENTS = [SOURCE] * 8 + [
+    b"",
+    b"\xff\xfe",
+    b"x = 1\0",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbfx = 1\n",
+    b"x" * 70_000,
+]
 
 
 def make(random: Random) -> bytes:
@@ -93,7 +101,9 @@ def make(random: Random) -> bytes:
         if entries:
             random.choice(entries)[2].update([_lie(random)])
     if random.random() < 0.005:
-        entries = [[entry[0][:60], b"", {}] for entry in entries[:1]] * random.choice([1999, 2001, 5000])
+        entries = [[entry[0][:60], b"", {}] for entry in entries[:1]] * random.choice(
+            [1999, 2001, 5000]
+        )
     archive = zipped(entries, dict([_end_lie(random)]) if random.random() < 0.2 else {})
     if random.random() < 0.4:
         archive = mutated(archive, random, random.randrange(1, 6))
@@ -124,7 +134,12 @@ def _lie(random: Random) -> tuple:
             ("offset", random.choice([*sizes, 10, 31])),
             ("mode", random.choice(attributes)),
             ("extra", random.choice(extras)),
-            ("raw_name", random.choice([b"\xff\xfe.py", b"\x80", b"collectives.py\xc3", b"\0", b"/etc/passwd"])),
+            (
+                "raw_name",
+                random.choice(
+                    [b"\xff\xfe.py", b"\x80", b"collectives.py\xc3", b"\0", b"/etc/passwd"]
+                ),
+            ),
             ("local_name", b"data_parallel.py"),
             ("version", random.choice([0, 63, 64, 255, 0xFFFF])),
         ]
@@ -164,14 +179,28 @@ def zipped(entries: list, end_lies: dict) -> bytes:
             offset,
         )
         directory += encoded + extra
-    count, start = min(end_lies.get("count", len(entries)), 0xFFFF), end_lies.get("start", len(body))
+    count, start = min(end_lies.get("count", len(entries)), 0xFFFF), end_lies.get(
+        "start", len(body)
+    )
     size = end_lies.get("size", len(directory))
     if "zip64" in end_lies:
         lie = end_lies["zip64"]
-        directory += struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, lie << 24, start)
+        directory += struct.pack(
+            "<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, lie << 24, start
+        )
         directory += struct.pack("<4sLQL", b"PK\6\7", 0, len(body) + len(directory) - 56, 1)
         size = start = 0xFFFFFFFF
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, size, start, min(end_lies.get("comment", 0), 0xFFFF))
+    end = struct.pack(
+        "<4s4H2LH",
+        b"PK\5\6",
+        0,
+        0,
+        count,
+        count,
+        size,
+        start,
+        min(end_lies.get("comment", 0), 0xFFFF),
+    )
     return bytes(body + directory + end)
 
 
@@ -186,8 +215,14 @@ def build_directory(root: Path, random: Random) -> None:
     folders = [os.fsencode(root)]
     for _ in range(random.randrange(1, 14)):
         folder = random.choice(folders)
-        name = random.choice([*NAMES, *FILES * 4, "handout", "homework", ".git", "_x"]).encode(errors="replace")[:200]
-        name = random.choice([name] * 9 + [b"\xff\xfe.py", b"\x1b[2J.py"]).replace(b"/", b"").split(b"\0")[0]
+        name = random.choice([*NAMES, *FILES * 4, "handout", "homework", ".git", "_x"]).encode(
+            errors="replace"
+        )[:200]
+        name = (
+            random.choice([name] * 9 + [b"\xff\xfe.py", b"\x1b[2J.py"])
+            .replace(b"/", b"")
+            .split(b"\0")[0]
+        )
         path = os.path.join(folder, name)
         if name in (b"", b".", b"..") or os.path.lexists(path):
             continue
@@ -232,7 +267,10 @@ class Judge:
         self.scratch = scratch
 
     def __call__(self, data: bytes) -> str:
-        """What became of an input, in a word or two. Anything raised here is a fault of the intake."""
+        """What became of an input, in a word or two.
+
+        Anything raised here is a fault of the intake.
+        """
         submission = self.scratch / "submission"
         if data[:1] == b"D":
             build_directory(submission, Random(data))
@@ -242,18 +280,27 @@ class Judge:
             found = staging.read(submission)
         finally:
             shutil.rmtree(submission) if submission.is_dir() else submission.unlink()
-        assert {entry.name for entry in self.scratch.iterdir()} <= {"outside"}, "something was unpacked"
+        assert {entry.name for entry in self.scratch.iterdir()} <= {
+            "outside"
+        }, "something was unpacked"
         parts = {name.removesuffix(".py") for name in found.texts}
-        assert parts.isdisjoint(found.absent) and parts | set(found.absent) == {n.removesuffix(".py") for n in FILES}
+        assert parts.isdisjoint(found.absent) and parts | set(found.absent) == {
+            n.removesuffix(".py") for n in FILES
+        }
         for text in found.texts.values():
             assert len(text) <= 1 << 20 and "\0" not in text and SECRET not in text
             text.encode()
         for sentence in [*found.absent.values(), *found.warnings]:
-            assert sentence.isprintable() and sentence.endswith(".") and 0 < len(sentence) < 1000, sentence
+            assert (
+                sentence.isprintable() and sentence.endswith(".") and 0 < len(sentence) < 1000
+            ), sentence
         kind = "directory" if data[:1] == b"D" else "zip"
         if not found.absent:
             return f"{kind}: taken whole"
         reasons = [reason for reason in found.absent.values() if "has no" not in reason]
         if reasons and "refused" in reasons[0]:
-            return f"{kind} refused: {reasons[0].removeprefix('The submission was refused: ').partition(':')[0][:44]}"
+            return (
+                f"{kind} refused:"
+                f" {reasons[0].removeprefix('The submission was refused: ').partition(':')[0][:44]}"
+            )
         return f"{kind}: some files refused" if reasons else f"{kind}: files missing"

@@ -1,4 +1,5 @@
-"""What the judges make of ranks that return anything: right answers, of which parts are exchanged for what no honest rank says.
+"""What the judges make of ranks that return anything: right answers, of which parts are exchanged
+for what no honest rank says.
 
 The right answers are the solutions', recorded once; no ranks are started for what is made of them.
 """
@@ -20,7 +21,9 @@ from grader.world.report import RankReport, Returned, WorldReport
 
 WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
 arrays = st.sampled_from(list(DTYPES.values())).flatmap(
-    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    lambda dtype: hnp.arrays(
+        dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+    )
 )
 leaves = st.one_of(
     st.none(),
@@ -32,11 +35,24 @@ leaves = st.one_of(
     arrays,
 )
 keys = st.sampled_from(
-    ["value", "values", "ledger", "spans", "schedule", "gradients", "state", "optimizer", "0", "step"]
+    [
+        "value",
+        "values",
+        "ledger",
+        "spans",
+        "schedule",
+        "gradients",
+        "state",
+        "optimizer",
+        "0",
+        "step",
+    ]
 )
 junk = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(keys, inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.tuples(inner, inner)
+    | st.dictionaries(keys, inner, max_size=4),
     max_leaves=8,
 )
 
@@ -60,12 +76,16 @@ class Recorded:
     def again(self, changed: dict[int, WorldReport]) -> None:
         """Run the check on the same reports, but for these. Raises what the check raises."""
         reports = iter([changed.get(i, report) for i, report in enumerate(self.reports)])
-        self._call(CheckWorld(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts))
+        self._call(
+            CheckWorld(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts)
+        )
 
     def _call(self, world: CheckWorld) -> None:
         fixtures = {"world": world, "rng": make_rng(self.seed, self.item.nodeid)}
         fixtures |= self.item.callspec.params if hasattr(self.item, "callspec") else {}
-        self.item.function(**{name: value for name, value in fixtures.items() if name in self.item.fixturenames})
+        self.item.function(
+            **{name: value for name, value in fixtures.items() if name in self.item.fixturenames}
+        )
 
 
 class Change:
@@ -75,7 +95,10 @@ class Change:
         self.check, self.reports = check, reports
 
     def __repr__(self) -> str:
-        return f"{self.check}: {[[rank.outcomes for rank in report.ranks] for report in self.reports.values()]!r:.2000}"
+        return (
+            f"{self.check}:"
+            f" {[[rank.outcomes for rank in report.ranks] for report in self.reports.values()]!r:.2000}"
+        )
 
 
 @st.composite
@@ -84,7 +107,9 @@ def changes(draw, recorded: Recorded) -> Change:
     which = draw(st.integers(0, len(recorded.reports) - 1))
     report = recorded.reports[which]
     liars = draw(st.sampled_from([range(report.size), *([rank] for rank in range(report.size))]))
-    calls = draw(st.sampled_from([range(len(report.calls)), *([call] for call in range(len(report.calls)))]))
+    calls = draw(
+        st.sampled_from([range(len(report.calls)), *([call] for call in range(len(report.calls)))])
+    )
     way = draw(st.sampled_from([_value, _part, _part, _part, _arguments, _marks, _trail]))
     ranks = [draw(way(rank, calls)) if rank.rank in liars else rank for rank in report.ranks]
     return Change(recorded.item.name, {which: replace(report, ranks=ranks)})
@@ -115,7 +140,11 @@ def _arguments(draw, rank: RankReport, calls) -> RankReport:
     """Other arguments after the call."""
     args, kwargs = st.lists(junk, max_size=3), st.dictionaries(keys, junk, max_size=2)
     return _with(
-        rank, {call: {"args": draw(args), "kwargs": draw(kwargs), "intact": draw(st.booleans())} for call in calls}
+        rank,
+        {
+            call: {"args": draw(args), "kwargs": draw(kwargs), "intact": draw(st.booleans())}
+            for call in calls
+        },
     )
 
 
@@ -134,7 +163,10 @@ def _trail(draw, rank: RankReport, calls) -> RankReport:
     """A part of the trail alone, or twice."""
     begin, end = sorted(draw(st.tuples(*[st.integers(0, len(rank.trail))] * 2)))
     return replace(
-        rank, trail=draw(st.sampled_from([rank.trail[:begin] + rank.trail[end:], rank.trail[begin:end] * 2]))
+        rank,
+        trail=draw(
+            st.sampled_from([rank.trail[:begin] + rank.trail[end:], rank.trail[begin:end] * 2])
+        ),
     )
 
 
@@ -143,8 +175,12 @@ def _names(rank: RankReport) -> list[str]:
 
 
 def _with(rank: RankReport, changed: dict[int, dict[str, Any]]) -> RankReport:
-    kept = {call: outcome for call, outcome in rank.outcomes.items() if isinstance(outcome, Returned)}
-    new = {call: replace(outcome, **changed[call]) for call, outcome in kept.items() if call in changed}
+    kept = {
+        call: outcome for call, outcome in rank.outcomes.items() if isinstance(outcome, Returned)
+    }
+    new = {
+        call: replace(outcome, **changed[call]) for call, outcome in kept.items() if call in changed
+    }
     return replace(rank, outcomes=rank.outcomes | new)
 
 

@@ -1,4 +1,6 @@
-"""What the judge makes of a stream from a hostile rank: through its own code, from the socket to the report and the diagnosis."""
+"""What the judge makes of a stream from a hostile rank: through its own code, from the socket to
+the report and the diagnosis.
+"""
 
 import json
 import re
@@ -49,7 +51,8 @@ def judge(data: bytes) -> str:
     """What became of an input, in a word or two. Anything raised here is a fault of the judge."""
     if data[:1] == b"S":
         return _judge_stacks(data[1:].decode(errors="replace"))
-    world = World(None, 2, CALLS, STAGE, "cpu", Limits(), follow=True)  # believes all that any world believes
+    # believes all that any world believes
+    world = World(None, 2, CALLS, STAGE, "cpu", Limits(), follow=True)
     world.selector.close()
     world.selector = Selector()
     rank, pieces, stream = data[0], data[1], data[2:]
@@ -92,7 +95,9 @@ def _is_small(part: object) -> bool:
     """Whether a part of an event can be kept fifty thousand times."""
     if isinstance(part, list):
         return len(part) <= 64 and all(map(_is_small, part))
-    return len(part) <= 200 if isinstance(part, str) else part is None or -(1 << 63) <= part < 1 << 63
+    return (
+        len(part) <= 200 if isinstance(part, str) else part is None or -(1 << 63) <= part < 1 << 63
+    )
 
 
 def _is_value(value: object) -> bool:

@@ -45,19 +45,25 @@ def short(check: str) -> str:
     return f"{room} {check.partition('::')[2].removeprefix('test_')}"
 
 
-def command(submission: Path | str, results: Path, *options: str, server: str = "", **environment: str) -> dict:
+def command(
+    submission: Path | str, results: Path, *options: str, server: str = "", **environment: str
+) -> dict:
     """``python -m grader`` in an environment of its own, as arguments of ``subprocess``.
 
     With the fork server at this address, where one is given; ``environment`` is added.
     """
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))}
+    own = {
+        k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))
+    }
     own |= {SERVER: server} if server else {}
     handed = [Server(server).door] if server else []
     line = [sys.executable, "-m", "grader", str(submission), "--results", str(results), *options]
     return {"args": line, "cwd": ROOT, "env": own | environment, "text": True, "pass_fds": handed}
 
 
-def grade(submission: Path, results: Path, *options: str, server: str = "", seconds: float = 600) -> Graded:
+def grade(
+    submission: Path, results: Path, *options: str, server: str = "", seconds: float = 600
+) -> Graded:
     """Run it to its end, with one worker. Raises TimeoutExpired where that takes longer."""
     called = command(submission, results, "--workers", "1", *options, server=server)
     done = subprocess.run(**called, capture_output=True, timeout=seconds)
@@ -66,21 +72,25 @@ def grade(submission: Path, results: Path, *options: str, server: str = "", seco
 
 
 def start_contained() -> Server:
-    """A fork server as in a container, where even root gets no namespaces, nor a look into others' processes."""
+    """A fork server as in a container, where even root gets no namespaces, nor a look into others'
+    processes.
+    """
     started = []
 
     def start() -> None:
         libc = ctypes.CDLL(None)
         header, sets = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
         libc.capget(header, sets)
-        words = list(struct.unpack("6I", sets.raw))  # effective, permitted, inheritable; the low words first
+        # effective, permitted, inheritable; the low words first
+        words = list(struct.unpack("6I", sets.raw))
         for capability in WITHHELD:
             words[:3] = [word & ~(1 << capability) for word in words[:3]]
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         libc.capset(header, struct.pack("6I", *words))
         started.append(Server.start())
 
-    thread = threading.Thread(target=start)  # capabilities are a thread's own, and what it starts inherits them
+    # capabilities are a thread's own, and what it starts inherits them
+    thread = threading.Thread(target=start)
     thread.start()
     thread.join()
     return started[0]

@@ -1,4 +1,5 @@
-'''A hostile case: a submission that tries something, with what has to come of it. One file in ``hostile/`` holds one case.
+'''A hostile case: a submission that tries something, with what has to come of it. One file in
+``hostile/`` holds one case.
 
 The file begins with a header, a docstring of this form:
 
@@ -8,7 +9,8 @@ The file begins with a header, a docstring of this form:
     full: 1.6
     """
 
-Its first paragraph says what the submission does. Lines of ``key: value`` follow. Only ``threat`` must be there:
+Its first paragraph says what the submission does. Lines of ``key: value`` follow. Only ``threat``
+must be there:
 
     threat     number of a row of ``THREATS``
     part       the part whose checks are run, or "all"; default collectives
@@ -25,9 +27,11 @@ Its first paragraph says what the submission does. Lines of ``key: value`` follo
     extends    the same, but a file of the case is appended to the file of its name
     alone      yes: without ``hostile/preamble.py`` in front of collectives.py
     seconds    that grading may take; default 40
-    contained  yes: as in a container; no rank gets a namespace of its own for shared memory and message queues
+    contained  yes: as in a container; no rank gets a namespace of its own for shared memory and
+    message queues
 
-    unless TIER, TIER: the gap of these tiers that lets the case pass, in the words of ``Tier.gaps``; "any" means all tiers
+    unless TIER, TIER: the gap of these tiers that lets the case pass, in the words of
+    ``Tier.gaps``; "any" means all tiers
 
 What no text file can hold is made when the submission is built. Names are those in the submission:
 
@@ -41,10 +45,12 @@ What no text file can hold is made when the submission is built. Names are those
     entries    number of empty files that the zip also has
     junk       the submission is a file with this text, called submission.zip
 
-A text in double quotes is read as JSON, and may be repeated: "E" * 1000. In code, in links and in the name of a repeated file
-of a zip, @TOKEN@ and other names between @ signs are filled in (see ``hostile/preamble.py``).
+A text in double quotes is read as JSON, and may be repeated: "E" * 1000. In code, in links and in
+the name of a repeated file of a zip, @TOKEN@ and other names between @ signs are filled in (see
+``hostile/preamble.py``).
 
-The code below the header is the part's file, PART.py; with "part: all" it is collectives.py. A marker begins another file:
+The code below the header is the part's file, PART.py; with "part: all" it is collectives.py. A
+marker begins another file:
 
     # --- file: NAME        code; without any, the file is what the base or the preamble gives
     # --- text: NAME        text of any kind, each line as a comment: what is no Python, or must not be formatted
@@ -122,9 +128,13 @@ class Case:
     @property
     def problems(self) -> list[str]:
         """Return the numbers of all problems that are run."""
-        return sorted({word.split()[-1] for word in (*self.full, *self.zero, *self.some, *self.runs)})
+        return sorted(
+            {word.split()[-1] for word in (*self.full, *self.zero, *self.some, *self.runs)}
+        )
 
     @property
     def options(self) -> list[str]:
         """Return the grader's options that choose these problems."""
-        return [f"--problem={number}" for number in self.problems] + ([f"--part={self.part}"] if self.part else [])
+        return [f"--problem={number}" for number in self.problems] + (
+            [f"--part={self.part}"] if self.part else []
+        )

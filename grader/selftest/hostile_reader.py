@@ -35,7 +35,9 @@ def read(path: Path) -> Case:
     try:
         header = HEADER.match(text)
         if not header:
-            raise ValueError('begin the file with a header: """A sentence, and lines of `key: value`."""')
+            raise ValueError(
+                'begin the file with a header: """A sentence, and lines of `key: value`."""'
+            )
         values = _header(header[1])
         main = f"{values.get('part') or 'collectives'}.py"
         sections = _sections(text[header.end() :], main)
@@ -50,7 +52,8 @@ def _header(text: str) -> dict:
     values: dict = {"tries": " ".join(sentence.split())}
     if not sentence.strip().endswith(".") or LINE.match(sentence):
         raise ValueError(
-            "begin the header with a sentence about what the submission does, a full stop, and an empty line"
+            "begin the header with a sentence about what the submission does, a full stop, and an"
+            " empty line"
         )
     for line in filter(None, map(str.strip, rest.splitlines())):
         _line(line, values)
@@ -94,7 +97,10 @@ def _sections(code: str, main: str) -> dict[str, dict[str, str]]:
         if line.startswith("# ---"):
             marker = MARKER.fullmatch(line)
             if not marker:
-                raise ValueError(f"{line!r} is not `# --- file: NAME`, `# --- text: NAME` or `# --- compiled: NAME`")
+                raise ValueError(
+                    f"{line!r} is not `# --- file: NAME`, `# --- text: NAME` or `# --- compiled:"
+                    " NAME`"
+                )
             parts.append((marker["kind"], marker["name"], []))
         else:
             parts[-1][2].append(line)
@@ -212,4 +218,8 @@ KEYS: dict[str, Callable[[str], object]] = {
     "entries": _number,
     "junk": str,
 }
-CASES = [read(path) for path in sorted(FOLDER.glob("*.py"), key=lambda path: path.stem) if path != PREAMBLE]
+CASES = [
+    read(path)
+    for path in sorted(FOLDER.glob("*.py"), key=lambda path: path.stem)
+    if path != PREAMBLE
+]

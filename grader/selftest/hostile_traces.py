@@ -1,8 +1,10 @@
-"""What a hostile submission may leave behind, and what it may have touched: looked for from outside, and cleaned away.
+"""What a hostile submission may leave behind, and what it may have touched: looked for from
+outside, and cleaned away.
 
-A machine may be shared, and other gradings may be under way. So a trace counts, and is cleaned away, only if it is certain whose
-it is: by the token that every attack puts into the names of what it makes, or by a mark in the environment that the fork
-server hands down. What has neither is told from others' by having lost its parent, and is left alone.
+A machine may be shared, and other gradings may be under way. So a trace counts, and is cleaned
+away, only if it is certain whose it is: by the token that every attack puts into the names of what
+it makes, or by a mark in the environment that the fork server hands down. What has neither is told
+from others' by having lost its parent, and is left alone.
 """
 
 import ctypes
@@ -17,7 +19,14 @@ from grader.selftest.grading import ROOT
 from grader.wire import removal
 
 USERS = range(1 << 20, 1 << 30)  # that ranks may have
-PLACES = ("/tmp", "/dev/shm", "/var/tmp", str(ROOT), str(ROOT / "tests"), str(ROOT / "grader" / "hidden"))
+PLACES = (
+    "/tmp",
+    "/dev/shm",
+    "/var/tmp",
+    str(ROOT),
+    str(ROOT / "tests"),
+    str(ROOT / "grader" / "hidden"),
+)
 GUARDED = ("grader", "grader/hidden", "grader/reports", "solutions", "handout", "tests")
 IPC_RMID = 0
 PATIENCE = 1.5  # seconds for what is being ended to be gone
@@ -32,17 +41,24 @@ class Canaries:
         self.before = self._look()
 
     def _look(self) -> dict[Path, str]:
-        return {path: hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "" for path in self.files}
+        return {
+            path: hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+            for path in self.files
+        }
 
     def touched(self) -> list[str]:
         after = self._look()
-        return [f"{path.name} was changed" for path in self.files if self.before[path] != after[path]]
+        return [
+            f"{path.name} was changed" for path in self.files if self.before[path] != after[path]
+        ]
 
 
 class Traces:
     """What there is before a grading, to be compared with what there is after it."""
 
-    def __init__(self, mark: str, token: str, key: int, temporary: Path, own: Callable[[], int | None]) -> None:
+    def __init__(
+        self, mark: str, token: str, key: int, temporary: Path, own: Callable[[], int | None]
+    ) -> None:
         """``mark`` is in the server's environment, ``token`` and ``key`` name what this case makes.
 
         ``own`` tells which process the server has forked ahead, if any: that one is no trace.
@@ -77,11 +93,15 @@ class Traces:
             orphan = parent == "1" and Path(f"/proc/{pid}").stat().st_uid in USERS
         except OSError:
             return False
-        return state != "Z" and (orphan or self._is_marked(pid))  # the dead are their parent's to collect
+        # the dead are their parent's to collect
+        return state != "Z" and (orphan or self._is_marked(pid))
 
     def _is_marked(self, pid: int) -> bool:
         try:
-            texts = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+            texts = (
+                Path(f"/proc/{pid}/cmdline").read_bytes()
+                + Path(f"/proc/{pid}/environ").read_bytes()
+            )
         except OSError:
             return False
         return any(word in texts for word in self.words)
@@ -95,7 +115,9 @@ class Traces:
 
     def _segments(self) -> list[str]:
         try:
-            lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+            lines = [
+                line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+            ]
         except OSError:
             return []
         own = [int(line[1]) for line in lines if int(line[0]) & 0xFFFFFFFF == self.key]
@@ -123,6 +145,11 @@ def processes() -> list[tuple[int, str]]:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")[:200]
+        )
     except OSError:
         return "gone by now"

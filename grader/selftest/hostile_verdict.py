@@ -37,10 +37,19 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
     kept = [problem for problem in case.some if not any(_among([problem], test) for test in lost)]
     wrong += [f"all checks of {problem} keep their marks" for problem in kept]
     messages = "\n".join(test["output"] for test in lost)
-    wrong += [f"no message says {word!r}: {messages[:800]}" for word in case.says if word not in messages]
+    wrong += [
+        f"no message says {word!r}: {messages[:800]}" for word in case.says if word not in messages
+    ]
     whole = graded.document.get("output", "")
-    wrong += [f"the whole's output does not say {word!r}: {whole}" for word in case.note if word not in whole]
-    seen = {"results.json": json.dumps(graded.document, ensure_ascii=False), "the terminal": graded.printed}
+    wrong += [
+        f"the whole's output does not say {word!r}: {whole}"
+        for word in case.note
+        if word not in whole
+    ]
+    seen = {
+        "results.json": json.dumps(graded.document, ensure_ascii=False),
+        "the terminal": graded.printed,
+    }
     for where, text in seen.items():
         for word in (*NEVER, *case.never):
             if (at := text.find(word)) >= 0:
@@ -53,7 +62,9 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
 
 
 def _incomplete(case: Case, tests: list[dict], catalogue: dict[str, list]) -> list[str]:
-    """Return a sentence if the document has not each check of these problems, with its number and its maximum, and nothing else."""
+    """Return a sentence if the document has not each check of these problems, with its number and
+    its maximum, and nothing else.
+    """
     expected = {check: listed for check, listed in catalogue.items() if listed[0] in case.problems}
     found = {test["extra_data"]["check"]: [test["number"], test["max_score"]] for test in tests}
     if len(found) != len(tests) or found != expected:

@@ -26,7 +26,10 @@ class Workshop:
         self.results = place / "out" / "results.json"
         self.earlier = place / "earlier" / "results.json"
         self.neighbour = place / "neighbour" / "collectives.py"
-        for path, text in ((self.earlier, '{"tests": []}'), (self.neighbour, "# somebody else's homework\n")):
+        for path, text in (
+            (self.earlier, '{"tests": []}'),
+            (self.neighbour, "# somebody else's homework\n"),
+        ):
             path.parent.mkdir()
             path.write_text(text)
         self.results.parent.mkdir()
@@ -75,7 +78,11 @@ class Workshop:
         for name, (text, times) in self.case.repeated.items():
             (target / name).write_text(text * times)
         for name, digits in self.case.binary.items():
-            encoded = bytes.fromhex(name.removeprefix("hex:")) if name.startswith("hex:") else name.encode()
+            encoded = (
+                bytes.fromhex(name.removeprefix("hex:"))
+                if name.startswith("hex:")
+                else name.encode()
+            )
             with open(os.path.join(os.fsencode(target), encoded), "wb") as file:
                 file.write(bytes.fromhex(digits))
         for name, text in self.case.compiled.items():
@@ -87,7 +94,9 @@ class Workshop:
         compiled = target / "__pycache__" / f"{Path(name).stem}.{sys.implementation.cache_tag}.pyc"
         compiled.parent.mkdir(exist_ok=True)
         never_checked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(source), str(compiled), name, doraise=True, invalidation_mode=never_checked)
+        py_compile.compile(
+            str(source), str(compiled), name, doraise=True, invalidation_mode=never_checked
+        )
 
     def _archive(self) -> Path:
         archive = self.place / "submission.zip"
@@ -96,7 +105,9 @@ class Workshop:
             return archive
         contents = {name: self._whole(name, text) for name, text in self.case.files.items()}
         contents |= {name: self._filled(goal) for name, goal in self.case.links.items()}
-        contents |= {self._filled(name): text * times for name, (text, times) in self.case.repeated.items()}
+        contents |= {
+            self._filled(name): text * times for name, (text, times) in self.case.repeated.items()
+        }
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
             for name, text in contents.items():
                 entry = zipfile.ZipInfo(name)

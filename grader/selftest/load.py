@@ -1,8 +1,10 @@
-"""Right submissions on a busy machine, again and again:  make load LOAD='--gradings 1000 --at-a-time 10'
+"""Right submissions on a busy machine, again and again:  make load LOAD='--gradings 1000
+--at-a-time 10'
 
-Grades one part of one right submission at a time, several of them side by side, so that they are each other's load. Each has inputs
-of its own. Prints what went wrong, and exits with 1 if anything did. Beside it a deadlock is judged every few seconds, to see how
-long its verdict takes on such a machine.
+Grades one part of one right submission at a time, several of them side by side, so that they are
+each other's load. Each has inputs of its own. Prints what went wrong, and exits with 1 if anything
+did. Beside it a deadlock is judged every few seconds, to see how long its verdict takes on such a
+machine.
 """
 
 import argparse
@@ -30,7 +32,10 @@ PATIENCE = 900  # seconds for one grading: far beyond what any takes
 
 @dataclass
 class Grading:
-    """One part of one submission, as it was graded. ``faults``: what each check said that did not give full marks."""
+    """One part of one submission, as it was graded.
+
+    ``faults``: what each check said that did not give full marks.
+    """
 
     submission: str
     part: str
@@ -40,7 +45,10 @@ class Grading:
 
 def right() -> list[tuple[Path, str]]:
     """All right submissions that are whole files, with each of their parts that has full marks."""
-    folders = [ROOT / "solutions", *sorted(path for path in (ROOT / "grader/selftest/submissions").iterdir())]
+    folders = [
+        ROOT / "solutions",
+        *sorted(path for path in (ROOT / "grader/selftest/submissions").iterdir()),
+    ]
     return [
         (folder, part)
         for folder in folders
@@ -63,7 +71,9 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
         return Grading(name, part, seconds, [f"exit code {done.returncode}: {done.stderr[-1000:]}"])
     tests = json.loads(results.read_text())["tests"]
     results.unlink()
-    lost = [test for test in tests if test["score"] < test["max_score"] or test["status"] != "passed"]
+    lost = [
+        test for test in tests if test["score"] < test["max_score"] or test["status"] != "passed"
+    ]
     faults = [f"{test['name']}: {test.get('output', '')[:1500]}" for test in lost]
     return Grading(name, part, seconds, faults if tests else ["no check was made"])
 
@@ -71,7 +81,12 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
 def _tell(one: Grading) -> None:
     """Say what was wrong with a grading, as soon as it is done."""
     if one.faults:
-        print(f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:", *one.faults, sep="\n    ", flush=True)
+        print(
+            f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:",
+            *one.faults,
+            sep="\n    ",
+            flush=True,
+        )
 
 
 def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
@@ -97,17 +112,26 @@ def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
     wrong = [one for one in done if one.faults]
     seconds = [one.seconds for one in done]
     print(
-        f"\n{len(done)} gradings of {len(set(chosen))} right parts in {(time.monotonic() - began) / 60:.1f} min, {at_a_time} at a time"
+        f"\n{len(done)} gradings of {len(set(chosen))} right parts in"
+        f" {(time.monotonic() - began) / 60:.1f} min, {at_a_time} at a time"
     )
-    print(f"load: median {statistics.median(loads):.1f}, at most {max(loads):.1f}, on {os.cpu_count()} cores")
+    print(
+        f"load: median {statistics.median(loads):.1f}, at most {max(loads):.1f}, on"
+        f" {os.cpu_count()} cores"
+    )
     print(f"one grading: median {statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s")
-    print(f"from a deadlock to its verdict, all processes gone ({len(verdicts)} times): {medians(verdicts)}")
+    print(
+        f"from a deadlock to its verdict, all processes gone ({len(verdicts)} times):"
+        f" {medians(verdicts)}"
+    )
     print(f"without full marks: {len(wrong)}")
     return not wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.selftest.load", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.selftest.load", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--gradings", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--at-a-time", type=int, default=10, help="how many side by side (10)")
     arguments = parser.parse_args()

@@ -1,8 +1,10 @@
-"""Grade with the oldest and the newest supported Python and torch:  python -m grader.selftest.matrix [--all]
+"""Grade with the oldest and the newest supported Python and torch:  python -m
+grader.selftest.matrix [--all]
 
-Makes an environment for each pair, one after the other, with handout/set_up.py; grades the solutions, which must get all points, and
-the stubs, which must get none; removes the environment. What cannot be had on this machine is said below the table. Without a GPU and
-PyTorch's index of builds for the CPU, each environment is a download of some gigabytes.
+Makes an environment for each pair, one after the other, with handout/set_up.py; grades the
+solutions, which must get all points, and the stubs, which must get none; removes the environment.
+What cannot be had on this machine is said below the table. Without a GPU and PyTorch's index of
+builds for the CPU, each environment is a download of some gigabytes.
 """
 
 import argparse
@@ -22,7 +24,8 @@ from rich.table import Table
 from grader.selftest.grading import ROOT
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-TORCHES = ("2.8.0", "2.13.0")  # the oldest and the newest supported, as handout/requirements.txt says
+# the oldest and the newest supported, as handout/requirements.txt says
+TORCHES = ("2.8.0", "2.13.0")
 SECONDS = 1800  # for one set-up
 POINTS = 100  # of all parts
 Pair = tuple[str, str]
@@ -30,7 +33,10 @@ Pair = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """What came of one pair. ``failure`` says why it could not be tried, ``scores`` are of the solutions and the stubs."""
+    """What came of one pair.
+
+    ``failure`` says why it could not be tried, ``scores`` are of the solutions and the stubs.
+    """
 
     setup_seconds: float = 0.0
     torch: str = ""
@@ -43,7 +49,9 @@ class Outcome:
 
 
 def pythons() -> dict[str, str]:
-    """Return the interpreters of this machine that can make environments, by version, the oldest first."""
+    """Return the interpreters of this machine that can make environments, by version, the oldest
+    first.
+    """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {}
     for version in PYTHONS:
@@ -61,7 +69,9 @@ def pythons() -> dict[str, str]:
 
 
 def pairs(versions: list[str], everything: bool) -> list[Pair]:
-    """Return the pairs to try: the oldest and the newest Python here with the oldest and the newest torch, or all pairs."""
+    """Return the pairs to try: the oldest and the newest Python here with the oldest and the newest
+    torch, or all pairs.
+    """
     chosen = versions if everything else sorted({versions[0], versions[-1]}, key=versions.index)
     return [(python, torch) for python in chosen for torch in TORCHES]
 
@@ -73,10 +83,14 @@ def attempt(python: str, torch: str) -> Outcome:
         began = time.monotonic()
         environment = os.environ | {"VENV": str(folder / "environment"), "TORCH": torch}
         command = [python, str(ROOT / "handout" / "set_up.py")]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
         outcome = Outcome(setup_seconds=time.monotonic() - began)
         if done.returncode:
-            outcome.failure = f"could not be installed: {(done.stderr.strip() or done.stdout).splitlines()[-1]}"
+            outcome.failure = (
+                f"could not be installed: {(done.stderr.strip() or done.stdout).splitlines()[-1]}"
+            )
             return outcome
         outcome.torch = (folder / "environment" / ".ready").read_text().strip()
         solutions, stubs = (_grade(folder, room) for room in ("solutions", "handout"))
@@ -99,9 +113,13 @@ def _grade(folder: Path, room: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m grader.selftest.matrix", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.selftest.matrix", description=__doc__.split("\n")[0]
+    )
     parser.add_argument(
-        "--all", action="store_true", help="every Python that is here, not only the oldest and the newest"
+        "--all",
+        action="store_true",
+        help="every Python that is here, not only the oldest and the newest",
     )
     arguments = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -115,10 +133,21 @@ def main() -> int:
         console.print(f"Python {version}, torch {torch} …")
         outcome = attempt(here[version], torch)
         outcomes.append(outcome)
-        scores = [f"{score:g} of {POINTS:g}" for score in outcome.scores] if outcome.scores else ["–", "–"]
+        scores = (
+            [f"{score:g} of {POINTS:g}" for score in outcome.scores]
+            if outcome.scores
+            else ["–", "–"]
+        )
         verdict = outcome.failure or ("wrong" if outcome.wrong else "as it should be")
         style = "red" if outcome.wrong else "yellow" if outcome.failure else ""
-        table.add_row(version, outcome.torch or torch, f"{outcome.setup_seconds:.0f} s", *scores, verdict, style=style)
+        table.add_row(
+            version,
+            outcome.torch or torch,
+            f"{outcome.setup_seconds:.0f} s",
+            *scores,
+            verdict,
+            style=style,
+        )
     console.print(table)
     if missing := [version for version in PYTHONS if version not in here]:
         console.print(f"Not tried, as it is not on this machine: Python {', '.join(missing)}.")

@@ -1,7 +1,8 @@
 """The reference beside torch's own parallelism: on the same ranks, with the same numbers.
 
-Everything here runs on the ranks. A comparison returns named tensors three times: the reference's, torch's, and what this rank
-would get without communicating, which must differ: else equal numbers would prove nothing.
+Everything here runs on the ranks. A comparison returns named tensors three times: the reference's,
+torch's, and what this rank would get without communicating, which must differ: else equal numbers
+would prove nothing.
 """
 
 import faulthandler
@@ -30,7 +31,10 @@ LAYERS, WIDTH, BATCH, MICRO_BATCHES = 6, 24, 24, 6
 
 
 def torch_mlp(weights: list[Tensor]) -> nn.Sequential:
-    """The model of ``mlp.forward`` as torch's modules. ``nn.Linear`` keeps its weight transposed."""
+    """The model of ``mlp.forward`` as torch's modules.
+
+    ``nn.Linear`` keeps its weight transposed.
+    """
     modules: list[nn.Module] = []
     for weight in weights:
         linear = nn.Linear(*weight.shape, bias=False, dtype=weight.dtype)
@@ -51,9 +55,13 @@ def cut_by_columns(weights: list[Tensor]) -> nn.Module:
 
 
 def cut_by_columns_gathered_late(weights: list[Tensor]) -> nn.Module:
-    """The same with gelu before the gather: the backward pass then has a reduce-scatter for it, as the reference has."""
+    """The same with gelu before the gather: the backward pass then has a reduce-scatter for it, as
+    the reference has.
+    """
     layouts = [Replicate(), *[Shard(-1)] * (len(weights) - 1), Replicate()]
-    plan = [ColwiseParallel(input_layouts=a, output_layouts=b) for a, b in zip(layouts, layouts[1:])]
+    plan = [
+        ColwiseParallel(input_layouts=a, output_layouts=b) for a, b in zip(layouts, layouts[1:])
+    ]
     return _parallelize(weights, plan)
 
 
@@ -68,12 +76,18 @@ def _parallelize(weights: list[Tensor], plan: list) -> nn.Module:
     return parallelize_module(torch_mlp(weights), mesh, dict(zip(names, plan)))
 
 
-def torch_pipeline(schedule: type, stage_weights: list[Tensor], num_micro_batches: int) -> tuple[Callable, nn.Module]:
-    """``(step, module)`` of this rank's stage. ``step(x)`` on every rank; it returns ``(y, loss)`` on the last stage."""
+def torch_pipeline(
+    schedule: type, stage_weights: list[Tensor], num_micro_batches: int
+) -> tuple[Callable, nn.Module]:
+    """``(step, module)`` of this rank's stage.
+
+    ``step(x)`` on every rank; it returns ``(y, loss)`` on the last stage.
+    """
     rank, n = dist.get_rank(), dist.get_world_size()
     module = torch_mlp(stage_weights)
     stage = PipelineStage(module, rank, n, torch.device("cpu"))
-    # Torch divides the gradients by the number of micro-batches, so that the loss is their mean, as the reference's.
+    # Torch divides the gradients by the number of micro-batches, so that the loss is their mean, as
+    # the reference's.
     run = schedule(stage, num_micro_batches, loss_fn=lambda y, target: mlp.loss(y))
 
     def step(x: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -85,7 +99,12 @@ def torch_pipeline(schedule: type, stage_weights: list[Tensor], num_micro_batche
 
 
 def my_stage(weights: list[Tensor]) -> list[Tensor]:
-    return [weights[l] for l in pipeline_parallel.split_layers(len(weights), dist.get_world_size())[dist.get_rank()]]
+    return [
+        weights[l]
+        for l in pipeline_parallel.split_layers(len(weights), dist.get_world_size())[
+            dist.get_rank()
+        ]
+    ]
 
 
 def on_one_device(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -111,7 +130,11 @@ def _ddp(weights: list[Tensor], shard: Tensor) -> Tensors:
 def data_parallel_step(weights: list[Tensor], x: Tensor) -> Comparison:
     shard = data_parallel.shard_batch(x)
     loss, gradients = data_parallel.data_parallel_step(weights, shard)
-    return named(gradients, loss=loss), _ddp(weights, shard), named(on_one_device(weights, shard)[2])
+    return (
+        named(gradients, loss=loss),
+        _ddp(weights, shard),
+        named(on_one_device(weights, shard)[2]),
+    )
 
 
 def gradient_buckets(weights: list[Tensor], x: Tensor) -> Comparison:
@@ -122,16 +145,26 @@ def gradient_buckets(weights: list[Tensor], x: Tensor) -> Comparison:
     loss.backward()
     buckets.wait()
     gradients = [leaf.grad for leaf in leaves]
-    return named(gradients, loss=loss), _ddp(weights, shard), named(on_one_device(weights, shard)[2])
+    return (
+        named(gradients, loss=loss),
+        _ddp(weights, shard),
+        named(on_one_device(weights, shard)[2]),
+    )
 
 
 def tensor_columns(weights: list[Tensor], x: Tensor) -> Comparison:
     shards = [tensor_parallel.shard_columns(weight) for weight in weights]
     y, saved = tensor_parallel.tensor_parallel_forward(shards, x)
-    grad_x, gradients = tensor_parallel.tensor_parallel_backward(shards, saved, mlp.loss_backward(y))
+    grad_x, gradients = tensor_parallel.tensor_parallel_backward(
+        shards, saved, mlp.loss_backward(y)
+    )
     reference = named(gradients, y=y, grad_x=grad_x)
     own = [_only_mine(weight, 1) for weight in weights]
-    return reference, _tensor_parallel_torch(cut_by_columns(weights), x), _tensor_parallel_alone(own, x, [1] * LAYERS)
+    return (
+        reference,
+        _tensor_parallel_torch(cut_by_columns(weights), x),
+        _tensor_parallel_alone(own, x, [1] * LAYERS),
+    )
 
 
 def megatron_pairs(weights: list[Tensor], x: Tensor) -> Comparison:
@@ -147,7 +180,11 @@ def megatron_pairs(weights: list[Tensor], x: Tensor) -> Comparison:
     mlp.loss(y).backward()
     reference = named([leaf.grad for leaf in leaves], y=y, grad_x=leaf_x.grad)
     own = [_only_mine(weight, dim) for weight, dim in zip(weights, dims)]
-    return reference, _tensor_parallel_torch(cut_in_pairs(weights), x), _tensor_parallel_alone(own, x, dims)
+    return (
+        reference,
+        _tensor_parallel_torch(cut_in_pairs(weights), x),
+        _tensor_parallel_alone(own, x, dims),
+    )
 
 
 def _tensor_parallel_torch(model: nn.Module, x: Tensor) -> Tensors:
@@ -158,7 +195,9 @@ def _tensor_parallel_torch(model: nn.Module, x: Tensor) -> Tensors:
 
 
 def _only_mine(weight: Tensor, dim: int) -> Tensor:
-    """The weight with zeros where other ranks have their shards: a layer as if nobody else were there."""
+    """The weight with zeros where other ranks have their shards: a layer as if nobody else were
+    there.
+    """
     own = torch.zeros_like(weight)
     n, rank = dist.get_world_size(), dist.get_rank()
     own.chunk(n, dim)[rank].copy_(weight.chunk(n, dim)[rank])
@@ -178,7 +217,11 @@ def pipeline_passes(weights: list[Tensor], x: Tensor) -> Comparison:
     step, module = torch_pipeline(ScheduleGPipe, mine, MICRO_BATCHES)
     torch_y, _ = step(x)
     # A stage on its own: it takes the batch for its input, and its output for the model's.
-    return named(gradients, y=y), named(torch_gradients(module), y=torch_y), named(on_one_device(mine, x)[2])
+    return (
+        named(gradients, y=y),
+        named(torch_gradients(module), y=torch_y),
+        named(on_one_device(mine, x)[2]),
+    )
 
 
 def gpipe(weights: list[Tensor], x: Tensor) -> Comparison:
@@ -193,7 +236,9 @@ def _schedule(make: Callable, torch_schedule: type, weights: list[Tensor], x: Te
     rank, mine = dist.get_rank(), my_stage(weights)
     schedule = make(rank, dist.get_world_size(), MICRO_BATCHES)
     first = x if rank == 0 else None
-    loss, gradients = pipeline_parallel.run_schedule(schedule, mine, first, BATCH, MICRO_BATCHES, Timeline())
+    loss, gradients = pipeline_parallel.run_schedule(
+        schedule, mine, first, BATCH, MICRO_BATCHES, Timeline()
+    )
     step, module = torch_pipeline(torch_schedule, mine, MICRO_BATCHES)
     _, torch_loss = step(x)
     return (
@@ -217,14 +262,20 @@ COMPARISONS = [
 def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest error, in units of the largest entry. Shape and dtype must be the same."""
     actual, expected = actual.detach(), expected.detach()
-    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (actual.shape, expected.shape)
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (
+        actual.shape,
+        expected.shape,
+    )
     assert expected.abs().max() > 0
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def compare_all(folder: Path) -> None:
-    """On every rank: all comparisons, into a file of its own: how far the reference and this rank alone are from torch's."""
-    faulthandler.dump_traceback_later(240, exit=True)  # a deadlock: say where, instead of waiting for gloo's half hour
+    """On every rank: all comparisons, into a file of its own: how far the reference and this rank
+    alone are from torch's.
+    """
+    # a deadlock: say where, instead of waiting for gloo's half hour
+    faulthandler.dump_traceback_later(240, exit=True)
     torch.set_num_threads(1)
     weights = mlp.init_weights(LAYERS, WIDTH, dtype=torch.float64)
     x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

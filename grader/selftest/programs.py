@@ -1,4 +1,6 @@
-"""Programs of ranks that are written down step by step, and clusters on which their times are round."""
+"""Programs of ranks that are written down step by step, and clusters on which their times are
+round.
+"""
 
 import math
 
@@ -11,9 +13,15 @@ FREE = Link(0.0, math.inf)
 
 
 def cluster(
-    ranks: int, within: Link = Link(ALPHA, BETA), between: Link | None = None, per_node: int = 64, **more
+    ranks: int,
+    within: Link = Link(ALPHA, BETA),
+    between: Link | None = None,
+    per_node: int = 64,
+    **more
 ) -> Cluster:
-    return Cluster(ranks, per_node, more.pop("flop_per_second", 1.0), within, between or within, **more)
+    return Cluster(
+        ranks, per_node, more.pop("flop_per_second", 1.0), within, between or within, **more
+    )
 
 
 class Writer:
@@ -39,7 +47,21 @@ class Writer:
         number = len(self.operations)
         self.operations.append(
             Operation(
-                *(self.rank, 0, kind, number, "uint8", [size], sent, received, size, None, peer, root, 0),
+                *(
+                    self.rank,
+                    0,
+                    kind,
+                    number,
+                    "uint8",
+                    [size],
+                    sent,
+                    received,
+                    size,
+                    None,
+                    peer,
+                    root,
+                    0,
+                ),
                 *(group, str(group), [[], []], "collectives.py", 3, "f", True),
             )
         )

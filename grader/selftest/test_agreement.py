@@ -1,4 +1,6 @@
-"""Whether ranks agree, found from trails written by hand; and events that are refused before they are in one."""
+"""Whether ranks agree, found from trails written by hand; and events that are refused before they
+are in one.
+"""
 
 import itertools
 import time
@@ -16,7 +18,9 @@ clock = itertools.count()
 
 
 def operation(rank: int, kind: str = "all_reduce", count: int = 4, **changes) -> Operation:
-    """One communication of ``count`` float32 among two ranks, issued after all that were made before it."""
+    """One communication of ``count`` float32 among two ranks, issued after all that were made
+    before it.
+    """
     fields = {
         "rank": rank,
         "call": 0,
@@ -62,9 +66,14 @@ def absences(waiting: list) -> list[tuple]:
 # ——— collectives
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier", "gather"])
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier", "gather"]
+)
 def test_the_same_trails_agree(kind):
-    trails = [[operation(rank, kind), Mark(rank, 0, "call ended", 0), operation(rank, kind, 6)] for rank in range(2)]
+    trails = [
+        [operation(rank, kind), Mark(rank, 0, "call ended", 0), operation(rank, kind, 6)]
+        for rank in range(2)
+    ]
     assert examine(trails) == ([], [])
 
 
@@ -89,7 +98,9 @@ def test_collectives_that_differ_disagree(change, what):
 
 
 def test_a_difference_in_kind_is_told_before_its_consequences():
-    found, _ = examine([[operation(0, "all_reduce")], [operation(1, "broadcast", 9, dtype="int64")]])
+    found, _ = examine(
+        [[operation(0, "all_reduce")], [operation(1, "broadcast", 9, dtype="int64")]]
+    )
     assert [d.what for d in found] == ["which operation this is"]
 
 
@@ -123,12 +134,17 @@ def test_a_message_meets_a_receive_of_its_own_group(source):
     sends = [send(0, 1, 4, group_name="a"), send(0, 1, 8, group_name="b")]
     receives = [receive(1, source, 8, group_name="b"), receive(1, source, 4, group_name="a")]
     assert examine([sends, receives]) == ([], [])
-    met = [sorted(operation.group_name for operation in met.operations) for met in match([sends, receives])]
+    met = [
+        sorted(operation.group_name for operation in met.operations)
+        for met in match([sends, receives])
+    ]
     assert sorted(met) == [["a", "a"], ["b", "b"]]
 
 
 def test_where_and_how_a_collective_was_called_does_not_matter():
-    first = operation(0, at=1, line=3, function="a", main_thread=True, file="collectives.py", shape=[4])
+    first = operation(
+        0, at=1, line=3, function="a", main_thread=True, file="collectives.py", shape=[4]
+    )
     second = operation(1, at=9, line=5, function="b", main_thread=False, file=None, shape=[2, 2])
     assert examine([[first], [second]]) == ([], [])
 
@@ -155,12 +171,18 @@ FORMS = {
 
 @pytest.mark.parametrize("one, other", list(itertools.combinations(FORMS, 2)))
 def test_gathering_into_different_forms_agrees(one, other):
-    trails = [[operation(0, "all_gather", **FORMS[one])], [operation(1, "all_gather", **FORMS[other])]]
+    trails = [
+        [operation(0, "all_gather", **FORMS[one])],
+        [operation(1, "all_gather", **FORMS[other])],
+    ]
     assert examine(trails) == ([], [])
 
 
 def test_gathering_different_counts_disagrees():
-    trails = [[operation(0, "all_gather", **FORMS["a list"])], [operation(1, "all_gather", sent=[6], received=[6, 6])]]
+    trails = [
+        [operation(0, "all_gather", **FORMS["a list"])],
+        [operation(1, "all_gather", sent=[6], received=[6, 6])],
+    ]
     assert [d.what for d in examine(trails)[0]] == ["how many elements there are"]
 
 
@@ -259,7 +281,10 @@ def test_sends_meet_receives_in_order():
 
 
 def test_sends_meet_receives_of_their_tag():
-    trails = [[send(0, 1, 4, tag=1), send(0, 1, 6, tag=2)], [receive(1, 0, 6, tag=2), receive(1, 0, 4, tag=1)]]
+    trails = [
+        [send(0, 1, 4, tag=1), send(0, 1, 6, tag=2)],
+        [receive(1, 0, 6, tag=2), receive(1, 0, 4, tag=1)],
+    ]
     assert examine(trails) == ([], [])
 
 
@@ -296,7 +321,11 @@ def test_a_receive_from_any_rank_takes_what_is_sent():
 
 
 def test_a_receive_from_any_rank_that_gets_nothing_waits_for_all_others():
-    trails = [[receive(0, None, group=[0, 1, 2]), receive(0, None, group=[0, 1, 2])], [send(1, 0, group=[0, 1, 2])], []]
+    trails = [
+        [receive(0, None, group=[0, 1, 2]), receive(0, None, group=[0, 1, 2])],
+        [send(1, 0, group=[0, 1, 2])],
+        [],
+    ]
     found, waiting = examine(trails)
     assert found == [] and absences(waiting) == [(0, "recv", [1, 2])]
 
@@ -323,7 +352,9 @@ def test_a_receive_from_any_rank_that_does_not_fit_disagrees():
 
 
 def test_a_header_from_any_rank_and_then_its_payload_agree():
-    """The receiver learns from the first message who sent it, and receives the second from that rank by name."""
+    """The receiver learns from the first message who sent it, and receives the second from that
+    rank by name.
+    """
     trails = [[receive(0, None, 1), receive(0, 1, 6)], [send(1, 0, 1), send(1, 0, 6)]]
     assert examine(trails) == ([], [])
 
@@ -346,7 +377,8 @@ TYPES = {
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
 
@@ -355,7 +387,10 @@ def test_a_proper_event_is_read():
     read = read_event(1, {"call": 2, "operation": GOOD}, 2)
     assert read == Operation(rank=1, call=2, **GOOD)
     assert read_event(1, {"call": 2, "mark": "x" * 999, "at": 5}, 2) == Mark(1, 2, "x" * 100, 5)
-    assert operations([read, Mark(1, 2, "x", 5)], call=2) == [read] and operations([read], call=1) == []
+    assert (
+        operations([read, Mark(1, 2, "x", 5)], call=2) == [read]
+        and operations([read], call=1) == []
+    )
 
 
 def test_what_a_rank_says_of_itself_is_not_believed():
@@ -390,7 +425,9 @@ def fits(name: str, value) -> bool:
             name != "group" or set(value) in ({0}, {0, 1})
         )
     if name == "splits":
-        return len(value) == 2 and all(isinstance(way, list) and all(type(v) is int for v in way) for way in value)
+        return len(value) == 2 and all(
+            isinstance(way, list) and all(type(v) is int for v in way) for way in value
+        )
     return value is None or isinstance(value, bool) or -(1 << 63) <= value < 1 << 63
 
 
@@ -439,14 +476,32 @@ def test_a_mark_cannot_command_a_terminal():
 
 
 def test_events_weigh_what_they_take():
-    honest = {**GOOD, "group": [0, 1], "sent": [4] * 2, "received": [4] * 2, "function": "ring_all_reduce"}
-    assert weight(read_event(0, {"call": 0, "operation": honest}, 2)) == weight(Mark(0, 0, "x", 1)) == 1
-    large = {**GOOD, "sent": [10**9] * 64, "received": [10**9] * 64, "file": "x" * 200, "splits": [[1] * 64, [1] * 64]}
+    honest = {
+        **GOOD,
+        "group": [0, 1],
+        "sent": [4] * 2,
+        "received": [4] * 2,
+        "function": "ring_all_reduce",
+    }
+    assert (
+        weight(read_event(0, {"call": 0, "operation": honest}, 2))
+        == weight(Mark(0, 0, "x", 1))
+        == 1
+    )
+    large = {
+        **GOOD,
+        "sent": [10**9] * 64,
+        "received": [10**9] * 64,
+        "file": "x" * 200,
+        "splits": [[1] * 64, [1] * 64],
+    }
     assert weight(read_event(0, {"call": 0, "operation": large}, 2)) > 5
 
 
 def test_very_many_lanes_are_examined_in_time():
-    """Sends and receives with a tag each: looking each of them up among all others would take minutes."""
+    """Sends and receives with a tag each: looking each of them up among all others would take
+    minutes.
+    """
     sends = [send(0, 1, tag=tag) for tag in range(20_000)]
     anyone = [receive(1, None, tag=tag) for tag in range(20_000)]
     began = time.process_time()

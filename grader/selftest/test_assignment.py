@@ -17,7 +17,22 @@ TABLE = {number: (title.strip("*`"), float(points)) for number, title, points in
 
 # The problems whose functions communicate. But 1.2, which has barriers only: gloo's are in 2.2.
 COMMUNICATING = {
-    *("1.1", "1.3", "1.4", "1.5", "1.6", "1.7", "2.2", "3.2", "3.3", "3.4", "3.5", "4.2", "4.3", "4.4"),
+    *(
+        "1.1",
+        "1.3",
+        "1.4",
+        "1.5",
+        "1.6",
+        "1.7",
+        "2.2",
+        "3.2",
+        "3.3",
+        "3.4",
+        "3.5",
+        "4.2",
+        "4.3",
+        "4.4",
+    ),
     *("5.2", "5.3", "5.5"),
 }
 
@@ -25,7 +40,9 @@ COMMUNICATING = {
 @pytest.fixture(scope="module")
 def checks(grading_session) -> list[pytest.Function]:
     """All of them."""
-    return [item for checks in Checks(grading_session.server).parts.values() for item in checks.values()]
+    return [
+        item for checks in Checks(grading_session.server).parts.values() for item in checks.values()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +57,8 @@ def points(checks) -> Counter:
 def test_one_check_of_each_problem_that_communicates_is_on_gloo(checks):
     on_gloo = [item for item in checks if network_of(item.function) == "gloo"]
     assert {record_of(item).number for item in on_gloo} == COMMUNICATING
-    # Ranks on gloo can open sockets, also to other worlds: what a public check says must not come from a hidden one.
+    # Ranks on gloo can open sockets, also to other worlds: what a public check says must not come
+    # from a hidden one.
     assert all(record_of(item).visibility != "visible" for item in on_gloo)
 
 
@@ -63,7 +81,9 @@ def test_the_points_of_a_part_are_those_of_its_problems():
 def test_titles_stand_in_one_way():
     for name, part in PARTS.items():
         assert TABLE[str(part.number)][0] == f"{name}.py"
-        assert {number: title for number, (title, _) in TABLE.items() if number in part.problems} == part.problems
+        assert {
+            number: title for number, (title, _) in TABLE.items() if number in part.problems
+        } == part.problems
 
 
 def test_the_files_that_the_assignment_lists_are_there():

@@ -1,4 +1,6 @@
-"""The benchmark's command line: its files, its wrong values, bad input, interruption, memory, torchrun."""
+"""The benchmark's command line: its files, its wrong values, bad input, interruption, memory,
+torchrun.
+"""
 
 import csv
 import importlib.util
@@ -34,9 +36,20 @@ def on_cpu(monkeypatch):
 
 
 def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
-    command = [sys.executable, *launcher, "-m", "handout.bandwidth", *arguments, "--out", str(folder / "out")]
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "handout.bandwidth",
+        *arguments,
+        "--out",
+        str(folder / "out"),
+    ]
     paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "OMP_NUM_THREADS": "1",
+    }
     if launcher:
         environment["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -72,7 +85,9 @@ def document(folder: Path) -> dict:
 def package(folder: Path, source: str) -> str:
     """The name of a package beside the results whose benchmarking is the solutions', and then this."""
     (folder / "other").mkdir()
-    (folder / "other" / "benchmarking.py").write_text(f"from solutions.benchmarking import *\n{source}\n")
+    (folder / "other" / "benchmarking.py").write_text(
+        f"from solutions.benchmarking import *\n{source}\n"
+    )
     return "other"
 
 
@@ -94,7 +109,11 @@ def test_a_sweep_is_printed_and_written(tmp_path):
         factor = 1 if row["collective"] in ("all_reduce", "broadcast", "reduce") else 0.5
         assert int(row["count"]) * 4 == size and row["dtype"] == "float32" and row["skipped"] == ""
         assert 0 < float(row["fastest"]) <= seconds <= float(row["slowest"])
-        assert float(row["algbw"]) == pytest.approx(size / seconds / 1e9) == pytest.approx(bus / factor)
+        assert (
+            float(row["algbw"])
+            == pytest.approx(size / seconds / 1e9)
+            == pytest.approx(bus / factor)
+        )
         assert (row["op"] == "sum") is ("reduce" in row["collective"])
         in_place = row["collective"] in ("all_reduce", "broadcast", "reduce")
         assert (row["wrong_out_of_place"], row["wrong_in_place"]) == ("0", "0" if in_place else "")
@@ -104,14 +123,18 @@ def test_a_sweep_is_printed_and_written(tmp_path):
     assert sum(line.startswith(cases.COLLECTIVES) for line in out.splitlines()) == 24 + 8
     written = sorted(path.name for path in tmp_path.iterdir())
     if importlib.util.find_spec("matplotlib"):
-        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG") and written.pop() == "out.png"
+        assert (tmp_path / "out.png").read_bytes().startswith(
+            b"\x89PNG"
+        ) and written.pop() == "out.png"
     assert written == ["out.csv", "out.json"]
 
 
 def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     sizes = ("--collectives", "broadcast,reduce", "--max-bytes", "900TiB", "--factor", "900000000")
     code, out, _ = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
-    assert code == 0 and out.count("skipped: not enough memory") == 2 and "it needs two sizes" in out
+    assert (
+        code == 0 and out.count("skipped: not enough memory") == 2 and "it needs two sizes" in out
+    )
     rows = table(tmp_path)
     assert [row["skipped"] for row in rows] == ["", "not enough memory"] * 2
     assert rows[1]["seconds"] == rows[1]["busbw"] == rows[1]["wrong_out_of_place"] == ""
@@ -125,7 +148,13 @@ def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     [
         *[(1, 0, None, 2), (2, 0, None, 2), (3, 0, None, 3), (64, 0, None, 4)],
         *[(64, 1, None, 4), (1, 2, None, 2), (64, 3, None, 3), (64, 8, None, 4)],
-        *[(64, 8, "cpu", 4), (3, 8, "cpu", 3), (64, 1, "cuda", 1), (64, 8, "cuda", 4), (64, 0, "cuda", 1)],
+        *[
+            (64, 8, "cpu", 4),
+            (3, 8, "cpu", 3),
+            (64, 1, "cuda", 1),
+            (64, 8, "cuda", 4),
+            (64, 0, "cuda", 1),
+        ],
     ],
 )
 def test_ranks_are_as_many_as_gpus_or_cores_and_at_most_four(cores, gpus, wanted, ranks):
@@ -141,7 +170,11 @@ def test_ranks_are_as_many_as_gpus_or_cores_and_at_most_four(cores, gpus, wanted
             ("cpu", 12 * MIB, 4 * MIB),
             ("cpu", 12 * MIB - 1, 2 * MIB),
         ],
-        *[("cuda", 0.9 * 80 * GIB, 8 * GIB), ("cuda", 24 * GIB, 8 * GIB), ("cuda", 0.9 * 16 * GIB, 4 * GIB)],
+        *[
+            ("cuda", 0.9 * 80 * GIB, 8 * GIB),
+            ("cuda", 24 * GIB, 8 * GIB),
+            ("cuda", 0.9 * 16 * GIB, 4 * GIB),
+        ],
         *[("cuda", 0.9 * 8 * GIB, 2 * GIB), ("cuda", 0, 1)],
     ],
 )
@@ -152,7 +185,9 @@ def test_sizes_end_where_the_device_does(device, memory, largest):
 @pytest.mark.parametrize("collective", cases.COLLECTIVES)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_the_largest_size_fits_into_memory_on_every_rank(collective, n):
-    """What a row is found to need, a copy of the backend's among it, is never more than the default allows for."""
+    """What a row is found to need, a copy of the backend's among it, is never more than the default
+    allows for.
+    """
     for rank in range(n):
         assert sum(cases.entries(collective, 24, n, rank)) + 24 <= cases.BUFFERS * 24
 
@@ -164,17 +199,27 @@ def test_sizes_are_multiples_that_grow_by_a_factor():
 
 
 @pytest.mark.parametrize("memory, most", [(0.9 * 80 * GIB, 8 * GIB), (3 * MIB, MIB), (0, 2 * MIB)])
-def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(memory, most, tmp_path, monkeypatch):
+def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
+    memory, most, tmp_path, monkeypatch
+):
     """On GPUs that are not there: only the sizes are looked at."""
     asked = []
-    sweep = types.SimpleNamespace(sweep=lambda collectives, sizes, n, run: asked.append(sizes) or [])
-    replaced = {"device": lambda: torch.device("cuda"), "on_signal": lambda react: None, "Report": mock.MagicMock()}
+    sweep = types.SimpleNamespace(
+        sweep=lambda collectives, sizes, n, run: asked.append(sizes) or []
+    )
+    replaced = {
+        "device": lambda: torch.device("cuda"),
+        "on_signal": lambda react: None,
+        "Report": mock.MagicMock(),
+    }
     replaced["hardware"] = lambda: {"memory": memory}
     for name, value in replaced.items():
         monkeypatch.setattr(measurement, name, value)
     monkeypatch.setattr(measurement.importlib, "import_module", lambda name: sweep)
     monkeypatch.setattr(
-        sys, "argv", ["bandwidth", "--min-bytes", str(min(most, 2 * MIB)), "--out", str(tmp_path / "o")]
+        sys,
+        "argv",
+        ["bandwidth", "--min-bytes", str(min(most, 2 * MIB)), "--out", str(tmp_path / "o")],
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     options = command_line.parse()
@@ -182,7 +227,9 @@ def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
     try:
         gathered = dist.all_gather_object
         more = {"memory": 2 * memory, "complaint": None}  # a second rank
-        monkeypatch.setattr(dist, "all_gather_object", lambda into, own: (gathered(into, own), into.append(more)))
+        monkeypatch.setattr(
+            dist, "all_gather_object", lambda into, own: (gathered(into, own), into.append(more))
+        )
         with pytest.raises(SystemExit):
             measurement.benchmark(options)
     finally:
@@ -192,10 +239,29 @@ def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
 
 @pytest.mark.parametrize("launcher", ["plain", "torchrun"])
 def test_defaults_on_this_machine(launcher, tmp_path):
-    options = ("--collectives", "broadcast", "--min-bytes", "2MiB", "--iterations", "1", "--warm-up", "0")
-    agent = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python", sys.executable)
+    options = (
+        "--collectives",
+        "broadcast",
+        "--min-bytes",
+        "2MiB",
+        "--iterations",
+        "1",
+        "--warm-up",
+        "0",
+    )
+    agent = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "--no-python",
+        sys.executable,
+    )
     command = agent if launcher == "torchrun" else ()
-    code, _, err = finish(start(tmp_path, "--module", "solutions", *options, "--device", "cpu", launcher=command))
+    code, _, err = finish(
+        start(tmp_path, "--module", "solutions", *options, "--device", "cpu", launcher=command)
+    )
     assert code == 0, err
     ranks = 3 if launcher == "torchrun" else max(2, min(4, machine.cores()))
     assert document(tmp_path)["environment"]["ranks"] == ranks
@@ -209,14 +275,20 @@ def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     program.chmod(0o755)
-    values = {"RANKS": "2; touch pwned", "MAX_BYTES": "1 `touch pwned` >pwned", "IMPL": "O'Brien' \"x\" &"}
+    values = {
+        "RANKS": "2; touch pwned",
+        "MAX_BYTES": "1 `touch pwned` >pwned",
+        "IMPL": "O'Brien' \"x\" &",
+    }
 
     outer = {*values, "DEVICE", "MAKEFLAGS", "MFLAGS"}  # of a make that runs these tests
     clean = {name: value for name, value in os.environ.items() if name not in outer}
 
     def told(*variables: str) -> list[str]:
         line = ["make", "--no-print-directory", "-s", "bandwidth", f"PY={program}", *variables]
-        done = subprocess.run(line, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=LIMIT)
+        done = subprocess.run(
+            line, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=LIMIT
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -254,7 +326,8 @@ def test_sums_are_exact(name):
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])  # which decides on the form of the call; gloo has both
+# which decides on the form of the call; gloo has both
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("collective", cases.COLLECTIVES)
 def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -270,14 +343,25 @@ def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatc
 
 def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
     """A broadcast that spoils one entry on each rank; and a fit that is missing costs no row."""
-    stub = 'def fit_latency_bandwidth(sizes, seconds): raise NotImplementedError("Problem 2.4: fit_latency_bandwidth")'
-    spoilt = "right = dist.broadcast\ndist.broadcast = lambda x, src: (right(x, src), x[:1].add_(1))"
+    stub = (
+        'def fit_latency_bandwidth(sizes, seconds): raise NotImplementedError("Problem 2.4:'
+        ' fit_latency_bandwidth")'
+    )
+    spoilt = (
+        "right = dist.broadcast\ndist.broadcast = lambda x, src: (right(x, src), x[:1].add_(1))"
+    )
     name = package(tmp_path, f"{spoilt}\n{stub}")
     sizes = ("--collectives", "all_gather,broadcast", "--max-bytes", "1KiB")
     code, _, err = finish(start(tmp_path, "--module", name, *TINY, *sizes))
     assert code == 1 and "Wrong values in 1 of 2 rows" in err and "Traceback" not in err
-    assert err.endswith("Not implemented yet: Problem 2.4: fit_latency_bandwidth.\n") and not document(tmp_path)["fits"]
-    assert [(row["wrong_out_of_place"], row["wrong_in_place"]) for row in table(tmp_path)] == [("0", ""), ("2", "2")]
+    assert (
+        err.endswith("Not implemented yet: Problem 2.4: fit_latency_bandwidth.\n")
+        and not document(tmp_path)["fits"]
+    )
+    assert [(row["wrong_out_of_place"], row["wrong_in_place"]) for row in table(tmp_path)] == [
+        ("0", ""),
+        ("2", "2"),
+    ]
 
 
 # ——— what is not implemented, and bad input
@@ -309,7 +393,9 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
         ("--unheard-of", "unrecognized arguments"),
     ],
 )
-def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_sentence_before_any_rank_starts(
+    arguments, sentence, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "taken.json").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command_line, "launch", lambda *_: pytest.fail("ranks were started"))
@@ -317,7 +403,12 @@ def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, t
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     printed = capsys.readouterr()
-    assert ended.value.code == 2 and printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+    assert (
+        ended.value.code == 2
+        and printed.out == ""
+        and sentence in printed.err
+        and printed.err.count("\n") == 1
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
 
 
@@ -331,8 +422,21 @@ def test_bad_input_is_one_sentence_before_any_rank_starts(arguments, sentence, t
     ],
 )
 def test_a_slow_row_shows_digits_too(seconds, algbw, busbw):
-    row = {"collective": "all_reduce", "size": 1024, "count": 256, "dtype": "float32", "op": "sum", "skipped": ""}
-    row |= {"seconds": seconds, "fastest": seconds, "slowest": seconds, "wrong_out_of_place": 0, "wrong_in_place": 0}
+    row = {
+        "collective": "all_reduce",
+        "size": 1024,
+        "count": 256,
+        "dtype": "float32",
+        "op": "sum",
+        "skipped": "",
+    }
+    row |= {
+        "seconds": seconds,
+        "fastest": seconds,
+        "slowest": seconds,
+        "wrong_out_of_place": 0,
+        "wrong_in_place": 0,
+    }
     text = report.line(row | {"algbw": 1024e-9 / seconds, "busbw": 1536e-9 / seconds})
     assert text.split()[-4:-2] == [algbw, busbw]
     assert len(text) == len(report.line(row | {"algbw": 1.0, "busbw": 1.0}))
@@ -351,8 +455,12 @@ def test_sizes(text, size):
 def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
     endless = ("--iterations", "999999999", "--max-bytes", "1KiB")
     quick = "def stopwatch(o, w, i, **k): return REAL(o, 1, 3 if next(CALLS) < 2 else i, **k)"
-    name = package(tmp_path, f"import itertools\nCALLS = itertools.count()\nREAL = stopwatch\n{quick}")
-    process = start(tmp_path, "--module", name, *TINY, "--collectives", "broadcast,gather,reduce", *endless)
+    name = package(
+        tmp_path, f"import itertools\nCALLS = itertools.count()\nREAL = stopwatch\n{quick}"
+    )
+    process = start(
+        tmp_path, "--module", name, *TINY, "--collectives", "broadcast,gather,reduce", *endless
+    )
     try:
         until = time.monotonic() + LIMIT
         while not ((tmp_path / "out.csv").exists() and len(table(tmp_path)) == 2):
@@ -379,7 +487,15 @@ def test_two_agents_give_the_same_columns(tmp_path):
     processes = []
     for node in ("0", "1"):
         agent = ("--nnodes", "2", "--node-rank", node, "--nproc-per-node", "1")
-        launcher = ("-m", "torch.distributed.run", *agent, "--master-addr", "127.0.0.1", "--master-port", port)
+        launcher = (
+            "-m",
+            "torch.distributed.run",
+            *agent,
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            port,
+        )
         sizes = ("--collectives", "all_reduce,gather", "--max-bytes", "2KiB")
         command = launcher + ("--no-python", sys.executable)
         processes.append(start(tmp_path, "--module", "solutions", *TINY, *sizes, launcher=command))

@@ -1,4 +1,6 @@
-"""The bandwidths of the reference and of the judge, beside what nccl-tests documents (doc/PERFORMANCE.md)."""
+"""The bandwidths of the reference and of the judge, beside what nccl-tests documents
+(doc/PERFORMANCE.md).
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ FACTORS = {
     "reduce": (1, 1, 1, 1),
 }
 # The size of the array, where a rank puts in 840 bytes: the sendcount, or n times it.
-WHOLE = {name: (840,) * 4 for name in FACTORS} | {name: (1680, 2520, 3360, 6720) for name in ("all_gather", "gather")}
+WHOLE = {name: (840,) * 4 for name in FACTORS} | {
+    name: (1680, 2520, 3360, 6720) for name in ("all_gather", "gather")
+}
 
 
 @pytest.mark.parametrize("bandwidth", [benchmarking, truth], ids=["reference", "judge"])
@@ -29,14 +33,20 @@ def test_factors_and_sizes_are_those_of_nccl_tests(bandwidth, collective):
     assert set(FACTORS) == set(truth.COLLECTIVES) == set(benchmarking.COLLECTIVES)
     for n, factor, size in zip((2, 3, 4, 8), FACTORS[collective], WHOLE[collective]):
         assert bandwidth.array_bytes(collective, 840, n) == size
-        algorithm, bus = bandwidth.algorithm_bandwidth(size, 0.5), bandwidth.bus_bandwidth(collective, size, n, 0.5)
-        assert algorithm == pytest.approx(2 * size / 10**9) and bus == pytest.approx(algorithm * factor)
+        algorithm, bus = bandwidth.algorithm_bandwidth(size, 0.5), bandwidth.bus_bandwidth(
+            collective, size, n, 0.5
+        )
+        assert algorithm == pytest.approx(2 * size / 10**9) and bus == pytest.approx(
+            algorithm * factor
+        )
 
 
 def test_the_lectures_two_figures_are_alike():
     all_reduce = benchmarking.usual_bandwidth(277, 4, "whole")
     reduce_scatter = benchmarking.usual_bandwidth(70, 4, "part")
-    assert all_reduce == pytest.approx(297.4, abs=0.05) and reduce_scatter == pytest.approx(300.6, abs=0.05)
+    assert all_reduce == pytest.approx(297.4, abs=0.05) and reduce_scatter == pytest.approx(
+        300.6, abs=0.05
+    )
 
 
 models = st.tuples(st.floats(1e-7, 1e-3), st.floats(1e7, 1e12))

@@ -34,7 +34,9 @@ from grader.reference.buckets import (
         ([], [], [], 16, []),
     ],
 )
-def test_buckets_are_filled_from_the_last_parameter_while_it_fits(registered, frozen, sizes, most, expected):
+def test_buckets_are_filled_from_the_last_parameter_while_it_fits(
+    registered, frozen, sizes, most, expected
+):
     assert buckets_of(registered, frozen, dict(enumerate(sizes)), most) == expected
 
 
@@ -54,7 +56,9 @@ def test_buckets_are_filled_from_the_last_parameter_while_it_fits(registered, fr
     ],
 )
 def test_mistakes_in_packing_show_in_the_bytes(sentence, registered, frozen, sizes, most, expected):
-    assert packing_mistakes(registered, frozen, dict(enumerate(sizes)), most, 4)[sentence] == expected
+    assert (
+        packing_mistakes(registered, frozen, dict(enumerate(sizes)), most, 4)[sentence] == expected
+    )
 
 
 def test_a_mistake_that_changes_nothing_is_none():
@@ -77,13 +81,20 @@ def test_an_average_over_the_users_alone():
 
 def test_gradients_in_the_order_in_which_they_become_ready():
     known = pass_mistakes([{1: B, 0: A}, {0: C, 1: D}], [[1, 0]], SHAPES)
-    np.testing.assert_equal(left(known, BY_ARRIVAL), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]])
+    np.testing.assert_equal(
+        left(known, BY_ARRIVAL), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]]
+    )
 
 
 def test_buckets_that_begin_as_they_fill():
     known = pass_mistakes([{1: B, 0: A}, {0: C, 1: D}], [[1], [0]], SHAPES)
-    np.testing.assert_equal(left(known, AS_THEY_FILL), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]])
-    assert any("in the order 0, 1 on rank 0 and in the order 1, 0 on rank 1" in sentence for sentence in known[0])
+    np.testing.assert_equal(
+        left(known, AS_THEY_FILL), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]]
+    )
+    assert any(
+        "in the order 0, 1 on rank 0 and in the order 1, 0 on rank 1" in sentence
+        for sentence in known[0]
+    )
 
 
 def test_gradients_of_several_shapes_cannot_meet():

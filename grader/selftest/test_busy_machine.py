@@ -1,4 +1,6 @@
-"""Right programs on a machine that is busy with other work: what nobody sees them do is no deadlock."""
+"""Right programs on a machine that is busy with other work: what nobody sees them do is no
+deadlock.
+"""
 
 import numpy as np
 import pytest
@@ -6,9 +8,11 @@ import pytest
 from grader.check.api import call
 from grader.world import watchdog
 
-# Beside a thread that waits for something else the hub does not know that a rank waits, and the judge has to look.
+# Beside a thread that waits for something else the hub does not know that a rank waits, and the
+# judge has to look.
 BESIDE = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
-# Rank 1 computes while a receive of its own is open, and rank 0 waits for it: one moment of both may look like a deadlock.
+# Rank 1 computes while a receive of its own is open, and rank 0 waits for it: one moment of both
+# may look like a deadlock.
 GOES_ON = f"""
     def steps(tensor):
         {BESIDE}
@@ -46,11 +50,15 @@ def looked_at_all_the_time(monkeypatch) -> None:
     monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.0)
 
 
-def test_ranks_that_go_on_between_two_looks_are_in_no_deadlock(submit, network, looked_at_all_the_time):
+def test_ranks_that_go_on_between_two_looks_are_in_no_deadlock(
+    submit, network, looked_at_all_the_time
+):
     (run,) = submit(GOES_ON)(2, call("collectives.steps", np.ones(3)))
     run.returns(np.ones(3), np.ones(3))
 
 
-def test_ranks_that_stand_still_are_in_a_deadlock_all_the_same(submit, network, looked_at_all_the_time):
+def test_ranks_that_stand_still_are_in_a_deadlock_all_the_same(
+    submit, network, looked_at_all_the_time
+):
     (run,) = submit(STANDS)(2, call("collectives.steps", np.ones(3)))
     assert run.report.ending == "stuck"

@@ -35,7 +35,8 @@ def of(tmp_path, text: str | bytes) -> Cluster:
 def test_a_file_is_read(tmp_path):
     links = Link(1e-6, 100e9), Link(0.0, math.inf)
     assert of(tmp_path, GOOD) == Cluster(4, 2, 2e12, *links, 8.0, 2.0, "two nodes")
-    assert of(tmp_path, "\ufeff" + GOOD.replace("\n", "\r\n")) == of(tmp_path, GOOD)  # by a Windows editor
+    # by a Windows editor
+    assert of(tmp_path, "\ufeff" + GOOD.replace("\n", "\r\n")) == of(tmp_path, GOOD)
 
 
 @pytest.mark.parametrize("key", MAY_LACK)
@@ -44,7 +45,9 @@ def test_some_keys_may_be_left_out(tmp_path, key):
     assert getattr(of(tmp_path, text), key) in (None, "the cluster")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "handout" / "clusters").iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "handout" / "clusters").iterdir()), ids=lambda path: path.name
+)
 def test_the_examples_are_clusters_and_say_where_their_figures_are_from(path):
     assert read(path).name != "the cluster"
     text = path.read_text()
@@ -92,17 +95,25 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    "old, new, sentence", CHANGES, ids=[f"{new or 'no'} {i}" for i, (_, new, _) in enumerate(CHANGES)]
+    "old, new, sentence",
+    CHANGES,
+    ids=[f"{new or 'no'} {i}" for i, (_, new, _) in enumerate(CHANGES)],
 )
 def test_a_mistake_is_one_sentence(tmp_path, old, new, sentence):
     assert old in GOOD
     with pytest.raises(BadCluster) as raised:
         of(tmp_path, GOOD.replace(old, new, 1))
-    assert sentence in str(raised.value) and "mine.ini" in str(raised.value) and "\n" not in str(raised.value)
+    assert (
+        sentence in str(raised.value)
+        and "mine.ini" in str(raised.value)
+        and "\n" not in str(raised.value)
+    )
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\xff\xfe\x00", b"\x00" * 9, b"# nothing\n"], ids=["empty", "bytes", "zeros", "comment"]
+    "text",
+    [b"", b"\xff\xfe\x00", b"\x00" * 9, b"# nothing\n"],
+    ids=["empty", "bytes", "zeros", "comment"],
 )
 def test_what_is_no_such_file_is_one_sentence(tmp_path, text):
     with pytest.raises(BadCluster, match="mine.ini (has no section|is not a file of sections)"):
@@ -127,8 +138,12 @@ def test_a_section_that_is_missing_is_named(tmp_path):
 def test_the_assumptions_name_what_is_modelled_and_what_is_not(tmp_path):
     told = of(tmp_path, GOOD).assumptions()
     assert all(sentence.startswith(("Assumed: ", "Not modelled: ")) for sentence in told)
-    assert "two nodes, 4 devices, 2 in a node (2 nodes)" in told[0] and "α = 1 µs and β = 100 GB/s" in told[1]
     assert (
-        "2(n−1)(α + S/(nβ))" in told[2] and "bytes count 64 times, and floating-point operations 512 times" in told[3]
+        "two nodes, 4 devices, 2 in a node (2 nodes)" in told[0]
+        and "α = 1 µs and β = 100 GB/s" in told[1]
+    )
+    assert (
+        "2(n−1)(α + S/(nβ))" in told[2]
+        and "bytes count 64 times, and floating-point operations 512 times" in told[3]
     )
     assert "memory" in told[4] and "congestion" in told[4] and "products of matrices" in told[4]

@@ -1,4 +1,6 @@
-"""``make timeline CLUSTER=…`` from end to end: the solutions and their mistakes on clusters whose times are known."""
+"""``make timeline CLUSTER=…`` from end to end: the solutions and their mistakes on clusters whose
+times are known.
+"""
 
 import json
 import os
@@ -45,14 +47,32 @@ EQUAL = {"flop_per_second": 1e9, "latency": 1e-5, "bandwidth": 1e8}
 SVG = "http://www.w3.org/2000/svg"
 
 
-def timed(part: str, submission: Path, tmp_path: Path, *options: str, server, ranks=3, on=FREE, columns=500):
+def timed(
+    part: str,
+    submission: Path,
+    tmp_path: Path,
+    *options: str,
+    server,
+    ranks=3,
+    on=FREE,
+    columns=500,
+):
     (tmp_path / "cluster.ini").write_text(FILE.format(ranks=ranks, **on))
     (tmp_path / "out").mkdir(exist_ok=True)
     own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_SESSION", "PYTEST_"))}
     own |= {"COLUMNS": str(columns), "LOCKSTEP_SERVER": server.address}
-    line = [sys.executable, "-m", "grader.timeline", part, f"--submission={submission}", f"--into={tmp_path / 'out'}"]
+    line = [
+        sys.executable,
+        "-m",
+        "grader.timeline",
+        part,
+        f"--submission={submission}",
+        f"--into={tmp_path / 'out'}",
+    ]
     line += [f"--cluster={tmp_path / 'cluster.ini'}", *options]
-    return subprocess.run(line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=240, pass_fds=[server.door])
+    return subprocess.run(
+        line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=240, pass_fds=[server.door]
+    )
 
 
 def steps(done: subprocess.CompletedProcess) -> dict[str, float]:
@@ -69,15 +89,22 @@ def steps(done: subprocess.CompletedProcess) -> dict[str, float]:
 
 
 def test_the_bubble_of_real_programs_is_that_of_theory_where_messages_are_free(tmp_path, server):
-    done = timed("pipeline_parallel", ROOT / "solutions", tmp_path, "--micro-batches=5", server=server)
+    done = timed(
+        "pipeline_parallel", ROOT / "solutions", tmp_path, "--micro-batches=5", server=server
+    )
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     assert done.stdout.count("bubble 0.286 in the model, 0.286 in theory") == 2  # 2/7
     assert len(check_trace(json.loads((tmp_path / "out" / "timeline.json").read_text()))) > 60
     found = steps(done)
     assert found["GPipe, 5 micro-batches"] == found["1F1B, 5 micro-batches"]
-    assert found["naive, one micro-batch"] / found["GPipe, 5 micro-batches"] == pytest.approx(3 * 5 / 7, rel=0.01)
-    # 4 layers of 64 × 64, of which each has one product forward and two backward, for 8 rows: 7 times one after the other
-    assert found["GPipe, 5 micro-batches"] == pytest.approx(7 * 3 * 4 * 2 * 8 * 64 * 64 / 1e9 * 1e3, rel=0.01)
+    assert found["naive, one micro-batch"] / found["GPipe, 5 micro-batches"] == pytest.approx(
+        3 * 5 / 7, rel=0.01
+    )
+    # 4 layers of 64 × 64, of which each has one product forward and two backward, for 8 rows: 7
+    # times one after the other
+    assert found["GPipe, 5 micro-batches"] == pytest.approx(
+        7 * 3 * 4 * 2 * 8 * 64 * 64 / 1e9 * 1e3, rel=0.01
+    )
 
 
 def test_buckets_hide_communication_and_at_most_all_of_it(tmp_path, server):
@@ -101,11 +128,24 @@ def test_the_ring_takes_as_long_as_the_all_reduce_on_equal_links(tmp_path, serve
 
 
 def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, server):
-    done = timed("tensor_parallel", ROOT / "solutions", tmp_path, "--ranks=20", server=server, on=EQUAL, columns=80)
+    done = timed(
+        "tensor_parallel",
+        ROOT / "solutions",
+        tmp_path,
+        "--ranks=20",
+        server=server,
+        on=EQUAL,
+        columns=80,
+    )
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "0 to 19 |" in done.stdout  # all alike
-    texts = [e.text for e in ElementTree.parse(tmp_path / "out" / "timeline.svg").getroot().iter(f"{{{SVG}}}text")]
+    texts = [
+        e.text
+        for e in ElementTree.parse(tmp_path / "out" / "timeline.svg")
+        .getroot()
+        .iter(f"{{{SVG}}}text")
+    ]
     assert texts.count("0 to 19") == 2
     assert "Assumed: a cluster, 20 devices" in done.stdout and "Not modelled: " in done.stdout
     assert any("Not modelled" in (text or "") for text in texts)
@@ -113,7 +153,11 @@ def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, serv
 
 def test_every_scene_has_its_driver():
     assert set(ON_CLUSTERS) == {*ELSEWHERE, "pipeline_parallel"} < set(SCENES)
-    played = [scene for part in ON_CLUSTERS for scene in (*scenes_on(part, 4, None), *instead_on(part, 4, None))]
+    played = [
+        scene
+        for part in ON_CLUSTERS
+        for scene in (*scenes_on(part, 4, None), *instead_on(part, 4, None))
+    ]
     assert {scene.driver for scene in played} <= set(timeline_programs.SCENES)
     assert all(scene.options["once"] and scene.look or not scene.drawn for scene in played)
 
@@ -128,7 +172,10 @@ def test_a_deadlock_is_told_as_without_a_cluster(tmp_path, server):
     done = timed("collectives", submission, tmp_path, server=server, on=EQUAL, columns=80)
     assert done.returncode == 1 and "Deadlock: no rank can go on." in done.stdout
     assert "Likely: every rank sends first" in done.stdout and "·>" in done.stdout
-    assert "waits at collectives.py:" in done.stdout and "rank 2 waits at collectives.py:" in done.stdout
+    assert (
+        "waits at collectives.py:" in done.stdout
+        and "rank 2 waits at collectives.py:" in done.stdout
+    )
     slices = check_trace(json.loads((tmp_path / "out" / "timeline.json").read_text()))
     assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [2], [0]]
 
@@ -136,16 +183,21 @@ def test_a_deadlock_is_told_as_without_a_cluster(tmp_path, server):
 def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
     submission = with_stubs(tmp_path, "data_parallel")
     with open(submission / "data_parallel.py", "a") as file:
-        file.write("\ndef data_parallel_step(weights, shard):\n    raise KeyError(dist.get_rank())\n")
+        file.write(
+            "\ndef data_parallel_step(weights, shard):\n    raise KeyError(dist.get_rank())\n"
+        )
     done = timed("data_parallel", submission, tmp_path, server=server)
     assert done.returncode == 1 and "raised KeyError" in done.stdout
-    assert "GradientBuckets, a bucket for each layer: " in done.stdout  # which is drawn all the same
+    # which is drawn all the same
+    assert "GradientBuckets, a bucket for each layer: " in done.stdout
 
 
 @pytest.mark.parametrize("part", ON_CLUSTERS)
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timed(part, ROOT / "handout", tmp_path, server=server, ranks=2)
-    assert done.returncode == 1 and "Not implemented yet: Problem" in done.stdout and not done.stderr
+    assert (
+        done.returncode == 1 and "Not implemented yet: Problem" in done.stdout and not done.stderr
+    )
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -159,13 +211,28 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
 @pytest.mark.parametrize(
     "part, options, on, sentence",
     [
-        ("pipeline_parallel", (), FREE | {"latency": "soon"}, "latency_seconds in [within a node] must be a number"),
+        (
+            "pipeline_parallel",
+            (),
+            FREE | {"latency": "soon"},
+            "latency_seconds in [within a node] must be a number",
+        ),
         ("pipeline_parallel", ("--cluster=nowhere.ini",), FREE, "nowhere.ini cannot be read"),
         ("pipeline_parallel", ("--ranks=65",), FREE, "2 to 64 ranks, not 65"),
         ("pipeline_parallel", ("--ranks=1",), FREE, "2 to 64 ranks, not 1"),
-        ("pipeline_parallel", ("--micro-batches=0",), FREE, "a pipeline has 1 to 512 micro-batches, not 0"),
+        (
+            "pipeline_parallel",
+            ("--micro-batches=0",),
+            FREE,
+            "a pipeline has 1 to 512 micro-batches, not 0",
+        ),
         ("pipeline_parallel", ("--micro-batches=x",), FREE, "micro-batches, not x"),
-        ("data_parallel", ("--micro-batches=4",), FREE, "micro-batches can be chosen for pipeline_parallel"),
+        (
+            "data_parallel",
+            ("--micro-batches=4",),
+            FREE,
+            "micro-batches can be chosen for pipeline_parallel",
+        ),
         ("benchmarking", (), FREE, "of benchmarking nothing can be timed on a cluster"),
         ("rings", (), FREE, "there is no part “rings”"),
     ],
@@ -175,7 +242,11 @@ def test_what_cannot_be_timed_is_said_in_a_sentence(part, options, on, sentence,
     (tmp_path / "out" / "timeline.svg").write_text("old")
     done = timed(part, ROOT / "solutions", tmp_path, *options, server=server, on=on)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("cannot draw: ") and sentence in done.stderr and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("cannot draw: ")
+        and sentence in done.stderr
+        and done.stderr.count("\n") == 1
+    )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["timeline.svg"]
     assert (tmp_path / "out" / "timeline.svg").read_text() == "old"
 
@@ -201,7 +272,9 @@ def f(x):
 def followed(server, grounds: Path, follow: bool) -> WorldReport:
     submission = grounds / "submission"
     submission.mkdir()
-    (submission / "collectives.py").write_text(f"import torch\nimport torch.distributed as dist\n{FOLLOWED}")
+    (submission / "collectives.py").write_text(
+        f"import torch\nimport torch.distributed as dist\n{FOLLOWED}"
+    )
     folder = stage_submission(submission, grounds / "stage").folder
     calls: list[Call] = [call("collectives.f", np.ones((4, 4), np.float32)).spread(2)]
     return worlds.World(server, 2, calls, folder, "cpu", Limits(), follow, frames.HUB).run()
@@ -213,8 +286,15 @@ def test_steps_stand_in_the_order_of_the_program(server, grounds):
     for rank, kind in enumerate(("send", "recv")):
         program = program_of(report.ranks[rank].trail, 0)
         line = 14 if kind == "send" else 16
-        assert [(step.kind, step.number, step.text) for step in program.steps if step.kind != PASSES] == [
-            *((MULTIPLIES, 128, ""), (ISSUES, 0, ""), (MULTIPLIES, 256, ""), (AWAITS, 0, "collectives.py:11")),
+        assert [
+            (step.kind, step.number, step.text) for step in program.steps if step.kind != PASSES
+        ] == [
+            *(
+                (MULTIPLIES, 128, ""),
+                (ISSUES, 0, ""),
+                (MULTIPLIES, 256, ""),
+                (AWAITS, 0, "collectives.py:11"),
+            ),
             *((ISSUES, 1, ""), (AWAITS, 1, f"collectives.py:{line - 1}")),
         ]
         assert [operation.kind for operation in program.operations] == ["all_reduce", kind]
@@ -230,7 +310,13 @@ def test_steps_that_nobody_asked_for_are_refused():
     event = read_event(0, {"call": 0, "steps": [["awaits", 1, ""]], "at": 3}, 2)
     for follow in (True, False):
         world = worlds.World(
-            None, 2, [Call("collectives.f", [([], {})] * 2)], Path("/nowhere"), "cpu", Limits(), follow
+            None,
+            2,
+            [Call("collectives.f", [([], {})] * 2)],
+            Path("/nowhere"),
+            "cpu",
+            Limits(),
+            follow,
         )
         if follow:
             world._on_event(world.report.ranks[0], event)
@@ -242,7 +328,14 @@ def test_steps_that_nobody_asked_for_are_refused():
 
 @pytest.mark.parametrize(
     "step",
-    [["awaits", 1], ["awaits", -1, ""], ["awaits", 1.5, ""], ["awaits", True, ""], ["awaits", 1 << 63, ""], "awaits"]
+    [
+        ["awaits", 1],
+        ["awaits", -1, ""],
+        ["awaits", 1.5, ""],
+        ["awaits", True, ""],
+        ["awaits", 1 << 63, ""],
+        "awaits",
+    ]
     + [
         ["jumps", 1, ""],
         ["passes", 0, "\033[2J"],

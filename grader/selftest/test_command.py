@@ -38,7 +38,11 @@ def submission(tmp_path: Path, **files: str | bytes) -> Path:
 
 
 def temporary_files() -> set[str]:
-    return {name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("lockstep-run")}
+    return {
+        name
+        for name in os.listdir(os.environ.get("TMPDIR", "/tmp"))
+        if name.startswith("lockstep-run")
+    }
 
 
 def test_the_solutions_get_full_marks(results):
@@ -49,11 +53,15 @@ def test_the_solutions_get_full_marks(results):
     assert f"{POINTS} of {POINTS}" in graded.printed
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for a terminal as Linux has it")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="asks for a terminal as Linux has it"
+)
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_terminal_shows_how_far_it_is(results, workers):
     ours, theirs = os.openpty()
-    called = command(ROOT / "handout", results, "--problem", "1.1", "--workers", workers, TERM="xterm")
+    called = command(
+        ROOT / "handout", results, "--problem", "1.1", "--workers", workers, TERM="xterm"
+    )
     process = subprocess.Popen(**called, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     shown = b""
@@ -77,8 +85,13 @@ def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
     assert (graded.score, graded.possible) == (0, POINTS)
-    assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {"not implemented"}
-    assert all(test["output"].startswith("Not implemented yet: Problem ") for test in graded.document["tests"])
+    assert {test["extra_data"]["status"] for test in graded.document["tests"]} == {
+        "not implemented"
+    }
+    assert all(
+        test["output"].startswith("Not implemented yet: Problem ")
+        for test in graded.document["tests"]
+    )
     assert all(test["number"] in test["output"] for test in graded.document["tests"])
 
 
@@ -99,21 +112,33 @@ def test_a_part_alone_is_twenty_points(results):
     [
         ("", "The submission has no collectives.py."),
         (b"\xff\xfe", "collectives.py is not UTF-8 text"),
-        ("def broadcast(:\n    pass\n", "collectives.py cannot be imported: SyntaxError: invalid syntax"),
-        ("import torch\nraise KeyError('at import')\n", "collectives.py cannot be imported: KeyError: 'at import'"),
+        (
+            "def broadcast(:\n    pass\n",
+            "collectives.py cannot be imported: SyntaxError: invalid syntax",
+        ),
+        (
+            "import torch\nraise KeyError('at import')\n",
+            "collectives.py cannot be imported: KeyError: 'at import'",
+        ),
         ("x = 1\n", "collectives.py has no "),
     ],
 )
 def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, content, words):
     others = ["2.1", "3.1", "4.1", "5.1"]  # of each other part one, which stands for the rest
     numbers = [*PARTS["collectives"].problems, *others]
-    graded = grade(submission(tmp_path, collectives=content), results, *(f"--problem={number}" for number in numbers))
+    graded = grade(
+        submission(tmp_path, collectives=content),
+        results,
+        *(f"--problem={number}" for number in numbers),
+    )
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
     assert {test["number"] for test in graded.document["tests"]} == set(numbers)
     lost = graded.lost()
     assert {test["number"] for test in lost.values()} == set(PARTS["collectives"].problems)
-    assert all(test["score"] == 0 for test in lost.values()) and graded.score == graded.possible - 20
+    assert (
+        all(test["score"] == 0 for test in lost.values()) and graded.score == graded.possible - 20
+    )
     assert all(words in test["output"] for test in lost.values())
     assert not any(str(ROOT) in test["output"] for test in lost.values())
 
@@ -125,7 +150,11 @@ def test_a_submission_that_cannot_be_used_is_zero_everywhere(tmp_path, results, 
     graded = grade(path, results)
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0 and graded.score == 0 and graded.possible == POINTS
-    words = "holds none of the assignment's files" if kind == "empty" else "neither a directory nor a zip archive"
+    words = (
+        "holds none of the assignment's files"
+        if kind == "empty"
+        else "neither a directory nor a zip archive"
+    )
     assert words in graded.document["output"] and words in graded.printed
 
 

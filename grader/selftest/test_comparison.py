@@ -23,7 +23,11 @@ def f32(values) -> np.ndarray:
         (None, f32([1, 2]), "expected a tensor of shape (2,), float32, got None"),
         ([1.0, 2.0], f32([1, 2]), "got a list of 2"),
         (1.0, f32(1), "got float 1.0"),
-        (Foreign("a tensor of dtype torch.bfloat16"), f32([1]), "got a tensor of dtype torch.bfloat16"),
+        (
+            Foreign("a tensor of dtype torch.bfloat16"),
+            f32([1]),
+            "got a tensor of dtype torch.bfloat16",
+        ),
         (f32([1]), None, "expected None, got a tensor of shape (1,), float32"),
         (f32([1]), [f32([1])], "expected a list of 1, got a tensor of shape (1,), float32"),
         ([f32([1])], [f32([1]), f32([2])], "expected a list of 2, got a list of 1"),
@@ -44,10 +48,18 @@ def f32(values) -> np.ndarray:
         (f32([1, np.nan, np.inf]), f32([1, 2, 3]), "nan at [1]; 2 of 3 entries are not finite"),
         (f32(-np.inf), f32(1), "-inf at []; 1 of 1 entries are not finite"),
         # values
-        (f32([[1, 2], [3, 5]]), f32([[1, 2], [3, 4]]), "first differs at [1, 1]: expected 4, got 5; 1 of 4 entries"),
+        (
+            f32([[1, 2], [3, 5]]),
+            f32([[1, 2], [3, 4]]),
+            "first differs at [1, 1]: expected 4, got 5; 1 of 4 entries",
+        ),
         (f32(2.5), f32(1.5), "expected 1.5, got 2.5"),
         (np.array([True]), np.array([False]), "expected False, got True"),
-        (np.array([2**53 + 1]), np.array([2**53]), "expected 9007199254740992, got 9007199254740993"),
+        (
+            np.array([2**53 + 1]),
+            np.array([2**53]),
+            "expected 9007199254740992, got 9007199254740993",
+        ),
     ],
 )
 def test_what_differs_is_told(got, expected, words):
@@ -57,7 +69,19 @@ def test_what_differs_is_told(got, expected, words):
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 3, 2.5, "done", f32([1, 2]), f32(3), f32([]), np.array([True]), [f32([1]), (None, f32([2]))], []],
+    [
+        None,
+        True,
+        3,
+        2.5,
+        "done",
+        f32([1, 2]),
+        f32(3),
+        f32([]),
+        np.array([True]),
+        [f32([1]), (None, f32([2]))],
+        [],
+    ],
     ids=repr,
 )
 def test_what_is_equal_does_not_differ(value):
@@ -80,13 +104,19 @@ def test_the_place_in_a_nested_value_is_told():
     got = [f32([1]), (f32([2]), [f32([3]), f32([4, 6])])]
     found = difference(got, expected, EXACT)
     assert found.path == "[1][1][1]"
-    assert found.text.startswith("[1][1][1]: first differs at [1]: expected 5, got 6; 1 of 2 entries differ")
+    assert found.text.startswith(
+        "[1][1][1]: first differs at [1]: expected 5, got 6; 1 of 2 entries differ"
+    )
     assert np.array_equal(found.got, [4, 6]) and np.array_equal(found.expected, [4, 5])
 
 
 @pytest.mark.parametrize(
     "got, path",
-    [([None, f32([2])], "[0]"), ([f32([1]), f32([[2]])], "[1]"), ([f32([1]), f32([np.nan])], "[1]")],
+    [
+        ([None, f32([2])], "[0]"),
+        ([f32([1]), f32([[2]])], "[1]"),
+        ([f32([1]), f32([np.nan])], "[1]"),
+    ],
 )
 def test_the_place_is_told_for_every_respect(got, path):
     found = difference(got, [f32([1]), f32([2])], EXACT)
@@ -94,7 +124,9 @@ def test_the_place_is_told_for_every_respect(got, path):
 
 
 def test_of_several_differences_the_first_is_told():
-    assert difference([f32([1]), None, f32([9])], [f32([1]), f32([2]), f32([3])], EXACT).path == "[1]"
+    assert (
+        difference([f32([1]), None, f32([9])], [f32([1]), f32([2]), f32([3])], EXACT).path == "[1]"
+    )
 
 
 # ——— tolerances
@@ -117,19 +149,29 @@ def test_rounding_is_far_above_one_unit_and_far_below_a_mistake():
     assert np.dtype(np.float32).name in rounding(np.float32).reason
 
 
-dtypes = st.sampled_from([np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_])
+dtypes = st.sampled_from(
+    [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.bool_]
+)
 finite = dtypes.flatmap(
     lambda dtype: hnp.arrays(
         dtype,
         hnp.array_shapes(min_dims=0, max_side=4),
         elements=(
-            hnp.from_dtype(np.dtype(dtype), min_value=-100, max_value=100, allow_nan=False, allow_infinity=False)
+            hnp.from_dtype(
+                np.dtype(dtype),
+                min_value=-100,
+                max_value=100,
+                allow_nan=False,
+                allow_infinity=False,
+            )
             if np.issubdtype(dtype, np.floating)
             else None
         ),
     )
 )
-doubles = hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_side=4), elements=st.floats(-100, 100))
+doubles = hnp.arrays(
+    np.float64, hnp.array_shapes(min_dims=0, max_side=4), elements=st.floats(-100, 100)
+)
 
 
 @given(finite, st.sampled_from([EXACT, LOOSE]))
@@ -137,15 +179,26 @@ def test_a_copy_never_differs(array, tolerance):
     assert difference(array.copy(), array, tolerance) is None
 
 
-@given(doubles, st.data(), st.sampled_from([EXACT, LOOSE]), st.sampled_from([1.0, -1.0]), st.floats(1.01, 1e6))
-def test_one_entry_moved_by_more_than_the_tolerance_always_differs(expected, data, tolerance, sign, times):
+@given(
+    doubles,
+    st.data(),
+    st.sampled_from([EXACT, LOOSE]),
+    st.sampled_from([1.0, -1.0]),
+    st.floats(1.01, 1e6),
+)
+def test_one_entry_moved_by_more_than_the_tolerance_always_differs(
+    expected, data, tolerance, sign, times
+):
     got = expected.copy()
     place = tuple(data.draw(st.integers(0, side - 1)) for side in expected.shape)
     got[place] += sign * times * max(tolerance.relative * np.abs(expected).max(), 1e-9)
     found = difference(got, expected, tolerance)
     assert found is not None
     if got.ndim:
-        assert f"first differs at {list(place)}" in found.text and f"1 of {got.size} entries differ" in found.text
+        assert (
+            f"first differs at {list(place)}" in found.text
+            and f"1 of {got.size} entries differ" in found.text
+        )
 
 
 @given(doubles, st.data(), st.floats(-0.99, 0.99))
@@ -201,7 +254,8 @@ def test_a_long_value_is_described_in_short():
 
 
 @pytest.mark.parametrize(
-    "value, text", [(np.float32(0.1), "0.1"), (np.float64(1) / 3, "0.3333333333333333"), (np.int8(-3), "-3")]
+    "value, text",
+    [(np.float32(0.1), "0.1"), (np.float64(1) / 3, "0.3333333333333333"), (np.int8(-3), "-3")],
 )
 def test_numbers_are_short(value, text):
     assert number(value) == text
@@ -216,7 +270,10 @@ def test_numbers_that_differ_are_shown_to_differ(dtype):
 
 def test_long_tensors_are_shown_in_part():
     text = difference(f32(range(1, 101)), f32(range(100)), EXACT).text
-    assert "[0, 1, 2, 3, 4, 5, 6, 7, …]" in text and "8" not in text.partition("expected [")[2].partition("…")[0]
+    assert (
+        "[0, 1, 2, 3, 4, 5, 6, 7, …]" in text
+        and "8" not in text.partition("expected [")[2].partition("…")[0]
+    )
 
 
 def test_a_small_tensor_may_be_as_wrong_as_what_it_is_compared_beside():
@@ -226,5 +283,7 @@ def test_a_small_tensor_may_be_as_wrong_as_what_it_is_compared_beside():
     assert difference([small + 9e-9, large], [small, large], tolerance) is None
     assert difference([small + 2e-8, large], [small, large], tolerance) is not None
     assert difference([small + 9e-9], [small], tolerance) is not None
-    assert difference([small + 9e-9, large], [small, large], Tolerance(1e-6, "a reason")) is not None
+    assert (
+        difference([small + 9e-9, large], [small, large], Tolerance(1e-6, "a reason")) is not None
+    )
     assert difference([small, large + 2e-6], [small, large], tolerance) is not None

@@ -12,7 +12,9 @@ from grader.selftest.grading import ROOT
 
 
 def caches(folder) -> set[str]:
-    return {path.name.partition(".")[0] for path in (folder / "handout" / "__pycache__").glob("*.pyc")}
+    return {
+        path.name.partition(".")[0] for path in (folder / "handout" / "__pycache__").glob("*.pyc")
+    }
 
 
 def test_everything_staged_is_compiled(tmp_path):
@@ -21,7 +23,9 @@ def test_everything_staged_is_compiled(tmp_path):
 
 
 def test_a_rank_runs_the_compiled_form(submit):
-    """Seen by changing the source after it was compiled: nobody does that to a stage, and nobody looks."""
+    """Seen by changing the source after it was compiled: nobody does that to a stage, and nobody
+    looks.
+    """
     world = submit("def answer(): return 1.0\n")
     (run,) = world(1, call("collectives.answer"))
     source = run.report.submission_dir / "handout" / "collectives.py"

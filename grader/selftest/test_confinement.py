@@ -35,16 +35,27 @@ CONFINED = [name for name in TIERS if name != "none"]
 
 def kernel_has_landlock() -> bool:
     """Asked without the grader's own code, which may be what is broken."""
-    return sys.platform.startswith("linux") and ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
+    return (
+        sys.platform.startswith("linux")
+        and ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
+    )
 
 
 def best_of_this_machine() -> str:
-    """The tier that a kernel with Landlock should end in: as its user is, and what strangers may read."""
+    """The tier that a kernel with Landlock should end in: as its user is, and what strangers may
+    read.
+    """
     own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())
     powers = int(own["CapEff"], 16)
-    users = max(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    users = max(
+        int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()
+    )
     chown, read, change_group, change_user = (powers >> number & 1 for number in (0, 2, 6, 7))
-    if os.geteuid() or not (chown and change_group and change_user) or users < confinement.UIDS.stop:
+    if (
+        os.geteuid()
+        or not (chown and change_group and change_user)
+        or users < confinement.UIDS.stop
+    ):
         return "landlock"
     wanted = [Path(name).resolve() for name in (os.__file__, numpy.__file__, tempfile.gettempdir())]
     if all(folder.stat().st_mode & 0o001 for path in wanted for folder in path.parents):
@@ -79,7 +90,9 @@ def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
-    return CheckWorld(lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {})
+    return CheckWorld(
+        lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {}
+    )
 
 
 ATTEMPTS = """
@@ -135,7 +148,9 @@ def test_a_tier_keeps_what_it_says(confined, grounds, tmp_path):
 
 @pytest.mark.skipif(not kernel_has_landlock(), reason="this kernel has no Landlock")
 def test_what_a_machine_has_is_used(monkeypatch):
-    """A protection that is broken would end in a weaker tier, and the tests of the better ones would be skipped."""
+    """A protection that is broken would end in a weaker tier, and the tests of the better ones
+    would be skipped.
+    """
     for name in ("LOCKSTEP_TIER", "LOCKSTEP_START"):
         monkeypatch.delenv(name, raising=False)
     server = Server.start()
@@ -147,10 +162,15 @@ def test_what_a_machine_has_is_used(monkeypatch):
 
 
 NO_LANDLOCK = "confinement._landlock = lambda *_: None"
-# What is broken, in tiers with this or in this tier alone, and what the probe has to say; ``landlock`` is as it should be.
+# What is broken, in tiers with this or in this tier alone, and what the probe has to say;
+# ``landlock`` is as it should be.
 BROKEN = [
     (NO_LANDLOCK, "with landlock", "a rank could read grader"),
-    (NO_LANDLOCK + "; probe.SECRETS = ['solutions']", "with landlock", "a rank could read solutions"),
+    (
+        NO_LANDLOCK + "; probe.SECRETS = ['solutions']",
+        "with landlock",
+        "a rank could read solutions",
+    ),
     (NO_LANDLOCK + "; probe.SECRETS = ['.git']", "with landlock", "a rank could read .git"),
     (NO_LANDLOCK + "; probe.SECRETS = []", "landlock", "a rank could write outside its own folder"),
     ("confinement.SCOPE_SOCKETS_AND_SIGNALS = 0", "landlock", "a rank could signal the grader"),
@@ -159,15 +179,30 @@ BROKEN = [
         "with landlock",
         "a rank could not read the submission",
     ),
-    ("confinement._landlock = lambda r, w, d: landlock(r, w[1:], d)", "with landlock", "a rank could not write to"),
-    ("confinement._landlock = lambda r, w, d: landlock(r, w[:1], d)", "with landlock", "ranks could not communicate"),
     (
-        "confinement.PYTHONS.clear(), confinement.SYSTEM.clear(), confinement._common.cache_clear()",
+        "confinement._landlock = lambda r, w, d: landlock(r, w[1:], d)",
+        "with landlock",
+        "a rank could not write to",
+    ),
+    (
+        "confinement._landlock = lambda r, w, d: landlock(r, w[:1], d)",
+        "with landlock",
+        "ranks could not communicate",
+    ),
+    (
+        (
+            "confinement.PYTHONS.clear(), confinement.SYSTEM.clear(),"
+            " confinement._common.cache_clear()"
+        ),
         "with landlock",
         "a rank could not read Python",
     ),
     ("probe._close = lambda engine: None", "uid", "a rank could read grader"),
-    ("confinement._become = lambda *_, **__: None", "uid", "a rank could not write to its own folder"),
+    (
+        "confinement._become = lambda *_, **__: None",
+        "uid",
+        "a rank could not write to its own folder",
+    ),
 ]
 PROBE = """
 import json, os, shutil, sys
@@ -195,7 +230,12 @@ def probed(engine: Path, questions: list[tuple[str, str]]) -> list[str]:
     command = [sys.executable, "-I", "-c", PROBE, str(ROOT), str(engine)]
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # as the server has it
     done = subprocess.run(
-        command, input=json.dumps(questions), env=environment, capture_output=True, text=True, timeout=120
+        command,
+        input=json.dumps(questions),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -208,17 +248,22 @@ def test_the_probe_notices_what_is_broken(grounds):
     asked = []
     for broken, where, complaint in BROKEN:
         for tier in works:
-            of_signals = "signal" in complaint and confinement.landlock_abi() < 6  # which nothing confines there
+            # which nothing confines there
+            of_signals = "signal" in complaint and confinement.landlock_abi() < 6
             if where in (tier, *(f"with {name}" for name in tier.split("+"))) and not of_signals:
                 asked.append((tier, broken, complaint))
     said = probed(grounds / "engine", [(tier, broken) for tier, broken, _ in asked])
     assert len(said) == len(asked)
-    wrong = [(*question, got) for question, got in zip(asked, said) if not got.startswith(question[-1])]
+    wrong = [
+        (*question, got) for question, got in zip(asked, said) if not got.startswith(question[-1])
+    ]
     assert not wrong
 
 
 def test_an_ordinary_user_that_hides_can_be_confined(grounds):
-    """Even its own files in /proc are closed to a process that nobody may trace, unless it is root's."""
+    """Even its own files in /proc are closed to a process that nobody may trace, unless it is
+    root's.
+    """
     if not confinement.landlock_abi():
         pytest.skip("this kernel has no Landlock")
     program = f"""
@@ -239,7 +284,9 @@ confinement.get_ready()
 confinement.enter(tiers.TIERS["landlock"], 0, [], [os.getcwd()], "cpu")
 print("entered", os.getuid() > 0, len(os.listdir("/proc/self/fd")) > 2)
 """
-    done = subprocess.run([sys.executable, "-I", "-c", program], cwd=grounds, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=grounds, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("hidden\nentered True True\n", "")
 
 
@@ -257,12 +304,24 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("torch.ones(1 << 28)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
         ("bytearray(1 << 30)", f"A rank may use {machine_limits.rank_memory_limit() >> 20} MiB"),
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
-        ("[open('/dev/null') for _ in range(2000)]", f"A rank may have {tiers.FILES_OPEN} open files"),
-        ("open('/etc/shadow').read()", "A rank may write in its working directory"),
-        ("import socket; socket.socket()", "A rank reaches the others through torch.distributed alone"),
-        ("[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)", "wrote more than 64 MiB"),
         (
-            "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in range(300)]; time.sleep(5)",
+            "[open('/dev/null') for _ in range(2000)]",
+            f"A rank may have {tiers.FILES_OPEN} open files",
+        ),
+        ("open('/etc/shadow').read()", "A rank may write in its working directory"),
+        (
+            "import socket; socket.socket()",
+            "A rank reaches the others through torch.distributed alone",
+        ),
+        (
+            "[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)",
+            "wrote more than 64 MiB",
+        ),
+        (
+            (
+                "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in"
+                " range(300)]; time.sleep(5)"
+            ),
             f"{tiers.TASKS} processes and threads",
         ),
     ],
@@ -278,8 +337,12 @@ def test_a_bound_is_named(submit, server, body, words):
     "take",
     [
         "torch.ones(100 << 18)",  # 100 MiB
-        "(shared := mmap.mmap(-1, 100 << 20)), shared.write(bytes(100 << 20))",  # shared memory is not a process's data
-        "subprocess.run([sys.executable, '-c', 'import time; x = bytes([1]) * (100 << 20); time.sleep(1)'])",
+        # shared memory is not a process's data
+        "(shared := mmap.mmap(-1, 100 << 20)), shared.write(bytes(100 << 20))",
+        (
+            "subprocess.run([sys.executable, '-c', 'import time; x = bytes([1]) * (100 << 20);"
+            " time.sleep(1)'])"
+        ),
     ],
 )
 def test_memory_is_bounded_for_a_world(confined, grounds, take):
@@ -296,7 +359,10 @@ def test_memory_is_bounded_for_a_world(confined, grounds, take):
 
 
 def test_forks_without_end_are_ended(confined, grounds):
-    """By the limit of a rank's own user, or by the supervisor. A thousand at most: a machine survives a grader that fails here."""
+    """By the limit of a rank's own user, or by the supervisor.
+
+    A thousand at most: a machine survives a grader that fails here.
+    """
     source = """
         def broken():
             for _ in range(1000):
@@ -306,7 +372,10 @@ def test_forks_without_end_are_ended(confined, grounds):
             time.sleep(3)
         """
     said = told(inside(confined, grounds, source), "broken")
-    assert "processes and threads" in said or f"started more than {tiers.PROCESSES} processes a rank" in said
+    assert (
+        "processes and threads" in said
+        or f"started more than {tiers.PROCESSES} processes a rank" in said
+    )
 
 
 def test_processes_are_counted(confined, grounds):
@@ -319,7 +388,9 @@ def test_processes_are_counted(confined, grounds):
             time.sleep(0.5)
         """
     world = inside(confined, grounds, source)
-    few, many = ([call("collectives.broken", many)] for many in (tiers.PROCESSES - 1, tiers.PROCESSES))
+    few, many = (
+        [call("collectives.broken", many)] for many in (tiers.PROCESSES - 1, tiers.PROCESSES)
+    )
     assert world(1, *few)[0].values() == [None]
     with pytest.raises(CheckFailed, match=f"started more than {tiers.PROCESSES} processes a rank"):
         world(1, *many)[0].values()
@@ -339,9 +410,13 @@ def f():
 """
 
 
-@pytest.mark.parametrize("which, number", [("supervisor", "SIGKILL"), ("supervisor", "SIGSTOP"), ("server", "SIGKILL")])
+@pytest.mark.parametrize(
+    "which, number", [("supervisor", "SIGKILL"), ("supervisor", "SIGSTOP"), ("server", "SIGKILL")]
+)
 def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, number):
-    """Ranks, and a process that one of them has left: whether the supervisor is killed or stopped, or the server is killed."""
+    """Ranks, and a process that one of them has left: whether the supervisor is killed or stopped,
+    or the server is killed.
+    """
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
@@ -358,8 +433,12 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
         lines = [line.split() for r in world.report.ranks for line in r.output.splitlines()]
         if len(lines) == 4 and not known:
             known.update(int(pid) for _, pid in lines)
-            supervisor = next(int(parent) for parent, pid in lines if int(pid) in world.pids.values())
-            os.kill(supervisor if which == "supervisor" else server.process.pid, getattr(signal, number))
+            supervisor = next(
+                int(parent) for parent, pid in lines if int(pid) in world.pids.values()
+            )
+            os.kill(
+                supervisor if which == "supervisor" else server.process.pid, getattr(signal, number)
+            )
 
     world._on_output = on_output
     report = world.run()
@@ -381,7 +460,10 @@ def alive(pid: int) -> bool:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 def test_a_user_is_ended_and_nobody_else():
     users = [confinement.user_of(os.getpid(), rank) for rank in (0, 1)]
-    sleepers = [subprocess.Popen(["sleep", "60"], user=user, start_new_session=True) for user in (*users, None)]
+    sleepers = [
+        subprocess.Popen(["sleep", "60"], user=user, start_new_session=True)
+        for user in (*users, None)
+    ]
     try:
         for user in (0, os.getuid(), 65534, confinement.UIDS.stop):
             ending.end_user(user)
@@ -400,13 +482,17 @@ def test_descriptors_are_closed_however_high():
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
+            )
             os.dup2(write, 4)
             for number in (5, 300, 4096, 9000):
                 os.dup2(read, number)
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # as a rank's is by then
             close_from(5)
-            os.write(4, repr(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]).encode())
+            os.write(
+                4, repr(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]).encode()
+            )
         finally:
             os._exit(0)
     os.close(write)
@@ -438,7 +524,9 @@ OTHER_WAYS = {
     "a semaphore": "made(libc.semget(0, 1, 0o600))",
     "a queue of messages": "made(libc.msgget(0, 0o600))",
     "a named queue": "made(libc.mq_open(b'/lockstep', 0o102, 0o600, None))",
-    "its neighbour's memory": "made(libc.syscall(CALLS['process_vm_readv'], os.getppid(), None, 0, None, 0, 0))",
+    "its neighbour's memory": (
+        "made(libc.syscall(CALLS['process_vm_readv'], os.getppid(), None, 0, None, 0, 0))"
+    ),
     "a tracer": "made(libc.ptrace(16, os.getppid(), 0, 0))",
     "a process's descriptor": "os.pidfd_open(os.getpid())",
     "a namespace": "made(libc.unshare(0x10000000))",
@@ -450,7 +538,9 @@ OTHER_WAYS = {
     "news of a file": "made(libc.inotify_init1(0))",
     "a process's priority": "os.getpriority(os.PRIO_PROCESS, os.getppid())",
     "a process's group": "os.getpgid(os.getppid())",
-    "events of the processor": "made(libc.syscall(CALLS['perf_event_open'], bytes(120), 0, -1, -1, 0))",
+    "events of the processor": (
+        "made(libc.syscall(CALLS['perf_event_open'], bytes(120), 0, -1, -1, 0))"
+    ),
     "a word that others wait at": "made(libc.syscall(FUTEX, bytes(8), 1, 1, None, None, 0))",
     "many such words": "made(libc.syscall(CALLS['futex_waitv'], None, 0, 0, None, 0))",
     "a link that holds text": "os.symlink('text', 'name')",
@@ -458,8 +548,12 @@ OTHER_WAYS = {
     "a file's rights": "os.chmod('.', 0o711)",
     "a file's times": "os.utime('.', (0, 0))",
     "a file's attributes": "os.setxattr('.', 'user.name', b'text')",
-    "pages of a file": "os.posix_fadvise(os.open(os.__file__, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)",
-    "which pages there are": "os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)",
+    "pages of a file": (
+        "os.posix_fadvise(os.open(os.__file__, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)"
+    ),
+    "which pages there are": (
+        "os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(1)], 0, os.RWF_NOWAIT)"
+    ),
     "another's clock": "time.clock_gettime(~os.getppid() << 3 | 2)",
     "its own processors": "os.sched_setaffinity(0, {0})",
 }
@@ -513,6 +607,7 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    made = platform.machine() not in seccomp.MACHINES  # elsewhere none can be made: see test_world_limits
+    # elsewhere none can be made: see test_world_limits
+    made = platform.machine() not in seccomp.MACHINES
     assert told(world, "broken") == str(made)
     assert segments() == before

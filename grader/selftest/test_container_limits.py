@@ -1,4 +1,6 @@
-"""A rehearsal's box: what is inside is held to its memory where a control group can be made, and where not, that is said."""
+"""A rehearsal's box: what is inside is held to its memory where a control group can be made, and
+where not, that is said.
+"""
 
 import subprocess
 import sys
@@ -17,7 +19,10 @@ def take(megabytes: int) -> list[str]:
 
 def test_a_command_runs_inside_and_its_exit_code_comes_out():
     with Box(0.5, 256 * MIB) as box:
-        usage = box.run([sys.executable, "-S", "-c", "print('here'); raise SystemExit(7)"], stdout=subprocess.PIPE)
+        usage = box.run(
+            [sys.executable, "-S", "-c", "print('here'); raise SystemExit(7)"],
+            stdout=subprocess.PIPE,
+        )
     assert usage.code == 7 and usage.seconds > 0
 
 
@@ -40,11 +45,14 @@ def test_what_is_stopped_leaves_nothing_behind():
         usage = box.run(["/bin/sh", "-c", "sleep 300 & sleep 300"], timeout=1)
         folders = list(box.folders)
     assert usage.code is None
-    assert not any(folder.exists() for folder in folders)  # a group with somebody in it cannot be removed
+    # a group with somebody in it cannot be removed
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_where_no_group_can_be_made_this_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(container_limits, "GROUPS", tmp_path)
     with Box(0.5, 96 * MIB) as box:
         usage = box.run(take(40), stdout=subprocess.DEVNULL)
-    assert usage.code == 0 and usage.peak is None and "no control group can be made here" in usage.held
+    assert (
+        usage.code == 0 and usage.peak is None and "no control group can be made here" in usage.held
+    )

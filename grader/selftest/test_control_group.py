@@ -1,4 +1,6 @@
-"""Control groups of worlds: where they can be made, what they hold, and that they are gone afterwards."""
+"""Control groups of worlds: where they can be made, what they hold, and that they are gone
+afterwards.
+"""
 
 import os
 import signal
@@ -18,7 +20,9 @@ from grader.world.limits import Limits
 from grader.world.world import World
 
 MIB = 1 << 20
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has control groups")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux has control groups"
+)
 
 
 @pytest.fixture
@@ -56,13 +60,22 @@ def made(places):
 @pytest.mark.parametrize(
     "own, files, where",
     [
-        ("4:memory:/a\n3:cpu:/\n", {"memory/a/cgroup.procs": "", "memory/cgroup.procs": ""}, "memory/a"),
-        ("4:memory:/docker/x\n", {"memory/cgroup.procs": ""}, "memory"),  # a container sees its own group alone
+        (
+            "4:memory:/a\n3:cpu:/\n",
+            {"memory/a/cgroup.procs": "", "memory/cgroup.procs": ""},
+            "memory/a",
+        ),
+        # a container sees its own group alone
+        ("4:memory:/docker/x\n", {"memory/cgroup.procs": ""}, "memory"),
         ("0::/a\n", {"a/cgroup.procs": "", "a/cgroup.subtree_control": "cpu memory pids"}, "a"),
         (
             "0::/a/b\n",
             {
-                **{"a/b/cgroup.procs": "", "a/b/cgroup.subtree_control": "", "a/b/memory.max": "max\n"},
+                **{
+                    "a/b/cgroup.procs": "",
+                    "a/b/cgroup.subtree_control": "",
+                    "a/b/memory.max": "max\n",
+                },
                 **{"a/cgroup.procs": "", "a/cgroup.subtree_control": "memory pids"},
             },
             "a",
@@ -70,7 +83,11 @@ def made(places):
         (
             "0::/a/b\n",  # a group in a would not be held to b's bound
             {
-                **{"a/b/cgroup.procs": "", "a/b/cgroup.subtree_control": "", "a/b/memory.max": "1000\n"},
+                **{
+                    "a/b/cgroup.procs": "",
+                    "a/b/cgroup.subtree_control": "",
+                    "a/b/memory.max": "1000\n",
+                },
                 **{"a/cgroup.procs": "", "a/cgroup.subtree_control": "memory pids"},
             },
             None,
@@ -78,7 +95,15 @@ def made(places):
         ("0::/\n", {"cgroup.procs": "", "cgroup.subtree_control": "cpu"}, None),
         ("0::/\n", {}, None),
     ],
-    ids=["v1", "v1 in a container", "v2", "v2, above", "v2, above a bound", "v2, not given", "no groups"],
+    ids=[
+        "v1",
+        "v1 in a container",
+        "v2",
+        "v2, above",
+        "v2, above a bound",
+        "v2, not given",
+        "no groups",
+    ],
 )
 def test_a_place_for_groups_is_found(system, own, files, where):
     root = system(own, files)
@@ -92,18 +117,39 @@ def test_a_bound_grows_and_does_not_shrink(tmp_path):
         (one.folders[0] / name).write_text("max")
     for memory, tasks in ((100, 10), (50, 5), (200, 20), (None, 30)):
         one.hold(memory, tasks)
-    assert [one.file(name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")] == ["200", "0", "30"]
+    assert [
+        one.file(name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")
+    ] == ["200", "0", "30"]
 
 
 @pytest.mark.parametrize(
     "files, out",
     [
         ({"memory.events": "low 0\nmax 9\noom 1\noom_kill 1\n"}, True),
-        ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 1\n"}, False),  # the machine's memory, and others may have it
+        # the machine's memory, and others may have it
+        ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 1\n"}, False),
         ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 0\n"}, False),
-        ({"memory.oom_control": "under_oom 0\noom_kill 2\n", "memory.max_usage_in_bytes": "998\n"}, True),
-        ({"memory.oom_control": "under_oom 0\noom_kill 2\n", "memory.max_usage_in_bytes": "500\n"}, False),
-        ({"memory.oom_control": "under_oom 0\noom_kill 0\n", "memory.max_usage_in_bytes": "1000\n"}, False),
+        (
+            {
+                "memory.oom_control": "under_oom 0\noom_kill 2\n",
+                "memory.max_usage_in_bytes": "998\n",
+            },
+            True,
+        ),
+        (
+            {
+                "memory.oom_control": "under_oom 0\noom_kill 2\n",
+                "memory.max_usage_in_bytes": "500\n",
+            },
+            False,
+        ),
+        (
+            {
+                "memory.oom_control": "under_oom 0\noom_kill 0\n",
+                "memory.max_usage_in_bytes": "1000\n",
+            },
+            False,
+        ),
         ({}, False),
     ],
 )
@@ -118,7 +164,10 @@ def test_memory_is_blamed_where_the_groups_own_bound_was_met(tmp_path, files, ou
 
 def inside(made: Group, program: str) -> subprocess.Popen:
     """A process that runs this in a group."""
-    source = f"import os, sys, time\nfor path in sys.argv[1:]: open(path + '/cgroup.procs', 'w').write('0')\n{program}"
+    source = (
+        "import os, sys, time\nfor path in sys.argv[1:]: open(path + '/cgroup.procs',"
+        f" 'w').write('0')\n{program}"
+    )
     command = [sys.executable, "-S", "-c", source, *map(str, made.folders)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -126,13 +175,18 @@ def inside(made: Group, program: str) -> subprocess.Popen:
 def test_memory_is_held(made):
     made.hold(64 * MIB, 100)
     assert inside(made, f"x = b'1' * {30 * MIB}").wait() == 0 and not made.is_out_of_memory()
-    assert inside(made, f"x = b'1' * {100 * MIB}").wait() == -signal.SIGKILL and made.is_out_of_memory()
+    assert (
+        inside(made, f"x = b'1' * {100 * MIB}").wait() == -signal.SIGKILL
+        and made.is_out_of_memory()
+    )
 
 
 def test_processes_are_held(made):
     made.hold(64 * MIB, 3)
     program = "for _ in range(5): os.fork() or (time.sleep(1), os._exit(0))"
-    assert inside(made, program).wait() == 1 and made.is_out_of_tasks() and not made.is_out_of_memory()
+    assert (
+        inside(made, program).wait() == 1 and made.is_out_of_tasks() and not made.is_out_of_memory()
+    )
 
 
 def test_groups_of_the_dead_are_swept(places):
@@ -147,7 +201,9 @@ def test_groups_of_the_dead_are_swept(places):
         sleeper.stdout.readline()
         control_group.clean_up(places)
         assert sleeper.wait(5) == -signal.SIGKILL
-        assert not any(folder.exists() for folder in left.folders) and all(folder.exists() for folder in own.folders)
+        assert not any(folder.exists() for folder in left.folders) and all(
+            folder.exists() for folder in own.folders
+        )
     finally:
         left.remove(), own.remove()
 
@@ -190,16 +246,23 @@ def test_a_world_has_a_group_of_its_own(server, places, grounds):
     for _ in range(2):
         report = world(server, grounds, "where").run()
         own = [rank.outcomes[0].value for rank in report.ranks]
-        names = [{line.rpartition("/")[2] for line in text.splitlines() if "lockstep" in line} for text in own]
+        names = [
+            {line.rpartition("/")[2] for line in text.splitlines() if "lockstep" in line}
+            for text in own
+        ]
         assert len(names[0]) == 1 and names[0] == names[1]
         told += names[0]
-        eventually(lambda: not [path for path in groups_of(server, places) if path.name == told[-1]])
+        eventually(
+            lambda: not [path for path in groups_of(server, places) if path.name == told[-1]]
+        )
     assert told[0] != told[1]
 
 
 def test_who_takes_memory_in_one_burst_is_told(server, grounds):
     report = world(server, grounds, "burst", 450).run()
-    assert report.ending == "excessive" and "took more than 128 MiB of memory together" in report.limit
+    assert (
+        report.ending == "excessive" and "took more than 128 MiB of memory together" in report.limit
+    )
     assert world(server, grounds, "burst", 20).run().ending == "finished"
 
 

@@ -1,4 +1,7 @@
-"""Ranks that come late: until another one has passed a mark, or until all others stand still. And messages that come late."""
+"""Ranks that come late: until another one has passed a mark, or until all others stand still.
+
+And messages that come late.
+"""
 
 import time
 
@@ -32,7 +35,8 @@ def test_an_action_lasts_until_the_others_stand_still(submit, on_gloo):
     assert time.monotonic() - began > 0.5  # it was held
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.8])  # shorter and longer than it takes to be sure of a standstill
+# shorter and longer than it takes to be sure of a standstill
+@pytest.mark.parametrize("seconds", [0.15, 0.8])
 def test_a_rank_that_sleeps_does_not_stand_still(submit, seconds):
     world = submit(f"""
         def turns(action):
@@ -94,7 +98,10 @@ EXCHANGE = """
         "dist.recv(received), sending.wait()",
         "work = dist.irecv(received, other); sending.wait(); work.wait()",
         "[work.wait() for work in (dist.irecv(received, other), sending)]",
-        "[work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, other)])]; sending.wait()",
+        (
+            "[work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received,"
+            " other)])]; sending.wait()"
+        ),
     ],
 )
 def test_who_waits_gets_the_message(submit, receive):
@@ -103,19 +110,28 @@ def test_who_waits_gets_the_message(submit, receive):
 
 @pytest.mark.parametrize("late", [None, 0, 1])
 @pytest.mark.parametrize(
-    "receive", ["dist.irecv(received, other); sending.wait()", "received.work = sending, dist.irecv(received, other)"]
+    "receive",
+    [
+        "dist.irecv(received, other); sending.wait()",
+        "received.work = sending, dist.irecv(received, other)",
+    ],
 )
 def test_who_never_waits_gets_nothing_and_is_told(submit, receive, late):
     world = submit(EXCHANGE.format(receive=receive))
     delays = {} if late is None else {late: Delay("call began", on=1 - late, then=0.1)}
     with pytest.raises(CheckFailed) as failure:
         exchanged(world, delays=delays)
-    words = "starts the receive from rank 1 of 4 × float32 at collectives.py:10, and never waits for it. irecv returns at once"
+    words = (
+        "starts the receive from rank 1 of 4 × float32 at collectives.py:10, and never waits for"
+        " it. irecv returns at once"
+    )
     assert f"Likely: rank 0 {words}" in str(failure.value) and "nan" in str(failure.value)
 
 
 def test_a_receive_into_memory_that_is_not_contiguous_is_refused_as_ever(submit):
-    world = submit(EXCHANGE.format(receive="received = torch.zeros(4, 2)[:, 0]; dist.recv(received, other)"))
+    world = submit(
+        EXCHANGE.format(receive="received = torch.zeros(4, 2)[:, 0]; dist.recv(received, other)")
+    )
     with pytest.raises(CheckFailed, match="contiguous"):
         exchanged(world)
 
@@ -123,7 +139,11 @@ def test_a_receive_into_memory_that_is_not_contiguous_is_refused_as_ever(submit)
 def test_plain_calls_after_it_receive_as_ever(submit):
     world = submit(EXCHANGE.format(receive="dist.recv(received, other); sending.wait()"))
     runs = world(
-        2, *(call("collectives.exchange", per_rank(X, X + 10), driver=d) for d in ("received_at_wait", "plain"))
+        2,
+        *(
+            call("collectives.exchange", per_rank(X, X + 10), driver=d)
+            for d in ("received_at_wait", "plain")
+        ),
     )
     for run in runs:
         run.returns(X + 10, X)
@@ -132,17 +152,25 @@ def test_plain_calls_after_it_receive_as_ever(submit):
 # ——— gradients
 
 
-@pytest.mark.parametrize("body, requires", [("x.clone()", True), ("x.detach().clone()", False), ("(1, [x * 2])", True)])
+@pytest.mark.parametrize(
+    "body, requires", [("x.clone()", True), ("x.detach().clone()", False), ("(1, [x * 2])", True)]
+)
 def test_a_result_that_requires_a_gradient_is_told(submit, body, requires):
     world = submit(f"def made(x): return {body}")
     (run,) = world(1, call("collectives.made", Leaf(X), driver="described"))
     assert run.values()[0]["requires gradient"] is requires
-    assert call("collectives.made", Leaf(X)).spread(1).note == "float32 (4,) that requires a gradient"
+    assert (
+        call("collectives.made", Leaf(X)).spread(1).note == "float32 (4,) that requires a gradient"
+    )
 
 
-@pytest.mark.parametrize("body, kept", [("x[:2]", 16), ("x[:2].clone()", 8), ("(x, x[1:], [x * 2])", 32), ("None", 0)])
+@pytest.mark.parametrize(
+    "body, kept", [("x[:2]", 16), ("x[:2].clone()", 8), ("(x, x[1:], [x * 2])", 32), ("None", 0)]
+)
 def test_the_memory_that_a_result_keeps_is_told(submit, body, kept):
-    (run,) = submit(f"def made(x): return {body}")(1, call("collectives.made", X, driver="described"))
+    (run,) = submit(f"def made(x): return {body}")(
+        1, call("collectives.made", X, driver="described")
+    )
     assert run.values()[0]["kept"] == kept
 
 
@@ -172,7 +200,10 @@ def test_who_is_to_come_late_and_does_not_say_so_has_no_result(submit, on_hub):
         def alone(tensor):
             return tensor
         """)
-    first, second = (call("collectives.alone", np.ones(2), delays={0: Delay("call ended", on=1)}) for _ in range(2))
+    first, second = (
+        call("collectives.alone", np.ones(2), delays={0: Delay("call ended", on=1)})
+        for _ in range(2)
+    )
     runs = world(2, first, second)  # the first one is delayed before this file is imported
     with pytest.raises(CheckFailed, match="a result of a rank that is held before, and was not"):
         runs[1].values()

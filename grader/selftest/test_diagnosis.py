@@ -1,4 +1,6 @@
-"""Why ranks stand still where everything that they started has met its partner: from reports written down here."""
+"""Why ranks stand still where everything that they started has met its partner: from reports
+written down here.
+"""
 
 import numpy as np
 import pytest
@@ -21,19 +23,27 @@ def broken(x):
 
 @pytest.fixture
 def report(tmp_path):
-    """``report(ending, rank 0, rank 1)``: for each rank its operations, and the line that it stands in (None: returned)."""
+    """``report(ending, rank 0, rank 1)``: for each rank its operations, and the line that it stands
+    in (None: returned).
+    """
     (tmp_path / "collectives.py").write_text(SOURCE)
 
     def make(ending, *ranks):
         made = []
         for number, (trail, line) in enumerate(ranks):
             place = StackFrame(str(tmp_path / "collectives.py"), line, "broken")
-            inside = [StackFrame("/lib/torch/distributed/distributed_c10d.py", 2, "recv")] if line == 4 else []
+            inside = (
+                [StackFrame("/lib/torch/distributed/distributed_c10d.py", 2, "recv")]
+                if line == 4
+                else []
+            )
             stacks = [] if line is None else [[*inside, place]]
             outcomes = {0: Returned(None, [], {})} if line is None else {}
             made.append(RankReport(number, trail, outcomes, stacks=stacks))
         call = Call("collectives.broken", [([], {})] * len(ranks))
-        return WorldReport(len(ranks), [call], tmp_path, made, ending=ending, limit="5 seconds of processor time")
+        return WorldReport(
+            len(ranks), [call], tmp_path, made, ending=ending, limit="5 seconds of processor time"
+        )
 
     return make
 
@@ -53,13 +63,18 @@ def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
     made.ranks[1].busy = ending == "late"  # gloo may poll
     text = str(diagnose(made, 0))
     assert text.startswith("Deadlock: no rank can go on.")
-    assert "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but it never went out" in text
+    assert (
+        "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but it never"
+        " went out" in text
+    )
     assert "endless loop" not in text and "isend" in text
 
 
 def test_of_several_sends_it_is_the_one_that_the_receive_waits_for(report):
     sends = [send(count=4), send(count=5), send(count=6, tag=1)]
-    made = report("stuck", (sends, None), ([receive(count=6, tag=1), receive(count=4), receive(count=5)], 4))
+    made = report(
+        "stuck", (sends, None), ([receive(count=6, tag=1), receive(count=4), receive(count=5)], 4)
+    )
     assert "the send to rank 1 of 5 × float32" in str(diagnose(made, 0))
 
 
@@ -79,7 +94,9 @@ def test_waited_for_before(report):
     assert "rank 0 waited for something that was waited for before" in text
 
 
-@pytest.mark.parametrize("dtype, value", [(np.float64, 4e-310), (np.float64, 1e247), (np.float32, 1e-40)])
+@pytest.mark.parametrize(
+    "dtype, value", [(np.float64, 4e-310), (np.float64, 1e247), (np.float32, 1e-40)]
+)
 def test_memory_that_was_never_filled_is_recognised(dtype, value):
     right = np.ones((2, 3), dtype)
     got = right.copy()

@@ -1,4 +1,6 @@
-"""The programs around a student's function: called directly where no other rank is needed, and in worlds."""
+"""The programs around a student's function: called directly where no other rank is needed, and in
+worlds.
+"""
 
 import numpy as np
 import pytest
@@ -39,7 +41,12 @@ A_TENSOR = torch.tensor([1.0, 2.0])
 @pytest.mark.parametrize("times, marks", [(1, []), (2, ["gone through again"])])
 def test_parameters_pass_by_once_and_a_second_time_is_marked(times, marks):
     seen = Marks()
-    found = drive("generator", lambda parameters: [len(list(parameters)) for _ in range(times)], [A_TENSOR], marks=seen)
+    found = drive(
+        "generator",
+        lambda parameters: [len(list(parameters)) for _ in range(times)],
+        [A_TENSOR],
+        marks=seen,
+    )
     assert found == [1, 0][:times] and seen == marks
 
 
@@ -54,8 +61,12 @@ def other_memory(parameters):
 @pytest.mark.parametrize("function, memory", [(zeroed, [0, 0]), (other_memory, [1, 2])])
 def test_views_show_what_became_of_the_memory(function, memory):
     given = torch.tensor([1.0, 2.0], requires_grad=True)
-    found = drive("views", lambda parameters: (function(parameters), parameters.clear())[0], [given])
-    assert found["value"] is None and found["views"][0].tolist() == [0, 0] and given.tolist() == memory
+    found = drive(
+        "views", lambda parameters: (function(parameters), parameters.clear())[0], [given]
+    )
+    assert (
+        found["value"] is None and found["views"][0].tolist() == [0, 0] and given.tolist() == memory
+    )
 
 
 # ——— stored
@@ -91,7 +102,9 @@ class Doubled(torch.autograd.Function):
 def test_functions_of_both_kinds_are_differentiated():
     upstream = torch.tensor([10.0, 100.0])
     marks = Marks()
-    found = drive("differentiate", lambda x, y: x * y, leaf(1, 2), leaf(3, 4), upstream, marks=marks)
+    found = drive(
+        "differentiate", lambda x, y: x * y, leaf(1, 2), leaf(3, 4), upstream, marks=marks
+    )
     assert found["value"].tolist() == [3, 8] and found["upstream"] is upstream
     assert [gradient.tolist() for gradient in found["gradients"]] == [[30, 400], [10, 200]]
     assert marks == ["backward began", "backward ended"]
@@ -133,7 +146,9 @@ def a_pair(column, row, x):
 
 
 def test_pairs_follow_each_other():
-    pairs = [(torch.eye(2, requires_grad=True), (f * torch.eye(2)).requires_grad_()) for f in (3, 5)]
+    pairs = [
+        (torch.eye(2, requires_grad=True), (f * torch.eye(2)).requires_grad_()) for f in (3, 5)
+    ]
     x, upstream = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[1.0, 10.0]])
     found = drive("stack_of_pairs", a_pair, pairs, x, upstream)
     assert found["value"].tolist() == [[15, 30]]
@@ -190,11 +205,15 @@ def test_a_list_that_comes_back_from_a_cache_is_empty():
 def test_pairs_without_gradients_leave_none():
     pairs = [(torch.eye(2, requires_grad=True), torch.eye(2, requires_grad=True))]
     x = torch.ones(1, 2, requires_grad=True)
-    found = drive("stack_of_pairs", lambda c, r, x: a_pair(c, r, x).detach(), pairs, x, torch.ones(1, 2))
+    found = drive(
+        "stack_of_pairs", lambda c, r, x: a_pair(c, r, x).detach(), pairs, x, torch.ones(1, 2)
+    )
     assert found["value"].tolist() == [[1, 1]] and found["gradients"] == [None] * 3
 
 
-@pytest.mark.parametrize("driver, args", [("differentiate", [Leaf(X), X]), ("stack_of_pairs", [[(X, X)], Leaf(X), X])])
+@pytest.mark.parametrize(
+    "driver, args", [("differentiate", [Leaf(X), X]), ("stack_of_pairs", [[(X, X)], Leaf(X), X])]
+)
 def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(submit, driver, args):
     (run,) = submit("def broken(*args): pass")(1, call("collectives.broken", *args, driver=driver))
     with pytest.raises(CheckFailed, match="expected a tensor of shape .*, got None"):
@@ -214,7 +233,9 @@ def test_inputs_wherever_they_are_do_not_count_as_alive():
         return [first @ nested[1][0], *views]
 
     found = drive("metered", function, a, [b, (c, 1, None)], named={"d": d, "more": [e]})
-    assert [entry[:3] for entry in found["ledger"]] == [["product", 16, 16]] and len(found["value"]) == 6
+    assert [entry[:3] for entry in found["ledger"]] == [["product", 16, 16]] and len(
+        found["value"]
+    ) == 6
     found = drive("metered", function, a, [b, (c,)], named={"d": d})  # e was not handed over
     assert [entry[:3] for entry in found["ledger"]] == [["product", 16, 16 + 16]]
     assert drive("metered", lambda: None) == {"value": None, "ledger": []}
@@ -234,8 +255,14 @@ def test_spans_tell_how_many_products_they_hold():
 
     found = drive("with_timeline", function, torch.ones(2, 2))
     assert found["value"] == "done" and len(found["ledger"]) == 5
-    assert [span[:2] for span in found["spans"]] == [("forward", 3), ("backward", 3), ("backward", 4)]
-    within = [sum(start <= at <= end for *_, at in found["ledger"]) for _, _, start, end in found["spans"]]
+    assert [span[:2] for span in found["spans"]] == [
+        ("forward", 3),
+        ("backward", 3),
+        ("backward", 4),
+    ]
+    within = [
+        sum(start <= at <= end for *_, at in found["ledger"]) for _, _, start, end in found["spans"]
+    ]
     assert within == [2, 0, 1]
     times = [time for _, _, start, end in found["spans"] for time in (start, end)]
     assert times == sorted(times) and all(type(span) is tuple for span in found["spans"])
@@ -254,7 +281,9 @@ def test_spans_are_handed_over_as_such():
     assert seen == [[Span(*one)], [Span(*two)], [], [Span(*one)]] and type(seen[0][0]) is Span
 
 
-@pytest.mark.parametrize("change", [lambda t: t[0].sort(key=lambda span: span.start), lambda t: t.pop()])
+@pytest.mark.parametrize(
+    "change", [lambda t: t[0].sort(key=lambda span: span.start), lambda t: t.pop()]
+)
 def test_lists_of_spans_that_are_changed_are_told(change):
     spans = [[("forward", 1, 5.0, 6.0), ("forward", 0, 1.0, 3.0)], []]
     assert not drive("of_spans", change, spans)["kept"]
@@ -311,7 +340,10 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
         run.values()
     assert run.report.ending == "stuck"
     message = str(caught.value)
-    assert "Deadlock: no rank can go on." in message and "rank 0 waits at collectives.py:11:  work.wait()" in message
+    assert (
+        "Deadlock: no rank can go on." in message
+        and "rank 0 waits at collectives.py:11:  work.wait()" in message
+    )
     assert "Likely: rank 0 waited for something that was waited for before:" in message
 
 
@@ -319,7 +351,8 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
     "line, doubts",
     [
         ("Pause().wait(3)", 1),  # sleeps in another line: not a moment's doubt
-        ("Pause().wait(time.sleep(0.9) or 0)", watchdog.DOUBTS),  # in a line that waits: it seems to be stuck once
+        # in a line that waits: it seems to be stuck once
+        ("Pause().wait(time.sleep(0.9) or 0)", watchdog.DOUBTS),
     ],
 )
 def test_a_wait_of_the_students_own_that_ends_is_none(submit, monkeypatch, line, doubts):
@@ -358,14 +391,17 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
         ("pass", None),
         ("x.set_(x.clone())", None),  # as it was, elsewhere
         ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 modified its input"),
-        ("x.resize_((1 << 24) + 1)", "rank 0 modified its input"),  # more than can be sent; never touched
+        # more than can be sent; never touched
+        ("x.resize_((1 << 24) + 1)", "rank 0 modified its input"),
         ("x.set_(torch.zeros(4))", "rank 0 modified its input"),
         ("x.data = x.bfloat16()", "rank 0 modified its input"),
         ("y.set_(torch.zeros(1).expand(4))", "rank 0 modified its input"),
     ],
 )
 def test_an_input_that_cannot_be_sent_any_more_was_changed(submit, line, words):
-    (run,) = submit(f"def broken(x, others):\n    (y,) = others\n    {line}\n")(1, call("collectives.broken", X, [X]))
+    (run,) = submit(f"def broken(x, others):\n    (y,) = others\n    {line}\n")(
+        1, call("collectives.broken", X, [X])
+    )
     assert run.values() == [None]
     if words is None:
         run.keeps_inputs()

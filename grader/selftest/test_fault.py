@@ -1,4 +1,6 @@
-"""An exception in a check is a failed check where a rank's value leads to it, and the grader's fault where nothing of a rank's does."""
+"""An exception in a check is a failed check where a rank's value leads to it, and the grader's
+fault where nothing of a rank's does.
+"""
 
 import time
 from pathlib import Path
@@ -17,7 +19,10 @@ def world(value, calls=()) -> CheckWorld:
     """Ranks that return this."""
 
     def runner(size, calls):
-        ranks = [RankReport(r, outcomes={i: Returned(value, [], {}) for i in range(len(calls))}) for r in range(size)]
+        ranks = [
+            RankReport(r, outcomes={i: Returned(value, [], {}) for i in range(len(calls))})
+            for r in range(size)
+        ]
         return WorldReport(size, calls, Path("/nowhere"), ranks, ending="finished")
 
     return CheckWorld(runner)
@@ -38,7 +43,9 @@ def test_what_a_check_says_is_what_is_said():
 
 
 @pytest.mark.parametrize(
-    "value", [None, {"a": "text"}, {"a": None}, {}, 2**63, float("nan"), [], np.zeros(3), "text"], ids=repr
+    "value",
+    [None, {"a": "text"}, {"a": None}, {}, 2**63, float("nan"), [], np.zeros(3), "text"],
+    ids=repr,
 )
 def test_what_only_a_ranks_value_leads_to_is_a_failed_check(value):
     def check(world, rng):
@@ -100,7 +107,14 @@ def in_a_name(world, rng):
     run.returns(X, select=lambda value: nothing_of_this_name)  # noqa: F821
 
 
-OURS = [before_the_ranks, after_the_ranks, in_the_expected_values, in_the_comparison, after_a_comparison, in_a_name]
+OURS = [
+    before_the_ranks,
+    after_the_ranks,
+    in_the_expected_values,
+    in_the_comparison,
+    after_a_comparison,
+    in_a_name,
+]
 
 
 @pytest.mark.parametrize("check", OURS)

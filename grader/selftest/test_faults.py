@@ -1,4 +1,5 @@
-"""What goes wrong in distributed programs, each case with the verdict that a teaching assistant would have given.
+"""What goes wrong in distributed programs, each case with the verdict that a teaching assistant
+would have given.
 
 Line numbers below are those of the staged file: the preamble of ``conftest`` has 5 lines.
 """
@@ -67,7 +68,10 @@ def test_a_rank_that_does_not_exist_is_named(submit, peer):
             return x
         """)
     message = verdict(world, 2)
-    assert f"rank 0 raised IndexError: receive from rank {peer}: there is no such rank, they are 0 to 1" in message
+    assert (
+        f"rank 0 raised IndexError: receive from rank {peer}: there is no such rank, they are 0"
+        " to 1" in message
+    )
     assert f"dist.recv(x, src={peer})" in message
 
 
@@ -157,7 +161,9 @@ def test_right_values_by_luck_are_not_right(submit, on_gloo):
     assert "The values are right, but by luck." in verdict(world, 3)
 
 
-@pytest.mark.parametrize("how", ["dist.all_reduce(y)", "dist.recv(y, 0) if dist.get_rank() else dist.send(y, 1)"])
+@pytest.mark.parametrize(
+    "how", ["dist.all_reduce(y)", "dist.recv(y, 0) if dist.get_rank() else dist.send(y, 1)"]
+)
 def test_dtypes_that_differ(submit, how):
     world = submit(f"""
         def broken(x):
@@ -180,7 +186,8 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
         """)
     message = verdict(world, 2)
     assert "disagree about what is sent" in message
-    assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message  # gloo's own
+    # gloo's own
+    assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message
     assert "send to rank 1 of 4 × float32 at collectives.py:9" in message
     assert "receive from rank 0 of 2 × float32 at collectives.py:11" in message
 
@@ -199,7 +206,8 @@ def test_an_endless_loop_is_stopped_at_its_line(submit):
     message = verdict(world, 2)
     assert "Stopped after 1 seconds of processor time in one call: an endless loop?" in message
     assert (
-        "rank 1 is busy at collectives.py:8:  while dist.get_rank() == 1:" in message or "collectives.py:9" in message
+        "rank 1 is busy at collectives.py:8:  while dist.get_rank() == 1:" in message
+        or "collectives.py:9" in message
     )
     assert "(rank 0 only waited: not the cause.)" in message
 
@@ -249,13 +257,18 @@ def test_killed_by_a_signal(submit):
 
 def test_what_cannot_be_imported(submit):
     message = verdict(submit("import numpi"), 2)
-    assert "collectives.py cannot be imported: ModuleNotFoundError: No module named 'numpi'" in message
+    assert (
+        "collectives.py cannot be imported: ModuleNotFoundError: No module named 'numpi'" in message
+    )
     assert "collectives.py:6" in message
 
 
 def test_a_syntax_error(submit):
     message = verdict(submit("def broken(x:\n    return x"), 1)
-    assert "collectives.py cannot be imported: SyntaxError" in message and "collectives.py:6" in message
+    assert (
+        "collectives.py cannot be imported: SyntaxError" in message
+        and "collectives.py:6" in message
+    )
 
 
 def test_a_missing_function(submit):
@@ -294,7 +307,9 @@ def test_what_is_no_result(submit, value, words):
 
 def test_a_value_that_cannot_be_reached(submit):
     """A cycle must not take the rank, nor the judge, with it."""
-    assert "got a list of 1" in verdict(submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1)
+    assert "got a list of 1" in verdict(
+        submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1
+    )
 
 
 def test_changed_inputs_are_told(submit):
@@ -325,7 +340,10 @@ def test_a_tensor_for_a_list_of_tensors_is_told(submit):
             dist.scatter(torch.empty(2), x if dist.get_rank() == 0 else None, src=0)
         """)
     message = verdict(world, 2)
-    assert "Likely: a list of tensors, one for each rank, is asked for, and this is a tensor" in message, message
+    assert (
+        "Likely: a list of tensors, one for each rank, is asked for, and this is a tensor"
+        in message
+    ), message
 
 
 def test_everybody_has_the_wrong_roots_tensor(submit):
@@ -337,7 +355,8 @@ def test_everybody_has_the_wrong_roots_tensor(submit):
         """)
     (run,) = world(2, call("collectives.broken", per_rank(X, 10 * X + 1)))
     with pytest.raises(
-        CheckFailed, match="every rank has rank 0's unchanged input. Should it be the input of another rank"
+        CheckFailed,
+        match="every rank has rank 0's unchanged input. Should it be the input of another rank",
     ):
         run.returns(10 * X + 1, 10 * X + 1)
 
@@ -364,7 +383,9 @@ def test_a_flood_of_output_is_cut(submit):
 
 
 def test_output_is_shown(submit):
-    assert "rank 1:\n        hello from 1" in verdict(submit("def broken(x): print('hello from', dist.get_rank())"), 2)
+    assert "rank 1:\n        hello from 1" in verdict(
+        submit("def broken(x): print('hello from', dist.get_rank())"), 2
+    )
 
 
 @pytest.mark.parametrize("junk", ["b'junk' * 99", "b'LKSP' + bytes(99)", "b''"])
@@ -483,7 +504,9 @@ def test_neither_sleep_nor_work_is_a_deadlock(submit):
     run.returns(*[3 * X] * 3)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what other processes do")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux shows what other processes do"
+)
 def test_waiting_for_a_process_that_computes_is_no_deadlock(submit):
     source = """
         import subprocess
@@ -495,7 +518,8 @@ def test_waiting_for_a_process_that_computes_is_no_deadlock(submit):
             dist.all_reduce(x)
             return x
         """
-    world = submit(source, wall_seconds=200.0, world_seconds=250.0)  # a machine may be busy with more than this
+    # a machine may be busy with more than this
+    world = submit(source, wall_seconds=200.0, world_seconds=250.0)
     (run,) = world(2, call("collectives.broken", X))
     run.returns(2 * X, 2 * X)
 
@@ -515,7 +539,9 @@ def test_a_deadlock_of_threads(submit):
 
 
 def test_a_deadlock_beside_a_busy_thread(submit):
-    """The ranks never fall silent as far as the system can tell, but say nothing, and stand in communications."""
+    """The ranks never fall silent as far as the system can tell, but say nothing, and stand in
+    communications.
+    """
     source = """
         import threading
         def work():
@@ -563,7 +589,9 @@ def broken(x):
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a parent adopt orphans")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux lets a parent adopt orphans"
+)
 def test_nothing_is_left_behind(submit, tmp_path):
     token = f"left-behind-{os.getpid()}-{time.time_ns()}"
     (run,) = submit(LEFT_BEHIND.replace("{token}", token))(2, call("collectives.broken", X))
@@ -603,7 +631,10 @@ def test_who_did_not_object_is_named_and_not_who_did(submit):
             return x
         """)
     (run,) = world(3, call("collectives.broken", X, may_raise=True))
-    with pytest.raises(CheckFailed, match="expected a ValueError on every rank, but rank 1 went on to the all-reduce"):
+    with pytest.raises(
+        CheckFailed,
+        match="expected a ValueError on every rank, but rank 1 went on to the all-reduce",
+    ):
         run.raises_value_error()
 
 
@@ -612,19 +643,27 @@ def test_a_message_that_names_all_numbers_names_none(submit):
         def broken(x, most):
             raise ValueError(f"bad: {list(range(most))}")
         """)
-    few, many = world(2, *(call("collectives.broken", X, most, may_raise=True) for most in (40, 41)))
+    few, many = world(
+        2, *(call("collectives.broken", X, most, may_raise=True) for most in (40, 41))
+    )
     few.raises_value_error("7")
-    with pytest.raises(CheckFailed, match="rank 0's ValueError names 41 numbers: name those alone that are wrong"):
+    with pytest.raises(
+        CheckFailed, match="rank 0's ValueError names 41 numbers: name those alone that are wrong"
+    ):
         many.raises_value_error("7")
 
 
 def test_a_check_may_say_what_a_value_error_is_expected_for(submit):
     (run,) = submit("def broken(x): return x")(1, call("collectives.broken", X, may_raise=True))
-    with pytest.raises(CheckFailed, match=r"on every rank for the schedule \[\], but rank 0 returned a tensor"):
+    with pytest.raises(
+        CheckFailed, match=r"on every rank for the schedule \[\], but rank 0 returned a tensor"
+    ):
         run.raises_value_error(given="the schedule []")
 
 
-def test_a_mistake_that_explains_the_whole_value_comes_before_one_that_explains_its_first_part(submit):
+def test_a_mistake_that_explains_the_whole_value_comes_before_one_that_explains_its_first_part(
+    submit,
+):
     (run,) = submit("def broken(x): return [2 * x, 3 * x]")(1, call("collectives.broken", X))
     known = {"the first part alone": [2 * X, X], "both parts": [2 * X, 3 * X]}
     with pytest.raises(CheckFailed, match="Likely: both parts"):
@@ -699,7 +738,10 @@ def test_a_send_that_is_still_to_come_is_named(submit):
                 dist.recv(x, 1)
             return x
         """)
-    assert "Likely: a send is missing: from rank 2 to rank 0, rank 2 to rank 1, rank 1 to rank 2." in verdict(world, 3)
+    assert (
+        "Likely: a send is missing: from rank 2 to rank 0, rank 2 to rank 1, rank 1 to rank 2."
+        in verdict(world, 3)
+    )
 
 
 def test_a_world_has_a_limit_too(submit):
@@ -734,7 +776,9 @@ def test_a_list_that_is_refilled_is_not_its_tensors(submit):
 
 
 def test_what_a_library_imports_on_first_use_has_time(submit):
-    """``import sympy`` stands for what torch imports when somebody first uses a part of it: more than this call may compute."""
+    """``import sympy`` stands for what torch imports when somebody first uses a part of it: more
+    than this call may compute.
+    """
     world = submit(
         """
         def broken(x):
@@ -770,7 +814,9 @@ def test_ranks_that_wait_without_an_operation_are_no_deadlock(submit):
             return x
         """)
     message = verdict(world, 2)
-    assert "No rank goes on, and no operation of theirs is open." in message and "new_group" in message
+    assert (
+        "No rank goes on, and no operation of theirs is open." in message and "new_group" in message
+    )
     assert "Deadlock" not in message
 
 
@@ -801,4 +847,6 @@ def test_a_deadlock_is_told_as_soon_where_messages_land_at_wait(submit):
     (run,) = world(2, call("collectives.broken", X, driver="received_at_wait"))
     with pytest.raises(CheckFailed, match="Deadlock: no rank can go on.") as failure:
         run.returns(X, X)
-    assert "rank 0 waits at collectives.py:8:  dist.send(x, 1 - dist.get_rank())" in str(failure.value)
+    assert "rank 0 waits at collectives.py:8:  dist.send(x, 1 - dist.get_rank())" in str(
+        failure.value
+    )

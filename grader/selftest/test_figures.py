@@ -1,4 +1,6 @@
-"""The text that students read: its pictures are those that the command draws, its commands exist, and it holds no answer."""
+"""The text that students read: its pictures are those that the command draws, its commands exist,
+and it holds no answer.
+"""
 
 import argparse
 import importlib
@@ -26,7 +28,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_pictures_are_those_that_the_command_draws():
-    assert {path.name: path.read_bytes() for path in FOLDER.iterdir()} == drawn(), "run make figures"
+    assert {
+        path.name: path.read_bytes() for path in FOLDER.iterdir()
+    } == drawn(), "run make figures"
 
 
 def test_every_picture_is_shown_once_with_words_for_those_who_do_not_see_it():
@@ -40,15 +44,25 @@ def test_a_picture_says_what_it_is_and_asks_nobody_for_anything(name):
     svg = (FOLDER / f"{name}.svg").read_bytes()
     root = ET.fromstring(svg)
     assert root.tag == f"{SVG}svg" and root.get("role") == "img"
-    named = {element.get("id"): element.text for element in root if element.tag in (f"{SVG}title", f"{SVG}desc")}
-    assert root.get("aria-labelledby").split() == list(named) and all(len(words) > 10 for words in named.values())
+    named = {
+        element.get("id"): element.text
+        for element in root
+        if element.tag in (f"{SVG}title", f"{SVG}desc")
+    }
+    assert root.get("aria-labelledby").split() == list(named) and all(
+        len(words) > 10 for words in named.values()
+    )
     outside = svg.replace(b'"http://www.w3.org/2000/svg"', b"")
-    assert not re.search(rb"https?:|//|href|url\(|@import|<script|<image|<foreignObject|\son\w+=", outside)
+    assert not re.search(
+        rb"https?:|//|href|url\(|@import|<script|<image|<foreignObject|\son\w+=", outside
+    )
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_drawn_outside_of_a_picture(name):
-    """Text is taken to be as wide as in a wide font: 0.57 of its height for each letter, on average."""
+    """Text is taken to be as wide as in a wide font: 0.57 of its height for each letter, on
+    average.
+    """
     root = ET.fromstring((FOLDER / f"{name}.svg").read_bytes())
     _, _, width, height = map(float, root.get("viewBox").split())
     for element in root.iter():
@@ -61,7 +75,11 @@ def test_nothing_is_drawn_outside_of_a_picture(name):
             right = x + long
         if element is not root:
             assert x >= -0.5 and y >= -0.5, (element.attrib, element.text)
-            assert right <= width + 0.5 and bottom <= height + 0.5, (element.attrib, element.text, right)
+            assert right <= width + 0.5 and bottom <= height + 0.5, (
+                element.attrib,
+                element.text,
+                right,
+            )
 
 
 # ——— commands
@@ -74,7 +92,11 @@ def commands() -> list[list[str]]:
     lines = [line for language, block in blocks if not language for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+)`", prose)
     lines = [re.sub(r"^([A-Z_]+=\S+ )+", "", line) for line in lines]
-    return [shlex.split(re.split(r"\s{3,}", line)[0]) for line in lines if re.match(r"(make|python|torchrun) ", line)]
+    return [
+        shlex.split(re.split(r"\s{3,}", line)[0])
+        for line in lines
+        if re.match(r"(make|python|torchrun) ", line)
+    ]
 
 
 def test_commands_are_found():
@@ -123,11 +145,14 @@ def test_every_module_is_there_and_has_the_options(monkeypatch):
 
 # ——— answers
 
-EVERYBODYS = {"rank, n = dist.get_rank(), dist.get_world_size()"}  # who one is: the first line of any rank's program
+# who one is: the first line of any rank's program
+EVERYBODYS = {"rank, n = dist.get_rank(), dist.get_world_size()"}
 
 
 def test_neither_text_nor_pictures_hold_a_line_of_an_answer():
-    """Of the hidden checks neither; these are counted by leaks.py, for which the text is what students may see anyway."""
+    """Of the hidden checks neither; these are counted by leaks.py, for which the text is what
+    students may see anyway.
+    """
     shown = {line.strip() for line in TEXT.splitlines()}
     for path in FOLDER.iterdir():
         shown |= {line.strip() for line in path.read_text().splitlines()}
@@ -137,7 +162,9 @@ def test_neither_text_nor_pictures_hold_a_line_of_an_answer():
             line.strip() for line in given.splitlines()
         }
         telling = {
-            line for line in answer if len(line) >= leaks.SHORTEST and not line.startswith(("#", "def ", "from "))
+            line
+            for line in answer
+            if len(line) >= leaks.SHORTEST and not line.startswith(("#", "def ", "from "))
         }
         assert len(telling) > 15
         assert telling & shown <= EVERYBODYS, source.name

@@ -1,4 +1,6 @@
-"""The wire takes whatever a rank may write to it: everything is a frame, or a FrameError, and nothing else happens."""
+"""The wire takes whatever a rank may write to it: everything is a frame, or a FrameError, and
+nothing else happens.
+"""
 
 import time
 import tracemalloc
@@ -15,7 +17,8 @@ NONCE = bytes(range(1, 9))
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 json_values = st.recursive(
     plain,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
 kinds = st.sampled_from([bytes([kind]) for kind in frames.KINDS])
@@ -54,7 +57,9 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(sent, data):
 def test_a_frame_that_comes_byte_by_byte_is_given_out_with_its_last_byte_only():
     stream = pack(frames.RETURNED, {"call": 0}, b"blob")
     reader = Reader()
-    assert [list(reader.feed(stream[i : i + 1])) for i in range(len(stream) - 1)] == [[]] * (len(stream) - 1)
+    assert [list(reader.feed(stream[i : i + 1])) for i in range(len(stream) - 1)] == [[]] * (
+        len(stream) - 1
+    )
     assert list(reader.feed(stream[-1:])) == [Frame(frames.RETURNED, {"call": 0}, b"blob")]
 
 
@@ -83,13 +88,18 @@ def test_arbitrary_bytes_are_refused_or_wait_for_more(data):
     outcome(data)
 
 
-@given(some_frames, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
+@given(
+    some_frames,
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+)
 def test_a_frame_with_changed_bytes_gives_a_frame_or_is_refused(frame, changes):
     stream = bytearray(pack(frame.kind, frame.meta, frame.blob))
     for place, value in changes:
         stream[place % len(stream)] = value
     found = outcome(bytes(stream))
-    assert found == "refused" or all(isinstance(f.meta, dict) and f.kind in frames.KINDS for f in found)
+    assert found == "refused" or all(
+        isinstance(f.meta, dict) and f.kind in frames.KINDS for f in found
+    )
 
 
 @given(some_frames, st.integers(0, 3), st.integers(1, 255))
@@ -134,13 +144,17 @@ def test_meta_that_is_no_json_object_is_refused(text):
 def test_what_is_too_long_is_not_packed_and_what_just_fits_is(monkeypatch):
     monkeypatch.setattr(frames, "MAX_META", 9)
     monkeypatch.setattr(frames, "MAX_BLOB", 5)
-    assert read(pack(frames.RETURNED, {"a": "b"[:0]}, b"12345")) == [Frame(frames.RETURNED, {"a": ""}, b"12345")]
+    assert read(pack(frames.RETURNED, {"a": "b"[:0]}, b"12345")) == [
+        Frame(frames.RETURNED, {"a": ""}, b"12345")
+    ]
     for meta, blob in [({"a": "b"}, b""), ({}, b"123456")]:
         with pytest.raises(FrameError, match="too long"):
             pack(frames.RETURNED, meta, blob)
 
 
-@pytest.mark.parametrize("meta, blob", [(frames.MAX_META + 1, 0), (0, frames.MAX_BLOB + 1), (2**32 - 1, 2**64 - 1)])
+@pytest.mark.parametrize(
+    "meta, blob", [(frames.MAX_META + 1, 0), (0, frames.MAX_BLOB + 1), (2**32 - 1, 2**64 - 1)]
+)
 def test_what_claims_to_be_too_long_is_refused_before_it_arrives(meta, blob):
     with pytest.raises(FrameError, match="too long"):
         read(HEADER.pack(MAGIC, VERSION, frames.RETURNED, NONCE, meta, blob))
@@ -169,7 +183,9 @@ def test_kinds_without_values_are_short_and_carry_no_blob(kind):
 
 
 def test_a_stream_of_small_frames_takes_no_more_than_a_read():
-    """Each frame is given out from where it lies: no copy of the rest is made for it, and nothing stays."""
+    """Each frame is given out from where it lies: no copy of the rest is made for it, and nothing
+    stays.
+    """
     stream = pack(frames.EVENT, {"call": 0}) * 20_000
     reader = Reader()
     began = time.process_time()
@@ -203,7 +219,9 @@ def test_a_frame_weighs_about_the_memory_that_it_takes(value):
 
 def test_only_frames_of_the_same_world_are_taken():
     reader = Reader(NONCE)
-    assert [frame.kind for frame in reader.feed(pack(frames.DONE, {}, nonce=NONCE))] == [frames.DONE]
+    assert [frame.kind for frame in reader.feed(pack(frames.DONE, {}, nonce=NONCE))] == [
+        frames.DONE
+    ]
     for nonce in (frames.NOBODY, NONCE[::-1]):
         with pytest.raises(FrameError, match="another world"):
             list(Reader(NONCE).feed(pack(frames.DONE, {}, nonce=nonce)))

@@ -1,4 +1,6 @@
-"""A little of ``make fuzz``: the same inputs every time, and some that are new; and that it bites where something is wrong."""
+"""A little of ``make fuzz``: the same inputs every time, and some that are new; and that it bites
+where something is wrong.
+"""
 
 import secrets
 import zipfile
@@ -42,7 +44,12 @@ def bites(make, judge) -> str:
 @pytest.mark.parametrize(
     "module, name, weaker",
     [
-        pytest.param(events, "is_whole", lambda value: isinstance(value, (int, float)), id="numbers of any size"),
+        pytest.param(
+            events,
+            "is_whole",
+            lambda value: isinstance(value, (int, float)),
+            id="numbers of any size",
+        ),
         pytest.param(events, "is_name", lambda value, most: True, id="names with any characters"),
         pytest.param(blobs, "_are_counts", lambda values: True, id="shapes of anything"),
         pytest.param(blobs, "MAX_BLOB", 1 << 80, id="shapes of any size"),
@@ -62,5 +69,6 @@ def test_the_fuzzer_finds_what_the_intake_does_not_catch(tmp_path, monkeypatch):
 
 
 def test_the_fuzzer_finds_a_link_that_is_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging.stat, "S_ISREG", lambda mode: not staging.stat.S_ISFIFO(mode))  # a pipe would never end
+    # a pipe would never end
+    monkeypatch.setattr(staging.stat, "S_ISREG", lambda mode: not staging.stat.S_ISFIFO(mode))
     assert "input " in bites(lambda random: b"D" + random.randbytes(8), fuzz_intake.Judge(tmp_path))

@@ -1,4 +1,6 @@
-"""Programs that are right by luck on a real network, and wrong every time where the hub carries them. And right ones."""
+"""Programs that are right by luck on a real network, and wrong every time where the hub carries
+them. And right ones.
+"""
 
 import pytest
 
@@ -8,34 +10,58 @@ from grader.selftest.swap import A, B, verdict
 pytestmark = pytest.mark.usefixtures("on_hub")
 RIGHT = {
     "waits at the end": "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()",
-    "polls for a receive": """w = dist.irecv(y, 1 - rank); s = dist.isend(x, 1 - rank)
+    "polls for a receive": (
+        """w = dist.irecv(y, 1 - rank); s = dist.isend(x, 1 - rank)
             while not w.is_completed(): pass
-            s.wait()""",
-    "a batch": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
-            [w.wait() for w in dist.batch_isend_irecv(ops)]""",
-    "overwritten after its wait": """w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()
-            x.zero_()""",
-    "another part of the memory": """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank)
-            z[2:].zero_(); dist.recv(y, 1 - rank); z[2:].fill_(3); w.wait()""",
-    "by turns": """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
-            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)""",
-    "in another thread": """import threading
+            s.wait()"""
+    ),
+    "a batch": (
+        """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]"""
+    ),
+    "overwritten after its wait": (
+        """w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()
+            x.zero_()"""
+    ),
+    "another part of the memory": (
+        """z = torch.cat([x, x]); w = dist.isend(z[:2], 1 - rank)
+            z[2:].zero_(); dist.recv(y, 1 - rank); z[2:].fill_(3); w.wait()"""
+    ),
+    "by turns": (
+        """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
+            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)"""
+    ),
+    "in another thread": (
+        """import threading
             w = dist.irecv(y, 1 - rank); t = threading.Thread(target=w.wait); t.start()
-            dist.send(x, 1 - rank); t.join()""",
-    "joined in another thread": """import threading
+            dist.send(x, 1 - rank); t.join()"""
+    ),
+    "joined in another thread": (
+        """import threading
             t = threading.Thread(target=lambda: dist.recv(y, 1 - rank)); t.start(); time.sleep(0.2)
-            w = dist.isend(x, 1 - rank); t.join(); w.wait()""",
-    "by a future": """w = dist.all_reduce(y.copy_(x), async_op=True); w.get_future().wait()
-            y -= x""",
-    "inference tensors": """with torch.inference_mode(): y, z = x.clone(), x.clone()
+            w = dist.isend(x, 1 - rank); t.join(); w.wait()"""
+    ),
+    "by a future": (
+        """w = dist.all_reduce(y.copy_(x), async_op=True); w.get_future().wait()
+            y -= x"""
+    ),
+    "inference tensors": (
+        """with torch.inference_mode(): y, z = x.clone(), x.clone()
             w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait(); dist.all_reduce(z)
-            y = y.clone()""",
-    "a collective in place": """dist.all_reduce(y.copy_(x), async_op=True).wait()
-            y -= x""",
-    "gathered": """parts = [torch.empty_like(x) for _ in range(2)]; w = dist.all_gather(parts, x, async_op=True)
-            w.wait(); y = parts[1 - rank]""",
-    "gathered in place": """z = torch.empty(4); z[2 * rank : 2 * rank + 2] = x
-            w = dist.all_gather_into_tensor(z, z[2 * rank : 2 * rank + 2], async_op=True); w.wait(); y = z.view(2, 2)[1 - rank]""",
+            y = y.clone()"""
+    ),
+    "a collective in place": (
+        """dist.all_reduce(y.copy_(x), async_op=True).wait()
+            y -= x"""
+    ),
+    "gathered": (
+        """parts = [torch.empty_like(x) for _ in range(2)]; w = dist.all_gather(parts, x, async_op=True)
+            w.wait(); y = parts[1 - rank]"""
+    ),
+    "gathered in place": (
+        """z = torch.empty(4); z[2 * rank : 2 * rank + 2] = x
+            w = dist.all_gather_into_tensor(z, z[2 * rank : 2 * rank + 2], async_op=True); w.wait(); y = z.view(2, 2)[1 - rank]"""
+    ),
 }
 BY_LUCK = {
     "no wait for the send": (
@@ -67,7 +93,11 @@ WRONG = {
         "starts the receive",
         "never waits",
     ),
-    "neither is waited for": ("dist.isend(x, 1 - rank); dist.irecv(y, 1 - rank)", "nan at [0]", "never waits for it"),
+    "neither is waited for": (
+        "dist.isend(x, 1 - rank); dist.irecv(y, 1 - rank)",
+        "nan at [0]",
+        "never waits for it",
+    ),
     "no wait for a collective": (
         """dist.all_reduce(y.copy_(x), async_op=True)
             y = y - x""",

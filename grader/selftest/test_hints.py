@@ -12,7 +12,8 @@ def f32(*values) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-# Four ranks; this is rank 1. Every number differs from every other one, also by the factors that are looked for.
+# Four ranks; this is rank 1. Every number differs from every other one, also by the factors that
+# are looked for.
 EXPECTED = [f32(*np.random.default_rng([1, rank]).uniform(1, 9, 6)) for rank in range(4)]
 INPUTS = [[f32(*np.random.default_rng([2, rank]).uniform(1, 9, 6))] for rank in range(4)]
 EARLIER = f32(*np.random.default_rng(3).uniform(1, 9, 6))
@@ -47,7 +48,10 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
             "more entries follow. Is padding left over, or is a slice too long?",
         ),
         (RIGHT[::-1], "the right numbers in the wrong order"),
-        (np.append(RIGHT[:4], [50, 60]).astype(np.float32), "the first 4 entries are right and all others are wrong"),
+        (
+            np.append(RIGHT[:4], [50, 60]).astype(np.float32),
+            "the first 4 entries are right and all others are wrong",
+        ),
     ],
 )
 def test_a_fingerprint_gives_its_sentence(got, words):
@@ -63,7 +67,9 @@ def test_one_ranks_input_on_all_ranks_is_told():
     one_is_right = replace(AROUND, got=[RIGHT, *[INPUTS[1][0]] * 3])
     assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, one_is_right)
     given_to_all = replace(everywhere, inputs=[INPUTS[1]] * 4)
-    assert "this rank's own input came back" in likely_cause(INPUTS[1][0], RIGHT, replace(given_to_all, rank=0))
+    assert "this rank's own input came back" in likely_cause(
+        INPUTS[1][0], RIGHT, replace(given_to_all, rank=0)
+    )
 
 
 MATRIX = np.arange(1.0, 7.0).reshape(2, 3)
@@ -110,7 +116,9 @@ def test_random_values_give_no_sentence(seed):
 
 
 def test_a_value_that_is_right_here_is_nobody_elses():
-    """Ranks that are to hold the same, inputs and earlier results that equal the expected one: no hint about those."""
+    """Ranks that are to hold the same, inputs and earlier results that equal the expected one: no
+    hint about those.
+    """
     alike = Context(1, 4, [RIGHT] * 4, [[RIGHT]] * 4, [RIGHT], {"that other bug": RIGHT})
     wrong = RIGHT + f32(0.1, -2, 3, 0.5, 1, 2)
     assert likely_cause(wrong, RIGHT, alike) is None
@@ -120,12 +128,16 @@ LAST_DIGITS = "right up to the last digits"
 
 
 def test_a_value_that_is_right_up_to_rounding_is_told_so():
-    """Such a value differs where the comparison is exact, or in float64, and nothing about it is out of order."""
+    """Such a value differs where the comparison is exact, or in float64, and nothing about it is
+    out of order.
+    """
     assert likely_cause(RIGHT * np.float32(1 + 1e-6), RIGHT, AROUND).startswith(LAST_DIGITS)
 
 
 def test_a_value_that_is_right_up_to_rounding_is_nobody_elses():
-    """Although one of two ranks is 1 times the other, and every rank, input and earlier result is like it."""
+    """Although one of two ranks is 1 times the other, and every rank, input and earlier result is
+    like it.
+    """
     three = f32(3)
     around = Context(1, 2, [three] * 2, [[three]] * 2, [three], {"that other bug": three})
     for error in (1e-6, 5e-5):
@@ -180,7 +192,8 @@ def test_entries_that_lack_ranks_terms_are_told():
     around = Context(0, 4, [right] * 4, [[term] for term in terms])
     places = "entry 1 that of rank 0; entry 2 that of ranks 0, 1; entry 3 that of ranks 0, 1, 2"
     assert likely_cause(got, right, around) == f"terms are missing in entries of the sum: {places}"
-    assert "missing" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")  # no sum of terms
+    # no sum of terms
+    assert "missing" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")
     one = f32(*right[:3], right[3] - terms[0][3])  # by chance, perhaps
     assert "missing" not in (likely_cause(one, right, around) or "")
 
@@ -189,7 +202,10 @@ def test_entries_that_lack_ranks_terms_are_told():
     "times, sentence",
     [
         ((1, 0, 1), "in entries 2 to 4 of the sum rank 1's term is missing"),
-        ((2, 1, 0), "in entries 2 to 4 of the sum rank 0's term is added twice, rank 2's term is missing"),
+        (
+            (2, 1, 0),
+            "in entries 2 to 4 of the sum rank 0's term is added twice, rank 2's term is missing",
+        ),
         ((1, 1, 3), "in entries 2 to 4 of the sum rank 2's term is added three times"),
     ],
 )

@@ -1,7 +1,7 @@
 """Every hostile submission in ``hostile/`` ends as its header says, and leaves no trace.
 
-`make test` tries a quarter of each threat, in the best tier of this machine; `make soak`, which sets LOCKSTEP_SOAK, tries
-all, in each tier that works here.
+`make test` tries a quarter of each threat, in the best tier of this machine; `make soak`, which
+sets LOCKSTEP_SOAK, tries all, in each tier that works here.
 """
 
 import json
@@ -28,7 +28,9 @@ from grader.selftest.hostile_workshop import Workshop
 from grader.wire import removal, tiers
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the attacks are written for Linux")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the attacks are written for Linux"
+)
 
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
@@ -49,7 +51,9 @@ print(json.dumps({record.id: [record.number, record.points] for record in catalo
 @pytest.fixture(scope="session")
 def catalogue() -> dict[str, list]:
     """Every check that there is: its problem, and its points."""
-    told = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return json.loads(told.stdout)
 
 
@@ -69,7 +73,9 @@ class Tiered:
                 if self.tier != BEST:
                     patch.setenv("LOCKSTEP_TIER", self.tier)
                 self.servers[contained] = start_contained() if contained else Server.start()
-            self.facts = self.servers[contained].facts(**({"tiers": True} if self.tier != BEST else {}))
+            self.facts = self.servers[contained].facts(
+                **({"tiers": True} if self.tier != BEST else {})
+            )
         return self.servers[contained]
 
     def stop(self) -> None:
@@ -107,7 +113,9 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     assert tiered.tier in (BEST, tier)
     workshop = Workshop(case, tmp_path)
     submission = workshop.build()
-    traces = Traces(tiered.mark, workshop.token, workshop.key, temporary, lambda: server.facts()["ahead"])
+    traces = Traces(
+        tiered.mark, workshop.token, workshop.key, temporary, lambda: server.facts()["ahead"]
+    )
     began = time.monotonic()
     graded = _grade(submission, workshop.results, case.options, server.address)
     seconds = time.monotonic() - began
@@ -121,7 +129,10 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
         wrong.append(f"took {seconds:.1f} s, and may take {case.seconds}")
     if wrong and case.unless.get(tier) in tiered.facts["gaps"]:  # and the report says so
         pytest.xfail(case.unless[tier])
-    about = f"{case.tries}\n(Threat {case.threat}: a submission {THREATS[case.threat]}. Tier: {tier}.)\n"
+    about = (
+        f"{case.tries}\n(Threat {case.threat}: a submission {THREATS[case.threat]}. Tier:"
+        f" {tier}.)\n"
+    )
     assert not wrong, about + "\n".join(f"· {sentence}" for sentence in wrong)
 
 
@@ -135,11 +146,17 @@ def worlds_left(server: Server) -> list[str]:
     return [f"left behind: {folder.name}" for folder in found]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.unless], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.unless], ids=lambda case: case.name
+)
 def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
-    """On this kernel or on another: instructors are told of all that hostile submissions are forgiven."""
+    """On this kernel or on another: instructors are told of all that hostile submissions are
+    forgiven.
+    """
     for tier, gap in case.unless.items():
-        assert any(gap in tiers.TIERS[tier].gaps(abi, has_hub=False) for abi in range(1, 8)), f"{tier}: {gap}"
+        assert any(
+            gap in tiers.TIERS[tier].gaps(abi, has_hub=False) for abi in range(1, 8)
+        ), f"{tier}: {gap}"
 
 
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:

@@ -1,4 +1,6 @@
-"""A hostile case's file is read as ``hostile_case`` describes it, or refused in a sentence that names the file."""
+"""A hostile case's file is read as ``hostile_case`` describes it, or refused in a sentence that
+names the file.
+"""
 
 from pathlib import Path
 
@@ -105,10 +107,14 @@ def test_control_that_is_none_leaves_no_problem_with_full_marks(written):
 def test_files_follow_markers(written):
     case = written(
         LEAST.replace('7\n"', '7\npart: benchmarking\n"')
-        + f"\n\n{CODE}\n\n# --- file: collectives.py\n\n\n# --- text: setup.cfg\n# [a]\n#\n\n#   b = 1\n"
-        + f"\n\n# --- compiled: helper.py\n\n\n{CODE}\n"
+        + f"\n\n{CODE}\n\n# --- file: collectives.py\n\n\n# --- text: setup.cfg\n# [a]\n#\n\n#   b"
+        " = 1\n" + f"\n\n# --- compiled: helper.py\n\n\n{CODE}\n"
     )
-    assert case.files == {"benchmarking.py": CODE, "collectives.py": "", "setup.cfg": "[a]\n\n  b = 1\n"}
+    assert case.files == {
+        "benchmarking.py": CODE,
+        "collectives.py": "",
+        "setup.cfg": "[a]\n\n  b = 1\n",
+    }
     assert case.compiled == {"helper.py": CODE}
 
 
@@ -178,7 +184,9 @@ def refused(written, text: str, sentence: str) -> None:
 
 
 def test_every_key_is_described():
-    assert [key for key in (*KEYS, *TEXTS, "unless") if f"\n    {key} " not in hostile_case.__doc__] == []
+    assert [
+        key for key in (*KEYS, *TEXTS, "unless") if f"\n    {key} " not in hostile_case.__doc__
+    ] == []
 
 
 def test_every_threat_has_a_case():

@@ -1,4 +1,6 @@
-"""The hub matches what belongs together, answers nobody else, and takes from a rank what is bounded and of the agreed form."""
+"""The hub matches what belongs together, answers nobody else, and takes from a rank what is bounded
+and of the agreed form.
+"""
 
 import socket
 from collections import defaultdict
@@ -14,7 +16,17 @@ from grader.hub.in_step import Steps
 from grader.rank.link import Wire
 from grader.selftest import fuzz
 from grader.selftest.fuzz_frames import NONCE
-from grader.selftest.fuzz_hub import BYTES, HONEST, MESSAGE, Ends, judge, make, mirrored, operation, question
+from grader.selftest.fuzz_hub import (
+    BYTES,
+    HONEST,
+    MESSAGE,
+    Ends,
+    judge,
+    make,
+    mirrored,
+    operation,
+    question,
+)
 from grader.wire import combine, events, frames
 
 
@@ -98,22 +110,37 @@ def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
     assert both.answers(0) == both.answers(1) == {}
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.booleans()),
+        max_size=30,
+    )
+)
 def test_messages_arrive_in_order_for_each_sender_and_tag(steps):
-    """Of three ranks that send (rank, peer, tag, True) and receive: each receive gets the earliest message that it may take."""
+    """Of three ranks that send (rank, peer, tag, True) and receive: each receive gets the earliest
+    message that it may take.
+    """
     three, sent, expected, due = Ends(3), defaultdict(list), {}, defaultdict(list)
     try:
         for number, (rank, peer, tag, sends) in enumerate(steps):
             other = {"group": [0, 1, 2], "tag": tag, "peer": peer, **MESSAGE}
             if sends:
-                three.post(rank, operation(number, values(number), kind="send", received=[], **other))
+                three.post(
+                    rank, operation(number, values(number), kind="send", received=[], **other)
+                )
                 sent[rank, peer, tag].append(number)
             else:
                 three.post(rank, operation(number, b"", kind="recv", sent=[], **other))
                 due[peer, rank, tag].append(number)
         for lane, receives in due.items():
-            expected |= {(lane[1], number): values(send) for number, send in zip(receives, sent[lane])}
-        found = {(rank, number): frame.blob for rank in range(3) for number, frame in three.answers(rank).items()}
+            expected |= {
+                (lane[1], number): values(send) for number, send in zip(receives, sent[lane])
+            }
+        found = {
+            (rank, number): frame.blob
+            for rank in range(3)
+            for number, frame in three.answers(rank).items()
+        }
         assert {key: blob for key, blob in found.items() if blob} == expected
         assert len(found) == 2 * len(expected)  # whoever sends hears of it, too
     finally:
@@ -128,7 +155,10 @@ def test_a_receive_from_anybody_takes_the_earliest(ends):
     three.post(1, operation(0, values(1), **send))
     three.post(0, operation(5, b"", **anybody), operation(6, b"", **anybody))
     found = three.answers(0)
-    assert [(found[n].blob, found[n].meta["source"]) for n in (5, 6)] == [(values(2), 2), (values(1), 1)]
+    assert [(found[n].blob, found[n].meta["source"]) for n in (5, 6)] == [
+        (values(2), 2),
+        (values(1), 1),
+    ]
 
 
 def test_a_rank_is_not_heard_before_the_judge_has_spoken():
@@ -156,7 +186,9 @@ def test_a_standstill_is_told_once_when_everybody_waits(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
     assert both.told == []
-    both.post(1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0))
+    both.post(
+        1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0)
+    )
     both.settle()
     assert both.told == [{"standstill": []}]
 
@@ -176,7 +208,8 @@ def test_a_standstill_is_told_after_all_that_was_said_before(ends):
 def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
-    both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))  # answered at once
+    # answered at once
+    both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))
     both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
     both.post(1, [(frames.EVENT, {"call": 0, "mark": "here", "at": 4}, b"")])
@@ -252,7 +285,8 @@ def test_an_operation_is_carried_out_when_its_bytes_are_here(ends):
     issued, contents = operation(0, kind="send", peer=1, **message)
     both.post(0, [issued], operation(1, kind="send", peer=1, **message))
     both.post(1, mirrored([issued]), *[operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE)])
-    assert both.answers(0) == both.answers(1) == {}  # the second message does not overtake the first
+    # the second message does not overtake the first
+    assert both.answers(0) == both.answers(1) == {}
     both.post(0, [contents])
     assert set(both.answers(0)) == set(both.answers(1)) == {0, 1}
 
@@ -271,7 +305,9 @@ def test_a_collective_fills_what_a_rank_has_told_of(ends):
     """More or fewer bytes would be written past its memory, or leave a part of it as it was."""
     both = ends()
     both.post(0, operation(0, kind="scatter", root=0, received=[3], reduction=None))
-    both.post(1, operation(0, b"", kind="scatter", root=0, sent=[], received=[2], bytes=8, reduction=None))
+    both.post(
+        1, operation(0, b"", kind="scatter", root=0, sent=[], received=[2], bytes=8, reduction=None)
+    )
     assert both.answers(0) == both.answers(1) == {} and both.told == []
 
 
@@ -290,7 +326,9 @@ class Memory:
 
 
 def test_contents_are_sent_in_the_order_of_issue():
-    """A message that overtakes others would be held back as one that comes too early: see ``steps``."""
+    """A message that overtakes others would be held back as one that comes too early: see
+    ``steps``.
+    """
     ours, theirs = socket.socketpair()
     with ours:
         wire = Wire(theirs.detach())
@@ -367,18 +405,28 @@ def test_what_nobody_takes_is_bounded(ends, monkeypatch):
     both = ends()
     for number in range(5):
         both.post(0, operation(number, kind="send", peer=1, received=[], **MESSAGE))
-    assert [line["limit"] for line in both.told] == ["had more than 0 MiB under way that nobody takes"]
+    assert [line["limit"] for line in both.told] == [
+        "had more than 0 MiB under way that nobody takes"
+    ]
 
 
 def test_what_nobody_reads_is_bounded(ends, monkeypatch):
     monkeypatch.setattr(hub, "MAX_HELD", 1 << 21)
     both, blob = ends(), bytes(1 << 20)
-    alone = {"group": [0], "sent": [1 << 18], "received": [1 << 18], "bytes": 1 << 20, "shape": None}
+    alone = {
+        "group": [0],
+        "sent": [1 << 18],
+        "received": [1 << 18],
+        "bytes": 1 << 20,
+        "shape": None,
+    }
     both.heard.pop(both.ranks[0])
     for number in range(6):
         both.post(0, operation(number, blob, **alone))
     both.heard[both.ranks[0]] = bytearray()
-    assert "had more than 2 MiB under way that nobody takes" in [line.get("limit") for line in both.told]
+    assert "had more than 2 MiB under way that nobody takes" in [
+        line.get("limit") for line in both.told
+    ]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +473,11 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     both = ends()
     both.hub.steps.towards = [0, 0]
     both.post(0, *(question(number, "check", "x") for number in range(3)))
-    both.post(0, [(frames.RETURNED, {"call": 0}, b"")], *(question(number, "check", "x") for number in range(3, 7)))
+    both.post(
+        0,
+        [(frames.RETURNED, {"call": 0}, b"")],
+        *(question(number, "check", "x") for number in range(3, 7))
+    )
     assert (
         set(both.answers(0)) == set(range(6))
         and "more than 1 process groups made in one call" in both.told[0]["refused"]
@@ -439,10 +491,14 @@ def test_of_many_tensors_no_entry_is_left_out(ends, many):
     assert len(told) == min(many, events.MAX_COUNTS) and sum(told) == 6
     both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
     both.post(1, operation(0, b"", received=told, **changes))
-    both.post(0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": told, "bytes": 48}))
+    both.post(
+        0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": told, "bytes": 48})
+    )
     assert both.answers(1)[0].blob == BYTES and both.told == []
     both.post(1, operation(1, b"", received=[0] * events.MAX_COUNTS, **changes))
-    assert both.told == [{"refused": "an operation with other bytes than its elements have", "rank": 1}]
+    assert both.told == [
+        {"refused": "an operation with other bytes than its elements have", "rank": 1}
+    ]
 
 
 def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends, monkeypatch):
@@ -457,7 +513,12 @@ def test_what_nobody_has_thought_of_is_the_fault_of_the_rank_it_comes_from(ends,
 def test_a_root_that_tells_of_less_than_it_gets_gets_nothing(ends):
     both, changes = ends(), {"kind": "scatter", "root": 0, "reduction": None, "sent": []}
     both.post(1, operation(0, b"", received=[6], **changes))
-    both.post(0, operation(0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": [0] * 64, "bytes": 48}))
+    both.post(
+        0,
+        operation(
+            0, BYTES + BYTES, **changes | {"sent": [6, 6], "received": [0] * 64, "bytes": 48}
+        ),
+    )
     assert both.answers(0) == both.answers(1) == {}
 
 
@@ -492,7 +553,10 @@ def test_reductions_are_torchs(dtype, reduction):
     if not combine.can_reduce(dtype, reduction):
         assert is_bitwise and is_real or kind.is_complex and reduction in ("min", "max")
         return
-    tensors = [(torch.randn(64) * 3).to(kind) if is_real else torch.randint(0, 2, (64,)).to(kind) for _ in range(3)]
+    tensors = [
+        (torch.randn(64) * 3).to(kind) if is_real else torch.randint(0, 2, (64,)).to(kind)
+        for _ in range(3)
+    ]
     apply = {
         **{"sum": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum},
         **{"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor},
@@ -500,8 +564,11 @@ def test_reductions_are_torchs(dtype, reduction):
     expected = apply(apply(tensors[0], tensors[1]), tensors[2])
     blobs = [bytes(tensor.view(torch.uint8).numpy()) for tensor in tensors]
     found = torch.frombuffer(bytearray(combine.reduced(blobs, dtype, reduction)), dtype=kind)
-    tolerance = {"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-6)  # torch rounds after each step, the hub at the end
-    assert torch.allclose(found.to(torch.complex128), expected.to(torch.complex128), rtol=tolerance, atol=tolerance)
+    # torch rounds after each step, the hub at the end
+    tolerance = {"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-6)
+    assert torch.allclose(
+        found.to(torch.complex128), expected.to(torch.complex128), rtol=tolerance, atol=tolerance
+    )
 
 
 @given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=20))

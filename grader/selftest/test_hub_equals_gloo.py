@@ -1,4 +1,6 @@
-"""What the hub carries is what gloo carries: the same programs, on both, give the same numbers on every rank."""
+"""What the hub carries is what gloo carries: the same programs, on both, give the same numbers on
+every rank.
+"""
 
 import numpy as np
 import pytest
@@ -232,7 +234,11 @@ def on_both(submit, monkeypatch):
 def same(gloo, hub, within=0.0):
     """Whether two trees of values are equal, entry by entry."""
     if isinstance(gloo, np.ndarray):
-        return gloo.dtype == hub.dtype and gloo.shape == hub.shape and np.allclose(gloo, hub, rtol=within, atol=within)
+        return (
+            gloo.dtype == hub.dtype
+            and gloo.shape == hub.shape
+            and np.allclose(gloo, hub, rtol=within, atol=within)
+        )
     if isinstance(gloo, (list, tuple)):
         return len(gloo) == len(hub) and all(same(a, b, within) for a, b in zip(gloo, hub))
     return gloo == hub
@@ -244,7 +250,9 @@ def numbers(n, *shape):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-@pytest.mark.parametrize("program", ["uneven", "layouts", "messages", "asynchronous", "groups", "objects"])
+@pytest.mark.parametrize(
+    "program", ["uneven", "layouts", "messages", "asynchronous", "groups", "objects"]
+)
 def test_a_program_gives_the_same(on_both, n, program):
     gloo, hub = on_both(n, call(f"collectives.{program}", numbers(n, 3, 2)))
     assert same(gloo, hub), (gloo, hub)
@@ -256,7 +264,9 @@ LAYOUTS = ("contiguous", "transpose", "slice", "rows of a transpose")
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_tensors_that_are_not_contiguous_are_treated_alike(on_both, n):
     pairs = [(given, result) for given in LAYOUTS for result in LAYOUTS]
-    gloo, hub = on_both(n, *(call("collectives.laid_out", numbers(n, 3, 2), *pair) for pair in pairs))
+    gloo, hub = on_both(
+        n, *(call("collectives.laid_out", numbers(n, 3, 2), *pair) for pair in pairs)
+    )
     for pair, one, other in zip(pairs, gloo, hub):
         for rank in range(n):
             differ = [i for i, (a, b) in enumerate(zip(one[rank], other[rank])) if not same(a, b)]
@@ -278,12 +288,26 @@ def test_what_torch_builds_on_collectives_gives_the_same(on_both, program):
 def test_collectives_of_every_dtype_give_the_same(on_both):
     dtypes = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
     for n in (1, 2, 3):
-        gloo, hub = on_both(n, *(call("collectives.collectives", numbers(n, 3, 2), dtype) for dtype in dtypes))
+        gloo, hub = on_both(
+            n, *(call("collectives.collectives", numbers(n, 3, 2), dtype) for dtype in dtypes)
+        )
         assert same(gloo, hub), (gloo, hub)
 
 
 def test_every_reduction_gives_the_same(on_both):
-    pairs = [(dtype, op) for dtype in ("float32", "bfloat16", "int64") for op in ("SUM", "PRODUCT", "MIN", "MAX")]
-    pairs += [("float32", "AVG"), ("float64", "AVG"), ("int64", "BAND"), ("uint8", "BOR"), ("int32", "BXOR")]
-    gloo, hub = on_both(3, *(call("collectives.all_reduce", numbers(3, 3, 2), *pair) for pair in pairs))
+    pairs = [
+        (dtype, op)
+        for dtype in ("float32", "bfloat16", "int64")
+        for op in ("SUM", "PRODUCT", "MIN", "MAX")
+    ]
+    pairs += [
+        ("float32", "AVG"),
+        ("float64", "AVG"),
+        ("int64", "BAND"),
+        ("uint8", "BOR"),
+        ("int32", "BXOR"),
+    ]
+    gloo, hub = on_both(
+        3, *(call("collectives.all_reduce", numbers(3, 3, 2), *pair) for pair in pairs)
+    )
     assert same(gloo, hub, 1e-6), (gloo, hub)

@@ -1,4 +1,6 @@
-"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them alone is found by ``make mutation-test``."""
+"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them
+alone is found by ``make mutation-test``.
+"""
 
 from collections.abc import Iterator
 
@@ -30,9 +32,17 @@ def test_every_part_has_a_table_of_inputs():
 def test_every_class_of_inputs_is_tried(checks, part):
     reports: list[WorldReport] = []
     with checks.staged(part, telling(part, solution(part))) as staged:
-        outcomes = [checks.run(name, staged, on_report=reports.append) for name in checks.parts[part]]
-    assert [(o.check, o.message) for o in outcomes if o.status != PASSED] == []  # the solution is right, and told
-    wanted = {(function, row.name) for function, of in TABLES[part].items() for row in of.classes if not row.why_not}
+        outcomes = [
+            checks.run(name, staged, on_report=reports.append) for name in checks.parts[part]
+        ]
+    # the solution is right, and told
+    assert [(o.check, o.message) for o in outcomes if o.status != PASSED] == []
+    wanted = {
+        (function, row.name)
+        for function, of in TABLES[part].items()
+        for row in of.classes
+        if not row.why_not
+    }
     missing = [f"{function}, {name}" for function, name in sorted(wanted - tried(part, reports))]
     assert not missing, "no check tries:\n" + "\n".join(missing)
 

@@ -1,4 +1,6 @@
-"""Whatever is handed in: the listed files are staged, or a sentence says why not, and nothing else is touched."""
+"""Whatever is handed in: the listed files are staged, or a sentence says why not, and nothing else
+is touched.
+"""
 
 import io
 import os
@@ -43,7 +45,9 @@ def archive(tmp_path: Path, files: dict) -> Path:
 
 def staged_names(folder: Path) -> set[str]:
     """Without the compiled form of each, which is ours."""
-    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    return {
+        str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"
+    }
 
 
 @pytest.mark.parametrize("make", [directory, archive])
@@ -64,14 +68,18 @@ def test_of_two_folders_in_a_zip_the_one_that_students_know_counts(tmp_path, fol
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_missing_file_is_named_and_the_others_are_staged(tmp_path, folder, make):
-    staged = stage_submission(make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder)
+    staged = stage_submission(
+        make(tmp_path, {name: SOURCE for name in FILES if name != "data_parallel.py"}), folder
+    )
     assert staged.absent == {"data_parallel": "The submission has no data_parallel.py."}
 
 
 @pytest.mark.parametrize("make", [directory, archive])
 def test_a_renamed_file_is_guessed_at(tmp_path, folder, make):
     staged = stage_submission(make(tmp_path, {"Collectives.py": SOURCE} | OTHERS), folder)
-    assert staged.absent == {"collectives": "The submission has no collectives.py (is it Collectives.py?)."}
+    assert staged.absent == {
+        "collectives": "The submission has no collectives.py (is it Collectives.py?)."
+    }
 
 
 @pytest.mark.parametrize("make", [directory, archive])
@@ -89,7 +97,10 @@ def test_unlisted_files_stay_out_with_a_warning(tmp_path, folder, make):
     assert staged_names(folder) == {f"handout/{name}" for name in FILES + GIVEN}
     assert (folder / "handout" / "mlp.py").read_text() != SOURCE
     (warning,) = staged.warnings
-    assert all(name in warning for name in ("conftest.py", "sitecustomize.py", "torch.py", "pytest.ini", "x.pth"))
+    assert all(
+        name in warning
+        for name in ("conftest.py", "sitecustomize.py", "torch.py", "pytest.ini", "x.pth")
+    )
 
 
 def test_an_empty_directory(tmp_path, folder):
@@ -130,11 +141,14 @@ def refused(tmp_path: Path, folder: Path, path: Path) -> str:
 
 def test_a_file_that_is_no_zip(tmp_path, folder):
     (tmp_path / "homework.zip").write_bytes(b"PK\x03\x04 but no more")
-    assert "neither a directory nor a zip archive" in refused(tmp_path, folder, tmp_path / "homework.zip")
+    assert "neither a directory nor a zip archive" in refused(
+        tmp_path, folder, tmp_path / "homework.zip"
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["../collectives.py", "/tmp/collectives.py", "a/../../collectives.py", "C:/x.py", "..\\x.py"]
+    "name",
+    ["../collectives.py", "/tmp/collectives.py", "a/../../collectives.py", "C:/x.py", "..\\x.py"],
 )
 def test_zip_paths_that_leave_it(tmp_path, folder, name):
     assert "a path that leaves it" in refused(tmp_path, folder, archive(tmp_path, {name: SOURCE}))
@@ -154,7 +168,11 @@ def test_what_only_looks_like_a_file(tmp_path, folder, kind):
     secret = tmp_path / "secret.py"
     secret.write_text("secret = 1")
     target = submission / "collectives.py"
-    {"link": lambda: target.symlink_to(secret), "fifo": lambda: os.mkfifo(target), "directory": target.mkdir}[kind]()
+    {
+        "link": lambda: target.symlink_to(secret),
+        "fifo": lambda: os.mkfifo(target),
+        "directory": target.mkdir,
+    }[kind]()
     assert "is a link or no regular file" in refused(tmp_path, folder, submission)
 
 
@@ -165,7 +183,10 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path, folder):
                 file.write(bytes(1 << 20))
         zipped.writestr("data_parallel.py", SOURCE)
     staged = stage_submission(tmp_path / "bomb.zip", folder)
-    assert "is larger than 1 MiB" in staged.absent["collectives"] and "data_parallel" not in staged.absent
+    assert (
+        "is larger than 1 MiB" in staged.absent["collectives"]
+        and "data_parallel" not in staged.absent
+    )
 
 
 def test_a_damaged_entry(tmp_path, folder):
@@ -173,7 +194,10 @@ def test_a_damaged_entry(tmp_path, folder):
     data = bytearray(path.read_bytes())
     data[data.index(b"return 42")] ^= 1
     path.write_bytes(data)
-    assert "collectives.py cannot be unpacked (BadZipFile)" in stage_submission(path, folder).absent["collectives"]
+    assert (
+        "collectives.py cannot be unpacked (BadZipFile)"
+        in stage_submission(path, folder).absent["collectives"]
+    )
 
 
 def refusal(tmp_path: Path, data: bytes) -> str:
@@ -186,11 +210,15 @@ def test_an_archive_of_several_disks(tmp_path):
     """What only asks whether a file is a zip raises here."""
     archive = zipped([["collectives.py", b"", {}]], {"zip64": 0})
     end = archive.rindex(b"PK\6\7")
-    assert "cannot be read" in refusal(tmp_path, archive[: end + 16] + b"\2\0\0\0" + archive[end + 20 :])
+    assert "cannot be read" in refusal(
+        tmp_path, archive[: end + 16] + b"\2\0\0\0" + archive[end + 20 :]
+    )
 
 
 def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
-    """zipfile unpacks bzip2 and LZMA in steps that have no end: a kilobyte may become a gigabyte at once."""
+    """zipfile unpacks bzip2 and LZMA in steps that have no end: a kilobyte may become a gigabyte at
+    once.
+    """
     zipped_ = zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_BZIP2)
     with zipped_, zipped_.open("collectives.py", "w") as file:
         for _ in range(128):
@@ -201,7 +229,10 @@ def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found.absent["collectives"] == "collectives.py is packed in an unusual way: use an ordinary zip."
+    assert (
+        found.absent["collectives"]
+        == "collectives.py is packed in an unusual way: use an ordinary zip."
+    )
     assert peak < 10 << 20
 
 
@@ -227,9 +258,14 @@ def test_what_the_system_will_not_read_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("grader.intake.staging._read", denied)
-    assert read(submission).absent["collectives"] == "collectives.py cannot be read (PermissionError)."
+    assert (
+        read(submission).absent["collectives"] == "collectives.py cannot be read (PermissionError)."
+    )
     monkeypatch.setattr("grader.intake.staging._listing", denied)
-    assert "The submission was refused: it cannot be read (PermissionError)." in read(submission).warnings
+    assert (
+        "The submission was refused: it cannot be read (PermissionError)."
+        in read(submission).warnings
+    )
 
 
 def sample_zip() -> bytes:
@@ -240,9 +276,13 @@ def sample_zip() -> bytes:
     return buffer.getvalue()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
-    cuts=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12), length=st.integers(0, 10_000)
+    cuts=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=12),
+    length=st.integers(0, 10_000),
 )
 def test_no_zip_breaks_the_intake(tmp_path_factory, cuts, length):
     tmp_path = tmp_path_factory.mktemp("fuzz")

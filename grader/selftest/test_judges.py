@@ -32,10 +32,15 @@ def checks(grading_session):
 def test_no_check_raises_where_every_value_is_as_expected(checks, part):
     """Else whatever a rank's values make it raise would be told as a fault of ours."""
     for name, item in checks.parts[part].items():
-        arguments = {"world": CheckWorld(None, facts=lambda: {"torch": "2.13.0"}), "rng": make_rng(7, item.nodeid)}
+        arguments = {
+            "world": CheckWorld(None, facts=lambda: {"torch": "2.13.0"}),
+            "rng": make_rng(7, item.nodeid),
+        }
         arguments |= item.callspec.params if hasattr(item, "callspec") else {}
         arguments = {name: arguments[name] for name in item._fixtureinfo.argnames}
-        assert "world" not in arguments or not _is_ours(item.function, arguments, arguments["world"], 60.0), name
+        assert "world" not in arguments or not _is_ours(
+            item.function, arguments, arguments["world"], 60.0
+        ), name
 
 
 def make_all(seed: int) -> list[float]:

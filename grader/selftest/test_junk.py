@@ -1,4 +1,6 @@
-"""Submissions in which every function returns the same nonsense: no points, no error of ours, and a message each time."""
+"""Submissions in which every function returns the same nonsense: no points, no error of ours, and a
+message each time.
+"""
 
 import ast
 import os
@@ -27,21 +29,38 @@ JUNK = {
     "a number beyond 64 bits in a list": "[10**300] * 2",
     "numbers that are not finite": "(float('inf'), [float('nan')] * 3)",
     "a text that looks like a number": "'1e999'",
-    "an optimizer that has done nothing": "(None, torch.optim.AdamW([torch.zeros(1, requires_grad=True)]))",
-    "what a driver sends back": "{'value': None, 'ledger': [['product', 'many', None, 'late']], 'spans': [[1, 2]], 'schedule': 3}",
+    "an optimizer that has done nothing": (
+        "(None, torch.optim.AdamW([torch.zeros(1, requires_grad=True)]))"
+    ),
+    "what a driver sends back": (
+        "{'value': None, 'ledger': [['product', 'many', None, 'late']], 'spans': [[1, 2]],"
+        " 'schedule': 3}"
+    ),
     "a tensor of no entries": "torch.zeros(0, 3)",
     "whole numbers": "torch.zeros(2, 2, dtype=torch.int64)",
     "lists inside each other": "[[[[[[[[[[1]]]]]]]]]]",
 }
 # The others are tried by `make soak`.
-TRIED = list(JUNK) if os.environ.get("LOCKSTEP_SOAK") else ["nothing", "a tensor", "itself", "a number beyond floats"]
+TRIED = (
+    list(JUNK)
+    if os.environ.get("LOCKSTEP_SOAK")
+    else ["nothing", "a tensor", "itself", "a number beyond floats"]
+)
 
 
 def junk(part: str, value: str) -> str:
-    """The part's file, with every function and class in the place of which there is now one that returns this."""
+    """The part's file, with every function and class in the place of which there is now one that
+    returns this.
+    """
     tree = ast.parse((ROOT / "handout" / f"{part}.py").read_text())
     given = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    lines = ["import torch", "SELF = []", "SELF.append(SELF)", "def junk(*args, **kwargs):", f"    return {value}"]
+    lines = [
+        "import torch",
+        "SELF = []",
+        "SELF.append(SELF)",
+        "def junk(*args, **kwargs):",
+        f"    return {value}",
+    ]
     return "\n".join([*lines, *(f"{name} = junk" for name in given)])
 
 
@@ -57,4 +76,6 @@ def test_nonsense_fails_every_check_with_a_message(checks, kind, part):
         for name in checks.parts[part]:
             outcome = checks.run(name, staged)
             assert outcome.status == FAILED, f"{name}: {outcome.status} {outcome.message}"
-            assert len(outcome.message) > 20 and str(ROOT) not in outcome.message, f"{name}: {outcome.message}"
+            assert (
+                len(outcome.message) > 20 and str(ROOT) not in outcome.message
+            ), f"{name}: {outcome.message}"

@@ -1,4 +1,6 @@
-"""A grader that is killed at any moment leaves a valid results.json, or none, and nothing else; several do not meet."""
+"""A grader that is killed at any moment leaves a valid results.json, or none, and nothing else;
+several do not meet.
+"""
 
 import json
 import os
@@ -37,7 +39,10 @@ def of_run(folder: Path) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):
             try:
-                if str(folder).encode() in (entry / name).read_bytes() and int(entry.name) != os.getpid():
+                if (
+                    str(folder).encode() in (entry / name).read_bytes()
+                    and int(entry.name) != os.getpid()
+                ):
                     found.append(int(entry.name))
             except OSError:
                 pass
@@ -53,7 +58,9 @@ def wait_until_gone(folder: Path, seconds: float = 10.0) -> None:
 @LINUX
 @pytest.mark.parametrize("attempt", range(KILLS))
 def test_killed_at_any_moment(tmp_path, attempt):
-    after, number = random.uniform(0.0, 6.0), random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    after, number = random.uniform(0.0, 6.0), random.choice(
+        [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+    )
     folder = tmp_path / "run"
     grader = start(folder, "--workers", "2", "--part", "collectives")
     time.sleep(after)
@@ -63,7 +70,8 @@ def test_killed_at_any_moment(tmp_path, attempt):
     wait_until_gone(folder)
     assert of_run(folder) == [], what
     assert os.listdir(folder / "tmp") == [], what
-    if number != signal.SIGKILL:  # then its workers may complain; and Python itself, in its first moments
+    # then its workers may complain; and Python itself, in its first moments
+    if number != signal.SIGKILL:
         assert "Traceback" not in complaint or str(ROOT) not in complaint, what
     assert sorted(os.listdir(folder)) in (["tmp"], ["results.json", "tmp"]), what
     if (folder / "results.json").exists():
@@ -79,7 +87,9 @@ def test_several_at_once(tmp_path, together):
         _, complaint = grader.communicate(timeout=300)
         assert grader.returncode == 0, complaint
         document = json.loads((tmp_path / str(number) / "results.json").read_text())
-        assert [test["score"] for test in document["tests"]] == [test["max_score"] for test in document["tests"]]
+        assert [test["score"] for test in document["tests"]] == [
+            test["max_score"] for test in document["tests"]
+        ]
         assert os.listdir(tmp_path / str(number) / "tmp") == []
 
 
@@ -96,7 +106,10 @@ def test_when_its_time_is_over_it_ends_with_what_was_earned(tmp_path):
     assert grader.returncode == 0, complaint
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     jsonschema.validate(document, SCHEMA)
-    said = {number: [t["output"] for t in document["tests"] if t["number"] == number] for number in ("1.2", "1.7")}
+    said = {
+        number: [t["output"] for t in document["tests"] if t["number"] == number]
+        for number in ("1.2", "1.7")
+    }
     assert "Passed." in said["1.2"]
     over = ["the 15 seconds that one submission may take were over" in text for text in said["1.7"]]
     assert not over[0] and all(over[1:])

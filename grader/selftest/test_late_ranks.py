@@ -36,7 +36,9 @@ def test_a_rank_that_polls_is_waited_for_as_long_as_patience_lasts(submit):
                 time.sleep(0.001)
             return x
         """)
-    (run,) = world(2, call("collectives.broken", X, delays={1: Delay(until="", on=0, patience=0.3)}))
+    (run,) = world(
+        2, call("collectives.broken", X, delays={1: Delay(until="", on=0, patience=0.3)})
+    )
     run.returns(2 * X, 2 * X)
 
 
@@ -53,10 +55,14 @@ THREAD = Thread(7, 1, 900)
         ([THREAD, None, THREAD], [False, None, True], None),
     ],
 )
-def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(monkeypatch, looks, expected, other_runs):
+def test_a_main_thread_sleeps_that_has_stood_still_for_a_while(
+    monkeypatch, looks, expected, other_runs
+):
     sleepers, found = Sleepers(), []
     for i, thread in enumerate(looks):
         other = Thread(i, i, i, runnable=i == other_runs)
-        monkeypatch.setattr(watchdog, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other})
+        monkeypatch.setattr(
+            watchdog, "pulse", lambda pid: {} if thread is None else {pid: thread, 99: other}
+        )
         found.append(sleepers.sleeps(5, 100 + i * watchdog.SLEEPS * 0.6))
     assert found == expected

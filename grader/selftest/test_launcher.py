@@ -1,4 +1,6 @@
-"""The given launcher ends what it starts, tells of the rank that failed first, and leaves nothing behind."""
+"""The given launcher ends what it starts, tells of the rank that failed first, and leaves nothing
+behind.
+"""
 
 import errno
 import fcntl
@@ -43,7 +45,10 @@ def main():
 """
 # A second thread makes a fork unsafe: as on macOS, each rank is then a new Python.
 THREAD = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
-EVERY_METHOD = [pytest.param("pass", "ForkProcess", id="fork"), pytest.param(THREAD, "SpawnProcess", id="spawn")]
+EVERY_METHOD = [
+    pytest.param("pass", "ForkProcess", id="fork"),
+    pytest.param(THREAD, "SpawnProcess", id="spawn"),
+]
 if not LINUX:
     del EVERY_METHOD[0]
 FORK_ONLY = pytest.mark.skipif(not LINUX, reason="ranks are forked on Linux only")
@@ -57,16 +62,31 @@ def program(folder: Path, main: str, n: int = 2, before: str = "pass") -> list[s
 
 def environment(folder: Path) -> dict[str, str]:
     (folder / "temporary").mkdir(exist_ok=True)
-    more = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")}
+    more = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(folder / "temporary"),
+    }
     # A student's environment: output into a pipe is buffered, and numpy has threads.
-    theirs = {name: os.environ[name] for name in os.environ if not re.match("PYTHONUNBUFFERED|.*_NUM_THREADS", name)}
+    theirs = {
+        name: os.environ[name]
+        for name in os.environ
+        if not re.match("PYTHONUNBUFFERED|.*_NUM_THREADS", name)
+    }
     return theirs | more | {"GLOO_SOCKET_IFNAME": "lo" if LINUX else "lo0"}
 
 
 def run(folder: Path, command: list[str], **options) -> subprocess.CompletedProcess:
     """Run it to its end; the ranks that it leaves behind are killed with their session."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    process = subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True, **pipes)
+    pipes = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    } | options
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), start_new_session=True, **pipes
+    )
     try:
         out, err = process.communicate(timeout=LIMIT)
     finally:
@@ -83,7 +103,9 @@ def kill_session(process: subprocess.Popen) -> None:
 
 
 class Terminal:
-    """A program on a terminal of its own: it leads a session, and the terminal's keys reach all its processes."""
+    """A program on a terminal of its own: it leads a session, and the terminal's keys reach all its
+    processes.
+    """
 
     def __init__(self, folder: Path, command: list[str]):
         self.master, slave = os.openpty()
@@ -95,7 +117,9 @@ class Terminal:
 
         ends = {"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True}
         environ = environment(folder)
-        self.process = subprocess.Popen(command, cwd=folder, env=environ, preexec_fn=take_terminal, **ends)
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environ, preexec_fn=take_terminal, **ends
+        )
         os.close(slave)
 
     def __enter__(self) -> "Terminal":
@@ -114,7 +138,8 @@ class Terminal:
                 try:
                     piece = os.read(self.master, 4096)
                 except OSError as error:
-                    assert error.errno == errno.EIO  # how Linux says that nobody has the terminal open any more
+                    # how Linux says that nobody has the terminal open any more
+                    assert error.errno == errno.EIO
                     piece = b""
                 if not piece:
                     break
@@ -135,7 +160,9 @@ def pids(text: str) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout
     return state.strip()[:1] not in ("", "Z")
 
 
@@ -161,8 +188,12 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
         terminal.press(b"\x03")
         code, text = terminal.rest()
         assert code == 130
-        *ranks, last = (line for line in text.splitlines() if not line.startswith("starting 2 ranks: "))
-        assert last == "^CInterrupted: all 2 ranks have been ended." and len(ranks) == len(pids(text))
+        *ranks, last = (
+            line for line in text.splitlines() if not line.startswith("starting 2 ranks: ")
+        )
+        assert last == "^CInterrupted: all 2 ranks have been ended." and len(ranks) == len(
+            pids(text)
+        )
         assert all_gone(text, 2)
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -179,7 +210,9 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
 
 
 def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
-    """Any thread may take the signal, and Python raises KeyboardInterrupt in the main one: here, between a start and its record."""
+    """Any thread may take the signal, and Python raises KeyboardInterrupt in the main one: here,
+    between a start and its record.
+    """
     before = """
     from multiprocessing.process import BaseProcess
     started, pressed, real = threading.Event(), threading.Event(), BaseProcess.start
@@ -235,7 +268,9 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
     out, err = tmp_path / "out", tmp_path / "err"
     options = {"cwd": tmp_path, "env": environment(tmp_path), "start_new_session": True}
     with out.open("w") as stdout, err.open("w") as stderr:
-        process = subprocess.Popen(program(tmp_path, STUCK), stdout=stdout, stderr=stderr, **options)
+        process = subprocess.Popen(
+            program(tmp_path, STUCK), stdout=stdout, stderr=stderr, **options
+        )
     try:
         until = time.monotonic() + LIMIT
         while len(pids(out.read_text())) < 2:
@@ -246,7 +281,9 @@ def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
         assert all_gone(out.read_text(), 2)
     finally:
         kill_session(process)
-    assert err.read_text() == ("Interrupted: all 2 ranks have been ended.\n" if number == signal.SIGINT else "")
+    assert err.read_text() == (
+        "Interrupted: all 2 ranks have been ended.\n" if number == signal.SIGINT else ""
+    )
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -257,7 +294,9 @@ def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
         "import torch.distributed as dist\n\ndef broadcast(x, root):\n    dist.recv(x)\n"
     )
     if moment == "import":
-        (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+        (tmp_path / "torch.py").write_text(
+            "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+        )
     command = [
         sys.executable,
         "-W",
@@ -283,11 +322,18 @@ def test_ctrl_c_in_handout_run_leaves_no_traceback(tmp_path, moment):
 
 
 def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path):
-    main = "def main():\n    if dist.get_rank() == 2:\n        raise KeyError('mine')\n    dist.all_reduce(torch.ones(1))\n"
+    main = (
+        "def main():\n    if dist.get_rank() == 2:\n        raise KeyError('mine')\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+    )
     done = run(tmp_path, program(tmp_path, main, 4))
     assert done.returncode == 1 and done.stdout == ""
     first, head, place, code, *_, last = done.stderr.splitlines()
-    assert (first, head, last) == ("rank 2 raised", "Traceback (most recent call last):", "KeyError: 'mine'")
+    assert (first, head, last) == (
+        "rank 2 raised",
+        "Traceback (most recent call last):",
+        "KeyError: 'mine'",
+    )
     assert place.endswith(", in main") and code.strip() == "raise KeyError('mine')"
     assert done.stderr.count("  File ") == 1 and "Connection" not in done.stderr
 
@@ -297,19 +343,31 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
     [
         ("os._exit(3)", "rank 1 ended with exit code 3\n"),
         ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 was killed by signal 9 \(Killed.*\)\n"),
-        ("os.kill(os.getpid(), signal.SIGINT)", r"rank 1 was killed by signal 2 \(Interrupt.*\)\n"),  # no traceback
-        ("launch(main, 2)", r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*"),
+        # no traceback
+        ("os.kill(os.getpid(), signal.SIGINT)", r"rank 1 was killed by signal 2 \(Interrupt.*\)\n"),
+        (
+            "launch(main, 2)",
+            r"(?s)rank 1 raised\n.*RuntimeError: launch\(\) was called on a rank\. .*",
+        ),
     ],
 )
 def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
-    main = f"def main():\n    if dist.get_rank() == 1:\n        {end}\n    dist.all_reduce(torch.ones(1))\n"
+    main = (
+        f"def main():\n    if dist.get_rank() == 1:\n        {end}\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+    )
     done = run(tmp_path, program(tmp_path, main, 3))
     assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
 
 
-@pytest.mark.parametrize("code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")])
+@pytest.mark.parametrize(
+    "code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")]
+)
 def test_sys_exit_on_a_rank_is_that_of_the_program(tmp_path, code, exit_code, said):
-    main = f"def main():\n    if dist.get_rank() == 1 or {code} == 0:\n        sys.exit({code})\n    dist.barrier()\n"
+    main = (
+        f"def main():\n    if dist.get_rank() == 1 or {code} == 0:\n        sys.exit({code})\n"
+        "    dist.barrier()\n"
+    )
     done = run(tmp_path, program(tmp_path, main))
     assert (done.returncode, done.stdout, done.stderr) == (exit_code, "", said)
 
@@ -323,9 +381,17 @@ def rank_that(exit_code: int | None) -> SimpleNamespace:
     [
         ((None, 1, None), {"2.1": "Broken pipe", "1.0": "mine"}, "mine"),
         ((None, 1, None), {"1.1": "Connection closed by peer", "2.2": "mine"}, "mine"),
-        ((1, -9, None), {"1.0": "Connection reset by peer"}, "rank 1 was killed by signal 9 (Killed)"),
+        (
+            (1, -9, None),
+            {"1.0": "Connection reset by peer"},
+            "rank 1 was killed by signal 9 (Killed)",
+        ),
         ((1, 1, -6), {"2.0": "later", "1.1": "mine"}, "mine"),
-        ((1, 1, 0), {"2.0": "later: Connection closed by peer", "1.1": "Connection closed by peer"}, None),
+        (
+            (1, 1, 0),
+            {"2.0": "later: Connection closed by peer", "1.1": "Connection closed by peer"},
+            None,
+        ),
         ((0, 0, 0), {}, 0),
     ],
 )
@@ -340,8 +406,16 @@ def test_of_several_failures_the_cause_is_told(tmp_path, codes, reports, told):
 def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
     """A forked child holds all that its rank held, also the pipe that tells of the rank's end."""
     main = "def main():\n    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(3)\n"
-    done = run(tmp_path, program(tmp_path, main, 1), stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w"))
-    assert (done.returncode, (tmp_path / "err").read_text()) == (1, "rank 0 ended with exit code 3\n")
+    done = run(
+        tmp_path,
+        program(tmp_path, main, 1),
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "err").open("w"),
+    )
+    assert (done.returncode, (tmp_path / "err").read_text()) == (
+        1,
+        "rank 0 ended with exit code 3\n",
+    )
 
 
 def test_no_rank_begins_before_all_have_joined(tmp_path):
@@ -392,7 +466,9 @@ if __name__ == "__main__":
 
 
 def test_what_is_printed_into_a_pipe_comes_out_once(tmp_path):
-    """Also where the launcher's own text still lies in its buffer, and where a rank is killed by the failure of another."""
+    """Also where the launcher's own text still lies in its buffer, and where a rank is killed by
+    the failure of another.
+    """
     main = """
 def main():
     print("rank", dist.get_rank())
@@ -413,7 +489,11 @@ def test_a_reader_that_has_gone_costs_one_traceback(tmp_path):
     os.close(read)
     done = run(tmp_path, program(tmp_path, main), stdout=write)
     os.close(write)
-    assert done.returncode == 1 and done.stderr.count("Traceback") == 1 and "Process " not in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stderr.count("Traceback") == 1
+        and "Process " not in done.stderr
+    )
     assert re.match("rank [01] raised\n", done.stderr) and "BrokenPipeError" in done.stderr
 
 
@@ -434,27 +514,39 @@ def main():
     "before, method",
     [
         ("torch.ones(3, requires_grad=True).sum().backward()", "ForkProcess"),
-        ("__import__('numpy').ones((700, 700)) @ __import__('numpy').ones((700, 700))", "ForkProcess"),
+        (
+            "__import__('numpy').ones((700, 700)) @ __import__('numpy').ones((700, 700))",
+            "ForkProcess",
+        ),
         (OPENMP, "SpawnProcess"),
     ],
     ids=["backward", "numpy", "torch"],
 )
 def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
-    """A rank that waits for them would wait for ever. numpy's BLAS ends its own threads before a fork."""
+    """A rank that waits for them would wait for ever.
+
+    numpy's BLAS ends its own threads before a fork.
+    """
     done = run(tmp_path, program(tmp_path, MATMUL, 1, before=before))
     assert (done.returncode, done.stdout.split()) == (0, [method, str(os.cpu_count())]), done.stderr
 
 
 @FORK_ONLY
 @pytest.mark.parametrize(
-    "before, threads", [pytest.param("pass", os.cpu_count(), id="alone"), pytest.param(OPENMP, 1, id="after_openmp")]
+    "before, threads",
+    [pytest.param("pass", os.cpu_count(), id="alone"), pytest.param(OPENMP, 1, id="after_openmp")],
 )
 @pytest.mark.parametrize("source", ["argument", "stdin"])
 def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
     """No new Python could import it. After OpenMP was used, the ranks do with one thread."""
     program(tmp_path, MATMUL, 1, before=before)
     with (tmp_path / "first.py").open() as file:
-        line = [sys.executable, "-W", "ignore", *(["-c", file.read()] if source == "argument" else ["-"])]
+        line = [
+            sys.executable,
+            "-W",
+            "ignore",
+            *(["-c", file.read()] if source == "argument" else ["-"]),
+        ]
         done = run(tmp_path, line, stdin=file if source == "stdin" else subprocess.DEVNULL)
     assert (done.returncode, done.stdout.split()) == (0, ["ForkProcess", str(threads)]), done.stderr
 
@@ -480,18 +572,24 @@ def test_the_first_program_prints_what_the_text_says(tmp_path):
 def test_the_broken_program_fails_as_the_text_says(tmp_path):
     see, _, _ = first_hour()
     assert see.count("    dist.all_reduce(x)\n") == 1
-    (tmp_path / "first.py").write_text(see.replace("    dist.all", "    if rank != 3:\n        dist.all"))
+    (tmp_path / "first.py").write_text(
+        see.replace("    dist.all", "    if rank != 3:\n        dist.all")
+    )
     done = run(tmp_path, [sys.executable, "first.py"])
     assert done.returncode == 1 and "rank 3 now holds 4.0" in done.stdout
     first, head, place, code, *_, last = done.stderr.splitlines()
     assert re.fullmatch("rank [012] raised", first) and code.strip() == "dist.all_reduce(x)"
-    assert re.search("Connection (closed|reset) by peer", last) and done.stderr.count("  File ") == 1
+    assert (
+        re.search("Connection (closed|reset) by peer", last) and done.stderr.count("  File ") == 1
+    )
 
 
 def test_the_deadlock_says_as_much_as_the_text_and_ends_with_ctrl_c(tmp_path):
     see, _, body = first_hour()
     start, end = see.index("    rank, n ="), see.index("\n\nif __name__")
-    (tmp_path / "first.py").write_text((see[:start] + body + see[end:]).replace("launch(main, 4)", "launch(main, 2)"))
+    (tmp_path / "first.py").write_text(
+        (see[:start] + body + see[end:]).replace("launch(main, 4)", "launch(main, 2)")
+    )
     with Terminal(tmp_path, [sys.executable, "first.py"]) as terminal:
         terminal.read(lambda text: text.count(" sends\n") == 2)
         time.sleep(0.3)
@@ -534,7 +632,10 @@ def test_nothing_holds_the_process_group_after_its_end(tmp_path):
     """Not even after an optimizer's step, which imports half of torch's compiler."""
     line = [sys.executable, "-W", "ignore", "-c", PROGRAM, f"file://{tmp_path}/rendezvous"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     told, references = done.stdout.split()[-2:]
-    assert told == "references:" and int(references) <= 2, done.stdout  # the list's, and the question's own
+    # the list's, and the question's own
+    assert told == "references:" and int(references) <= 2, done.stdout

@@ -37,7 +37,9 @@ def groups(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_limits, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(machine_limits.os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setattr(
-        machine_limits.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 1 << 23, "SC_PAGE_SIZE": 4096}[name]
+        machine_limits.os,
+        "sysconf",
+        lambda name: {"SC_PHYS_PAGES": 1 << 23, "SC_PAGE_SIZE": 4096}[name],
     )
     return make
 
@@ -46,8 +48,14 @@ def groups(tmp_path, monkeypatch):
     "own, files",
     [
         ("0::/\n", {"cpu.max": "150000 100000", "memory.max": str(GIB)}),
-        ("0::/a/b\n", {"a/cpu.max": "150000 100000", "a/memory.max": "max", "a/b/memory.max": str(GIB)}),
-        ("0::/../host/c\n", {"cpu.max": "150000 100000", "memory.max": str(GIB), "memory.high": "5"}),
+        (
+            "0::/a/b\n",
+            {"a/cpu.max": "150000 100000", "a/memory.max": "max", "a/b/memory.max": str(GIB)},
+        ),
+        (
+            "0::/../host/c\n",
+            {"cpu.max": "150000 100000", "memory.max": str(GIB), "memory.high": "5"},
+        ),
         (
             "4:memory:/docker/x\n3:cpu,cpuacct:/docker/x\n1:name=systemd:/\n0::/\n",
             {
@@ -99,7 +107,11 @@ def test_a_system_without_groups(groups, monkeypatch, tmp_path):
 def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world, rank):
     monkeypatch.setattr(machine_limits, "memory", lambda: memory)
     monkeypatch.setattr(machine_limits, "cores", lambda: cores)
-    assert (machine_limits.workers(), machine_limits.world_memory_limit(4), machine_limits.rank_memory_limit()) == (
+    assert (
+        machine_limits.workers(),
+        machine_limits.world_memory_limit(4),
+        machine_limits.rank_memory_limit(),
+    ) == (
         workers,
         world,
         rank,
@@ -107,7 +119,9 @@ def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world,
 
 
 def test_a_real_group_is_seen(tmp_path):
-    program = "from grader.wire import machine_limits as limits; print(limits.cores(), limits.memory())"
+    program = (
+        "from grader.wire import machine_limits as limits; print(limits.cores(), limits.memory())"
+    )
     with Box(0.5, 200 * MIB) as box, open(tmp_path / "said", "w") as said:
         if not box.folders:
             pytest.skip("no control group can be made here")

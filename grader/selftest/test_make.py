@@ -1,4 +1,6 @@
-"""The Makefile hands over what it is given as it is: paths and words are no commands, whatever characters they have."""
+"""The Makefile hands over what it is given as it is: paths and words are no commands, whatever
+characters they have.
+"""
 
 import ast
 import os
@@ -21,7 +23,8 @@ NASTY = [
     "${HOME}",
     "-rf",
     "two words",
-    "blanks  ",  # make drops those before a value of its command line, and none of the environment's
+    # make drops those before a value of its command line, and none of the environment's
+    "blanks  ",
     "a#b%c\\d*e?.zip",
     "a\nb",
     "a=b",
@@ -31,11 +34,14 @@ NASTY = [
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is played by another program."""
+    """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is
+    played by another program.
+    """
     folder = tmp_path_factory.mktemp("make")
     told, player = folder / "told", folder / "player"
     player.write_text(
-        f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w', newline='').write('\\0'.join(sys.argv[1:]))\n"
+        f"#!{sys.executable}\nimport sys\nopen({str(told)!r}, 'w',"
+        " newline='').write('\\0'.join(sys.argv[1:]))\n"
     )
     player.chmod(0o755)
 
@@ -44,8 +50,12 @@ def asked(tmp_path_factory):
         (folder / "pwned").unlink(missing_ok=True)
         line = ["make", "-s", "-f", str(ROOT / "Makefile"), target, f"PY={player}"]
         line += [] if by_environment else [f"{name}={value}" for name, value in values.items()]
-        environment = {name: os.environ[name] for name in ("PATH", "HOME")} | (values if by_environment else {})
-        done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+        environment = {name: os.environ[name] for name in ("PATH", "HOME")} | (
+            values if by_environment else {}
+        )
+        done = subprocess.run(
+            line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         assert not (folder / "pwned").exists(), "a value was carried out as a command"
         return told.read_bytes().decode().split("\0")
@@ -57,22 +67,38 @@ def asked(tmp_path_factory):
 @pytest.mark.parametrize("value", NASTY)
 def test_values_arrive_as_they_are(asked, value, by_environment):
     graded = asked(
-        "grade", by_environment, SUBMISSION=value, RESULTS=value, REPORT=value, K=value, PART=value, SEED=value
+        "grade",
+        by_environment,
+        SUBMISSION=value,
+        RESULTS=value,
+        REPORT=value,
+        K=value,
+        PART=value,
+        SEED=value,
     )
     assert graded[:2] == ["-m", "grader"] and graded[-2:] == ["--", value]
-    assert {f"--{name}={value}" for name in ("results", "report", "only", "part", "seed")} <= set(graded)
+    assert {f"--{name}={value}" for name in ("results", "report", "only", "part", "seed")} <= set(
+        graded
+    )
     assert asked("report", by_environment, IMPL=value)[-2:] == ["--", value]
     assert f"--submission={value}" in asked("test", by_environment, IMPL=value)
     more = {"CLUSTER": value, "MICRO_BATCHES": value}
-    drawn = asked("timeline", by_environment, PART=value, IMPL=value, INTO=value, RANKS=value, **more)
+    drawn = asked(
+        "timeline", by_environment, PART=value, IMPL=value, INTO=value, RANKS=value, **more
+    )
     assert drawn[-2:] == ["--", value]
     names = ("submission", "into", "ranks", "cluster", "micro-batches")
     assert {f"--{name}={value}" for name in names} <= set(drawn)
     assert f"--module={value}" in asked("bandwidth", by_environment, IMPL=value)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1))
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1)
+)
 def test_any_path_arrives_as_it_is(asked, value):
     assert asked("grade", by_environment=True, SUBMISSION=value)[-1] == value
 
@@ -87,7 +113,9 @@ def test_without_values_there_are_the_usual_ones(asked):
 def test_the_guides_loop_takes_any_name(tmp_path):
     """What the guide tells instructors to type, over files with such names."""
     text = (ROOT / "grader/gradescope/GUIDE.md").read_text()
-    (loop,) = [line for line in text.splitlines() if line.strip().startswith("for s in submissions/*")]
+    (loop,) = [
+        line for line in text.splitlines() if line.strip().startswith("for s in submissions/*")
+    ]
     (tmp_path / "submissions").mkdir()
     names = sorted(name for name in NASTY if "/" not in name)
     for name in names:
@@ -97,8 +125,14 @@ def test_the_guides_loop_takes_any_name(tmp_path):
     player.chmod(0o755)
     (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
     environment = os.environ | {"PY": str(player)}
-    done = subprocess.run(["sh", "-c", loop.strip()], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", loop.strip()], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     told = [ast.literal_eval(line) for line in done.stdout.splitlines()]
-    assert sorted(arguments[-1].removeprefix("submissions/") for arguments in told) == names, done.stderr
-    assert {f"--results=results/{name}.json" for name in names} == {arguments[2] for arguments in told}
+    assert (
+        sorted(arguments[-1].removeprefix("submissions/") for arguments in told) == names
+    ), done.stderr
+    assert {f"--results=results/{name}.json" for name in names} == {
+        arguments[2] for arguments in told
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["Makefile", "player", "submissions"]

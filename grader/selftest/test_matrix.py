@@ -1,4 +1,6 @@
-"""`make matrix` tries the ends of the supported range, and tells a wrong score from what could not be tried."""
+"""`make matrix` tries the ends of the supported range, and tells a wrong score from what could not
+be tried.
+"""
 
 import os
 import re
@@ -23,7 +25,10 @@ def test_the_oldest_and_the_newest_are_paired():
 def test_the_range_is_the_one_that_the_requirements_promise():
     promised = (ROOT / "handout" / "requirements.txt").read_text()
     assert f"torch=={matrix.TORCHES[-1]}\n" in promised
-    assert re.search(r"any version from ([\d.]+) to ([\d.]+)\.", promised).groups() == ("2.8", "2.13")
+    assert re.search(r"any version from ([\d.]+) to ([\d.]+)\.", promised).groups() == (
+        "2.8",
+        "2.13",
+    )
 
 
 def test_only_pythons_that_run_are_found(tmp_path, monkeypatch):
@@ -60,10 +65,15 @@ def test_a_torch_that_cannot_be_had_is_told_and_nothing_is_left(tmp_path, monkey
         (Outcome(failure="could not be installed: no"), 2, "could not be installed: no"),
     ],
 )
-def test_a_wrong_score_fails_and_what_was_not_tried_is_named(monkeypatch, capsys, outcome, code, words):
+def test_a_wrong_score_fails_and_what_was_not_tried_is_named(
+    monkeypatch, capsys, outcome, code, words
+):
     monkeypatch.setattr(matrix, "pythons", lambda: {"3.11": sys.executable})
     monkeypatch.setattr(matrix, "attempt", lambda python, torch: outcome)
     monkeypatch.setattr(sys, "argv", ["matrix"])
     assert matrix.main() == code
     shown = capsys.readouterr().out
-    assert words in shown and "Not tried, as it is not on this machine: Python 3.10, 3.12, 3.13, 3.14." in shown
+    assert (
+        words in shown
+        and "Not tried, as it is not on this machine: Python 3.10, 3.12, 3.13, 3.14." in shown
+    )

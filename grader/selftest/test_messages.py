@@ -1,4 +1,6 @@
-"""Results and exceptions from a rank: values of the agreed form, or a FrameError, before anything is allocated."""
+"""Results and exceptions from a rank: values of the agreed form, or a FrameError, before anything
+is allocated.
+"""
 
 import json
 
@@ -19,7 +21,9 @@ from grader.world import arrays, blobs, messages
 
 BLOB = save({"0": np.arange(6, dtype=np.float32).reshape(2, 3), "1": np.array(True)})
 
-keys = st.sampled_from(["list", "tuple", "dict", "tensor", "other", "probe", ""]) | st.text(max_size=4)
+keys = st.sampled_from(["list", "tuple", "dict", "tensor", "other", "probe", ""]) | st.text(
+    max_size=4
+)
 trees = st.recursive(
     plain | st.fixed_dictionaries({"tensor": st.sampled_from(["0", "1", "2"])}),
     lambda inner: st.one_of(
@@ -39,7 +43,9 @@ trees = st.recursive(
 @st.composite
 def mutated_blobs(draw) -> bytes:
     blob = bytearray(BLOB)
-    for place, value in draw(st.lists(st.tuples(st.integers(0, len(BLOB) - 1), st.integers(0, 255)), max_size=4)):
+    for place, value in draw(
+        st.lists(st.tuples(st.integers(0, len(BLOB) - 1), st.integers(0, 255)), max_size=4)
+    ):
         blob[place] = value
     return bytes(blob[: draw(st.none() | st.integers(0, len(BLOB)))])
 
@@ -52,7 +58,10 @@ def is_value(value) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, np.ndarray, arrays.Foreign))
 
 
-@given(st.lists(trees, max_size=3) | trees, st.just(b"") | st.just(BLOB) | mutated_blobs() | st.binary(max_size=64))
+@given(
+    st.lists(trees, max_size=3) | trees,
+    st.just(b"") | st.just(BLOB) | mutated_blobs() | st.binary(max_size=64),
+)
 def test_arbitrary_results_are_values_or_refused(tree, blob):
     try:
         values = arrays.decode(tree, blob)
@@ -107,14 +116,18 @@ def test_values_that_are_nested_too_deeply_are_refused(depth, content):
 
 @pytest.mark.parametrize("depth", [450, 470, 480, 490, 1000, 2000, 5000])
 def test_values_around_the_limit_of_the_recursion_are_refused(depth):
-    """Where Python's limit for C is higher than that for Python, the JSON is read and the tree must be refused."""
+    """Where Python's limit for C is higher than that for Python, the JSON is read and the tree must
+    be refused.
+    """
     refused_for_its_depth(depth, "3")
 
 
 def refused_for_its_depth(depth: int, content: str) -> None:
     text = '{"values": [' + '{"list": [' * depth + content + "]}" * depth + "]}"
     with pytest.raises(FrameError):
-        for frame in read(HEADER.pack(MAGIC, VERSION, frames.RETURNED, NONCE, len(text), 0) + text.encode()):
+        for frame in read(
+            HEADER.pack(MAGIC, VERSION, frames.RETURNED, NONCE, len(text), 0) + text.encode()
+        ):
             arrays.decode(frame.meta["values"], frame.blob)
 
 
@@ -187,7 +200,9 @@ def test_a_header_that_lies_is_refused(header, words):
         blobs.read(blob(header))
 
 
-@pytest.mark.parametrize("data", [b"1234567", (25).to_bytes(8, "little") + bytes(24), b"\xff" * 8, bytes(7) + b"\x80"])
+@pytest.mark.parametrize(
+    "data", [b"1234567", (25).to_bytes(8, "little") + bytes(24), b"\xff" * 8, bytes(7) + b"\x80"]
+)
 def test_a_header_that_is_not_there_is_refused(data):
     with pytest.raises(FrameError, match="not all there"):
         blobs.read(data)
@@ -212,12 +227,16 @@ def test_all_tensors_of_a_call_fit_into_a_frame():
 
 
 def test_very_many_tensors_fit_into_a_frame():
-    trees, parcel = tensors.encode([torch.ones([1] * frames.MAX_DIMENSIONS)] * (frames.MAX_TENSORS + 1))
+    trees, parcel = tensors.encode(
+        [torch.ones([1] * frames.MAX_DIMENSIONS)] * (frames.MAX_TENSORS + 1)
+    )
     (values,) = arrays.decode(json.loads(json.dumps(trees)), parcel)
     assert values[-2].size == 1 and "too many to judge" in values[-1].description
 
 
-@pytest.mark.parametrize("shape, words", [([1] * 33, "33 dimensions"), ([0, 2**40], "too large to judge")], ids=str)
+@pytest.mark.parametrize(
+    "shape, words", [([1] * 33, "33 dimensions"), ([0, 2**40], "too large to judge")], ids=str
+)
 def test_strange_shapes_are_described(shape, words):
     trees, parcel = tensors.encode(torch.empty(shape))
     assert words in trees[0]["other"] and not parcel
@@ -226,7 +245,15 @@ def test_strange_shapes_are_described(shape, words):
 # ——— exceptions
 
 LINE = {"file": "a.py", "line": 3, "function": "f", "source": "x"}
-RAISED = {"type": "E", "text": "no", "lines": [LINE], "is_value_error": False, "stub": False, "missing": False, "at": 5}
+RAISED = {
+    "type": "E",
+    "text": "no",
+    "lines": [LINE],
+    "is_value_error": False,
+    "stub": False,
+    "missing": False,
+    "at": 5,
+}
 
 
 def test_a_proper_exception_keeps_nothing_unknown():

@@ -1,4 +1,6 @@
-"""The meter: every product counts, whichever way it is written; sends stand in order; what is alive is what exists."""
+"""The meter: every product counts, whichever way it is written; sends stand in order; what is alive
+is what exists.
+"""
 
 import json
 
@@ -17,7 +19,12 @@ from grader.wire import frames
 from handout import mlp
 
 # (5, 4) times (4, 3), and stacks of 2 of them
-A, B, STACK_A, STACK_B = torch.ones(5, 4), torch.ones(4, 3), torch.ones(2, 5, 4), torch.ones(2, 4, 3)
+A, B, STACK_A, STACK_B = (
+    torch.ones(5, 4),
+    torch.ones(4, 3),
+    torch.ones(2, 5, 4),
+    torch.ones(2, 4, 3),
+)
 B_TRANSPOSED, BIAS, VECTOR = torch.ones(3, 4), torch.ones(3), torch.ones(4)
 ONE, TWO, OF_VECTOR = 2 * 5 * 4 * 3, 2 * 2 * 5 * 4 * 3, 2 * 5 * 4
 EXISTING = [A, B, STACK_A, STACK_B, B_TRANSPOSED, BIAS, VECTOR]
@@ -55,9 +62,25 @@ IN_PLACE = {
     "baddbmm_": (lambda: torch.zeros(2, 5, 3).baddbmm_(STACK_A, STACK_B), [TWO]),
     "addmv_": (lambda: torch.zeros(5).addmv_(A, VECTOR), [OF_VECTOR]),
 }
-# Inference mode hands these on in one piece, as matmul or einsum; all others come as they do in any mode.
-WHOLE_IN_INFERENCE = ["x @ w", "matmul", "transposed", "einsum", "tensordot", "inner", "@ of stacks", "vmap"]
-WHOLE_IN_INFERENCE += ["@ of a stack and a matrix", "einsum of stacks", "@ of a vector", "several", "matmul into out"]
+# Inference mode hands these on in one piece, as matmul or einsum; all others come as they do in any
+# mode.
+WHOLE_IN_INFERENCE = [
+    "x @ w",
+    "matmul",
+    "transposed",
+    "einsum",
+    "tensordot",
+    "inner",
+    "@ of stacks",
+    "vmap",
+]
+WHOLE_IN_INFERENCE += [
+    "@ of a stack and a matrix",
+    "einsum of stacks",
+    "@ of a vector",
+    "several",
+    "matmul into out",
+]
 
 
 def products(function) -> list[int]:
@@ -109,7 +132,10 @@ def test_the_products_of_autograd_count():
 
 
 def test_what_is_no_product_does_not_count():
-    assert products(lambda: (F.gelu(A) * A + A, A.T, A.sum(), torch.cat([A, A]), A.clone().add_(1))) == []
+    assert (
+        products(lambda: (F.gelu(A) * A + A, A.T, A.sum(), torch.cat([A, A]), A.clone().add_(1)))
+        == []
+    )
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
@@ -154,7 +180,9 @@ def test_a_loss_and_its_gradient_are_work_on_the_entries_of_y(loss):
 def test_making_copying_and_joining_tensors_is_no_work_on_entries():
     y = torch.rand(3, 7)
     with Meter(EXISTING) as meter:
-        torch.zeros_like(y), y.clone(), y.contiguous(), y[1:], torch.cat([y, y]), y.new_empty(3).copy_(y[:, 0])
+        torch.zeros_like(y), y.clone(), y.contiguous(), y[1:], torch.cat([y, y]), y.new_empty(
+            3
+        ).copy_(y[:, 0])
     assert meter.ledger == []
 
 
@@ -280,7 +308,9 @@ def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
             dist.all_reduce(x)
         """)
     (run,) = world(2, call("collectives.relay", np.eye(2, dtype=np.float32), driver="metered"))
-    sender, receiver = ([(e.kind, e.amount, e.alive) for e in run.ledger(rank)] for rank in range(2))
+    sender, receiver = (
+        [(e.kind, e.amount, e.alive) for e in run.ledger(rank)] for rank in range(2)
+    )
     assert sender == [
         ("product", 16, 16),
         ("send", 16, 16),

@@ -108,7 +108,9 @@ def test_what_is_decided_is_not_tried_on(checks):
     assert list(decide(killed, checks, 1, everything=False).outcomes) == ["public bandwidths"]
     assert list(decide(killed, checks, 1, everything=True).outcomes)[0] == "public bandwidths"
     assert set(decide(killed, checks, 1, everything=True).outcomes) == set(names)
-    assert set(decide(trial(VARIANT, *GIB, set()), checks, 1, everything=False).outcomes) == set(names)
+    assert set(decide(trial(VARIANT, *GIB, set()), checks, 1, everything=False).outcomes) == set(
+        names
+    )
 
 
 def test_the_checks_of_a_systematic_mutant_are_those_that_reach_it():
@@ -118,7 +120,8 @@ def test_the_checks_of_a_systematic_mutant_are_those_that_reach_it():
         (PART, Outcome("hidden own", PASSED, "", 9.0, frozenset({f"{PART}.algorithm_bandwidth"}))),
         (PART, Outcome("hidden other", PASSED, "", 0.1, frozenset({f"{PART}.stopwatch"}))),
     ]
-    changed = Trial(SYSTEMATIC, "n", PART, "", function="algorithm_bandwidth")  # which bus_bandwidth calls
+    # which bus_bandwidth calls
+    changed = Trial(SYSTEMATIC, "n", PART, "", function="algorithm_bandwidth")
     assert Reach(explored).checks(changed) == ["hidden own", "hidden quick", "hidden slow"]
 
 
@@ -171,7 +174,12 @@ def test_the_changes_of_a_solution_are_different_programs_with_different_names(p
     found = changes(part, text)
     assert len(found) > 50
     programs = {change.apply(text) for change in found}
-    assert len({change.name for change in found}) == len(programs) == len(found) == len(programs - {text})
+    assert (
+        len({change.name for change in found})
+        == len(programs)
+        == len(found)
+        == len(programs - {text})
+    )
 
 
 # ——— what people have written down still applies
@@ -202,7 +210,9 @@ def test_there_are_thirty_right_submissions_and_more():
 @pytest.mark.parametrize("part", EQUIVALENT)
 def test_what_is_held_equivalent_is_still_there(part):
     text = solution(part)
-    assert set(EQUIVALENT[part]) <= {one.name for one in [*changes(part, text), *boundaries(part, text)]}
+    assert set(EQUIVALENT[part]) <= {
+        one.name for one in [*changes(part, text), *boundaries(part, text)]
+    }
     assert all(len(reason) > 10 for reason in EQUIVALENT[part].values())
 
 
@@ -217,7 +227,8 @@ def passes(*verdicts: str) -> list[Pass]:
     told = {"a": (FAILED, "<script>alert(1)</script>"), "b": (PASSED, "")}
     one = [result(VARIANT, "<b>right</b>", RIGHT)]
     return [
-        Pass(i, False, 1.0, [result(MUTANT, "the <mean>", verdict, **told), *one]) for i, verdict in enumerate(verdicts)
+        Pass(i, False, 1.0, [result(MUTANT, "the <mean>", verdict, **told), *one])
+        for i, verdict in enumerate(verdicts)
     ]
 
 
@@ -227,7 +238,8 @@ def test_a_flicker_is_a_verdict_that_changes():
 
 
 @pytest.mark.parametrize(
-    "verdicts, proved, killed", [((KILLED, KILLED), True, 1), ((KILLED, SURVIVED), False, 0), ((UNNAMED,), False, 0)]
+    "verdicts, proved, killed",
+    [((KILLED, KILLED), True, 1), ((KILLED, SURVIVED), False, 0), ((UNNAMED,), False, 0)],
 )
 def test_one_wrong_verdict_in_one_pass_is_not_as_intended(verdicts, proved, killed):
     findings = Findings(passes(*verdicts), {PART: ["a", "b", "c"]})
@@ -261,22 +273,50 @@ def run(monkeypatch, tmp_path, *options: str) -> int:
 
 
 def test_the_command_proves_a_part(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, tmp_path, "--part", PART, "--only", "GiB called GB", "--workers", "1", "--repeat", "2") == 0
+    assert (
+        run(
+            monkeypatch,
+            tmp_path,
+            "--part",
+            PART,
+            "--only",
+            "GiB called GB",
+            "--workers",
+            "1",
+            "--repeat",
+            "2",
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "Pass 2, under load" in printed and "1 of 1" in printed
-    assert "Every wrong submission was caught as intended" in (tmp_path / "mutation-test.html").read_text()
+    assert (
+        "Every wrong submission was caught as intended"
+        in (tmp_path / "mutation-test.html").read_text()
+    )
 
 
 def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch, tmp_path, capsys):
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "GiB called GB"]
-    unheard = Trial(MUTANT, "unheard of", PART, solution(PART).replace(*GIB), frozenset(mutant.caught), "no such words")
-    monkeypatch.setattr(command, "_trials", lambda _: [unheard, replace(unheard, name="well known", words="1024")])
+    unheard = Trial(
+        MUTANT,
+        "unheard of",
+        PART,
+        solution(PART).replace(*GIB),
+        frozenset(mutant.caught),
+        "no such words",
+    )
+    monkeypatch.setattr(
+        command, "_trials", lambda _: [unheard, replace(unheard, name="well known", words="1024")]
+    )
     assert run(monkeypatch, tmp_path, "--workers", "1") == 1
     printed = capsys.readouterr().out
     assert UNNAMED in printed and "unheard of" in printed and "well known" not in printed
 
 
-@pytest.mark.parametrize("options", [["--repeat", "0"], ["--part", "poetry"], ["--kind", "solution"]])
+@pytest.mark.parametrize(
+    "options", [["--repeat", "0"], ["--part", "poetry"], ["--kind", "solution"]]
+)
 def test_bad_options_are_refused(monkeypatch, tmp_path, capsys, options):
     try:
         code = run(monkeypatch, tmp_path, *options)

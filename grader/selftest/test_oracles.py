@@ -1,4 +1,6 @@
-"""The reference computes what torch's own parallelism computes: on every rank, every value and every gradient."""
+"""The reference computes what torch's own parallelism computes: on every rank, every value and
+every gradient.
+"""
 
 import fcntl
 import json
@@ -19,14 +21,18 @@ COMPARISONS = [
     "one_forward_one_backward",
 ]
 
-# Both sides add up at most some hundred products for an entry in float64, in different orders: they differ by some 1e-16 of the
-# largest entry. A thousand times that is room enough, and every mistake in the mathematics is far beyond it.
+# Both sides add up at most some hundred products for an entry in float64, in different orders: they
+# differ by some 1e-16 of the largest entry. A thousand times that is room enough, and every mistake
+# in the mathematics is far beyond it.
 TOLERANCE = 1e-12
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4], ids="{}_ranks".format)
 def ranks(request: pytest.FixtureRequest) -> list[dict]:
-    """What each rank of a world found. The world is started once, also where several processes share the tests."""
+    """What each rank of a world found.
+
+    The world is started once, also where several processes share the tests.
+    """
     n = request.param
     folder = Path(os.environ[SESSION]).parent / f"oracles-{n}"
     folder.mkdir(exist_ok=True)
@@ -34,7 +40,8 @@ def ranks(request: pytest.FixtureRequest) -> list[dict]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all(file.exists() for file in files):
-            # Here, because torch is slow to import and the other tests of this process do without it.
+            # Here, because torch is slow to import and the other tests of this process do without
+            # it.
             from grader.selftest.oracles import compare_all
             from handout.launcher import launch
 
@@ -45,7 +52,11 @@ def ranks(request: pytest.FixtureRequest) -> list[dict]:
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_the_reference_computes_what_torch_computes(ranks, comparison):
     for rank, found in enumerate(ranks):
-        wrong = {item: error for item, error in found[comparison]["reference"].items() if not error <= TOLERANCE}
+        wrong = {
+            item: error
+            for item, error in found[comparison]["reference"].items()
+            if not error <= TOLERANCE
+        }
         assert not wrong, f"on rank {rank} of {len(ranks)}, relative to the largest entry"
 
 

@@ -1,4 +1,6 @@
-"""One colour means one thing everywhere, can be read on either ground, and is there in viewers that know little of CSS."""
+"""One colour means one thing everywhere, can be read on either ground, and is there in viewers that
+know little of CSS.
+"""
 
 import itertools
 import re
@@ -13,7 +15,9 @@ from grader.reports.palette import BLOCKS, INK, PAINTS, STYLE, TEXT, WHITE
 from grader.selftest.grading import ROOT
 
 PAINTED = {"rect", "line", "path", "polygon", "polyline", "circle", "ellipse", "text", "tspan"}
-EVERY_COLOUR = {colour for pair in (*BLOCKS.values(), *TEXT.values(), INK) for colour in (pair.light, pair.dark)}
+EVERY_COLOUR = {
+    colour for pair in (*BLOCKS.values(), *TEXT.values(), INK) for colour in (pair.light, pair.dark)
+}
 GROUNDS = {"light": "#ffffff", "dark": "#0d1117"}
 HEX = re.compile(r"#[0-9a-fA-F]{3,8}\b")
 
@@ -21,9 +25,17 @@ HEX = re.compile(r"#[0-9a-fA-F]{3,8}\b")
 def timeline() -> str:
     """A drawing in which everything is that a timeline can show."""
     labels = {"forward 0": COMPUTING, "backward 0": COMPUTING, "late": COMPUTING, "": COMPUTING}
-    spans = [Span(0, kind, label, at, at + 1.0, 0) for at, (label, kind) in enumerate(labels.items())]
-    spans += [Span(1, COMMUNICATING, "", 0.0, 1.0), Span(1, COMMUNICATING, "", 0.0, 2.0, None, True)]
-    spans += [Span(1, TIMED, "timed 1", 0.0, 1.0, None, True), Span(1, WAITING, "recv", 2.0, None, awaits=(0,))]
+    spans = [
+        Span(0, kind, label, at, at + 1.0, 0) for at, (label, kind) in enumerate(labels.items())
+    ]
+    spans += [
+        Span(1, COMMUNICATING, "", 0.0, 1.0),
+        Span(1, COMMUNICATING, "", 0.0, 2.0, None, True),
+    ]
+    spans += [
+        Span(1, TIMED, "timed 1", 0.0, 1.0, None, True),
+        Span(1, WAITING, "recv", 2.0, None, awaits=(0,)),
+    ]
     picture = drawing.Picture("everything", spans, ["computes 9 %"], ["a sentence"])
     return drawing.sheet([picture], above=["a warning"])
 
@@ -69,7 +81,11 @@ def test_svg_changes_on_dark_ground_what_could_not_be_read(name):
 
 def test_colours_are_defined_in_the_palette_alone():
     folders = [ROOT / "grader" / name for name in ("reports", "figures")]
-    found = {path.name: set(HEX.findall(path.read_text())) for folder in folders for path in folder.glob("*.[ph]*")}
+    found = {
+        path.name: set(HEX.findall(path.read_text()))
+        for folder in folders
+        for path in folder.glob("*.[ph]*")
+    }
     del found["palette.py"]
     surfaces = found.pop("page.html")  # paper and ink
     assert len(found) > 10 and not set().union(*found.values())
@@ -81,7 +97,9 @@ def test_the_report_page_has_the_colours_of_the_palette():
     light, dark = re.findall(r":root \{(.*?)\}", made, re.DOTALL)
     for scheme, declared in (("light", light), ("dark", dark)):
         variables = dict(re.findall(r"--(\w+): (#\w+);", declared))
-        assert {name: getattr(colour, scheme) for name, colour in TEXT.items()}.items() <= variables.items()
+        assert {
+            name: getattr(colour, scheme) for name, colour in TEXT.items()
+        }.items() <= variables.items()
 
 
 def test_the_terminal_tells_apart_what_a_timeline_can_show():
@@ -106,7 +124,10 @@ def test_no_two_meanings_look_alike(ground):
 def test_ink_and_letters_can_be_read_in_light_and_in_dark():
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     for colour in (INK, *TEXT.values()):
-        assert contrast(colour.light, GROUNDS["light"]) > 4.5 and contrast(colour.dark, GROUNDS["dark"]) > 4.5
+        assert (
+            contrast(colour.light, GROUNDS["light"]) > 4.5
+            and contrast(colour.dark, GROUNDS["dark"]) > 4.5
+        )
     # An image in a page that did not tell its scheme.
     assert contrast(INK.light, GROUNDS["dark"]) > 2.4 and contrast(INK.dark, GROUNDS["light"]) > 2.4
     for block in BLOCKS.values():

@@ -38,13 +38,17 @@ IN_A_CHILD = """
                 os._exit(0)
             os.waitpid(child, 0)
 """
-IN_A_THREAD = "import threading; t = threading.Thread(target=busy, args=(part,)); t.start(); t.join()"
+IN_A_THREAD = (
+    "import threading; t = threading.Thread(target=busy, args=(part,)); t.start(); t.join()"
+)
 
 
 def worked(submit, parts, busy="busy(part)"):
     """Return the run of rank 0 that is busy for so many seconds before each of its sends."""
     world = submit(PROGRAM.format(busy=busy))
-    (run,) = world(2, call("collectives.work", np.ones(2, np.float32), parts, driver="metered", clocks=True))
+    (run,) = world(
+        2, call("collectives.work", np.ones(2, np.float32), parts, driver="metered", clocks=True)
+    )
     run.values()
     return run
 
@@ -55,32 +59,43 @@ def milliseconds(run) -> list[float]:
 
 
 @pytest.mark.usefixtures("on_hub")
-@pytest.mark.parametrize("busy", ["busy(part)", IN_A_CHILD, IN_A_THREAD], ids=["itself", "in a child", "in a thread"])
+@pytest.mark.parametrize(
+    "busy", ["busy(part)", IN_A_CHILD, IN_A_THREAD], ids=["itself", "in a child", "in a thread"]
+)
 def test_work_is_seen_wherever_it_is_done(submit, busy):
     found = milliseconds(worked(submit, [SECONDS, 4 * SECONDS, SECONDS], busy))
     assert len(found) == 3 and found[1] > 1.3 * max(found[0], found[2]) > 10, found
 
 
 @pytest.mark.usefixtures("on_hub")
-@pytest.mark.parametrize("parts", [[SECONDS] * 4, [4 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"])
+@pytest.mark.parametrize(
+    "parts", [[SECONDS] * 4, [4 * SECONDS] + [SECONDS] * 4], ids=["evenly", "a slow start"]
+)
 def test_whoever_works_before_each_send_passes(submit, parts):
     require_work_between(worked(submit, parts), 0, "micro-batch")
 
 
 @pytest.mark.usefixtures("on_hub")
-@pytest.mark.parametrize("parts", [[4 * SECONDS, 0, 0, 0], [0, 4 * SECONDS, 0, 0], [SECONDS, SECONDS, SECONDS, 0]])
+@pytest.mark.parametrize(
+    "parts", [[4 * SECONDS, 0, 0, 0], [0, 4 * SECONDS, 0, 0], [SECONDS, SECONDS, SECONDS, 0]]
+)
 def test_whoever_sends_without_work_is_told(submit, parts):
     with pytest.raises(
-        CheckFailed, match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time"
+        CheckFailed,
+        match=r"Before rank 0 sent one micro-batch, it used only \d+\.\d ms of processor time",
     ):
         require_work_between(worked(submit, parts), 0, "micro-batch")
 
 
 @pytest.mark.usefixtures("on_hub")
 def test_a_message_past_the_clock_is_told(submit):
-    silence = "for meter in sys.modules['grader.rank.meter'].METERS: meter.before_a_send = lambda: None"
+    silence = (
+        "for meter in sys.modules['grader.rank.meter'].METERS: meter.before_a_send = lambda: None"
+    )
     run = worked(submit, [SECONDS] * 3, silence)
-    with pytest.raises(CheckFailed, match="rank 0 issued a send that the grader's clock did not see"):
+    with pytest.raises(
+        CheckFailed, match="rank 0 issued a send that the grader's clock did not see"
+    ):
         run.spent(0)
 
 
@@ -96,7 +111,9 @@ def two():
     ends = Ends(2, silent=True)
     ends.hub.spent = lambda rank: 1000 + rank
     for judge in ends.judges:
-        ends.write(judge, frames.pack(frames.INPUTS, {"served": [{"clocks": True}, {}]}, b"", NONCE))
+        ends.write(
+            judge, frames.pack(frames.INPUTS, {"served": [{"clocks": True}, {}]}, b"", NONCE)
+        )
     yield ends
     ends.close()
 

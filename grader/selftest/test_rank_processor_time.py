@@ -1,4 +1,6 @@
-"""Processor time counts wherever a rank has it spent: in children it waits for, in others, and in those that lose their parent."""
+"""Processor time counts wherever a rank has it spent: in children it waits for, in others, and in
+those that lose their parent.
+"""
 
 import subprocess
 import sys
@@ -7,7 +9,9 @@ import pytest
 
 from grader.selftest.grading import ROOT
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what processes do")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux shows what processes do"
+)
 
 BURN = """
 def burn(seconds):
@@ -15,7 +19,8 @@ def burn(seconds):
     while time.process_time() < until:
         pass
 """
-# A supervisor with one rank, which does something; what was counted of it is printed until the rank has ended.
+# A supervisor with one rank, which does something; what was counted of it is printed until the rank
+# has ended.
 PROGRAM = f"""
 import os, signal, time
 from grader.world.processor_time import Spending
@@ -69,14 +74,20 @@ HIDDEN = ORPHANS.replace("burn(", "os.setsid(); burn(")
 
 def spent(what: str) -> float:
     program = PROGRAM.replace("    WHAT", "    " + what.strip().replace("WALL", "6"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert not done.stderr, done.stderr
     return float(done.stdout)
 
 
 @pytest.mark.parametrize(
-    "what", [OWN, WAITED, IGNORED, ORPHANS, HIDDEN], ids=["own", "waited", "ignored", "orphans", "hidden"]
+    "what",
+    [OWN, WAITED, IGNORED, ORPHANS, HIDDEN],
+    ids=["own", "waited", "ignored", "orphans", "hidden"],
 )
 def test_time_is_counted_once_wherever_it_is_spent(what):
-    """About 0.6 seconds: a short-lived process may have used a little more after it was last looked at."""
+    """About 0.6 seconds: a short-lived process may have used a little more after it was last looked
+    at.
+    """
     assert 0.4 < spent(what) < 0.9

@@ -24,8 +24,19 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 def graded(text: str = "seed 1", **more) -> dict:
     """Results as the grader writes them."""
-    test = {"score": 2.0, "max_score": 10.0, "name": "1.1 Name", "number": "1.1", "status": "failed", "output": "No."}
-    return {"output": text, "extra_data": {"seed": 1}, "tests": [test | {"visibility": "visible"}]} | more
+    test = {
+        "score": 2.0,
+        "max_score": 10.0,
+        "name": "1.1 Name",
+        "number": "1.1",
+        "status": "failed",
+        "output": "No.",
+    }
+    return {
+        "output": text,
+        "extra_data": {"seed": 1},
+        "tests": [test | {"visibility": "visible"}],
+    } | more
 
 
 # ——— a model of the platform
@@ -88,7 +99,11 @@ class Platform:
             if run and run.results and other is listed[-1]:
                 entry["results"] = run.results
             previous.append(entry)
-        return {"id": one.number, "created_at": one.created.isoformat(), "previous_submissions": previous}
+        return {
+            "id": one.number,
+            "created_at": one.created.isoformat(),
+            "previous_submissions": previous,
+        }
 
     def decide(self, one: Submission, now: datetime):
         self.file.write_text(json.dumps(self.metadata(one, now)))
@@ -135,20 +150,32 @@ class Event:
 @st.composite
 def weeks(draw, crashes: bool, overlap: bool, regrades: bool) -> list[Event]:
     """Uploads and regrades in the order of their times, with seconds that are not whole minutes."""
-    gap = st.integers(1, 180) | st.integers(180, 12 * 3600) if overlap else st.integers(300, 12 * 3600)
+    gap = (
+        st.integers(1, 180) | st.integers(180, 12 * 3600)
+        if overlap
+        else st.integers(300, 12 * 3600)
+    )
     events, now = [], NOON
     for _ in range(draw(st.integers(2, 20))):
         now += timedelta(seconds=draw(gap))
         if regrades and draw(st.integers(0, 5)) == 0:
-            events.append(Event(now, draw(st.sampled_from(["one", "all"])), draw(st.integers(0, 30))))
+            events.append(
+                Event(now, draw(st.sampled_from(["one", "all"])), draw(st.integers(0, 30)))
+            )
         else:
             takes = timedelta(seconds=draw(st.integers(1, 240)))
             crash = crashes and draw(st.integers(0, 4)) == 0
-            events.append(Event(now, "upload", 0, timedelta(seconds=draw(st.integers(0, 40))), takes, crash))
+            events.append(
+                Event(now, "upload", 0, timedelta(seconds=draw(st.integers(0, 40))), takes, crash)
+            )
     return events
 
 
-LIMITS = st.builds(lambda most, hours: Settings(most=most, hours=hours), st.integers(1, 4), st.sampled_from([1, 6, 24]))
+LIMITS = st.builds(
+    lambda most, hours: Settings(most=most, hours=hours),
+    st.integers(1, 4),
+    st.sampled_from([1, 6, 24]),
+)
 LISTS = st.sampled_from(["earlier", "others", "all"])
 
 
@@ -158,7 +185,10 @@ def told(document: dict) -> datetime:
 
 
 class Week:
-    """Plays the events, and checks what must always hold. ``exact``: nothing fails or overlaps, so nothing is in doubt."""
+    """Plays the events, and checks what must always hold.
+
+    ``exact``: nothing fails or overlaps, so nothing is in doubt.
+    """
 
     def __init__(self, platform: Platform, exact: bool) -> None:
         self.platform, self.exact = platform, exact
@@ -175,7 +205,9 @@ class Week:
             if this.kind == "upload":
                 self.upload(this)
                 continue
-            old = [one for one in self.platform.submissions if one.created + 10 * MINUTE <= this.when]
+            old = [
+                one for one in self.platform.submissions if one.created + 10 * MINUTE <= this.when
+            ]
             self.regraded = True
             for one in old if this.kind == "all" else old[this.which : this.which + 1]:
                 decision = self.platform.run(one, this.when, this.takes, False)
@@ -188,7 +220,9 @@ class Week:
     def keep_promises(self, until: datetime) -> None:
         due = [promise for promise in self.promises if promise < until]
         for promise in due:
-            assert self.platform.probe(promise).instead is None, "the time that was told does not work"
+            assert (
+                self.platform.probe(promise).instead is None
+            ), "the time that was told does not work"
         self.promises = [promise for promise in self.promises if promise >= until]
 
     def upload(self, this: Event) -> None:
@@ -197,15 +231,19 @@ class Week:
         start = this.when + this.queue
         decision = self.platform.run(one, start, this.takes, this.crashes)
         window = self.platform.between(one.created - self.window, one.created)
-        # How many were lately graded too many, in doubt, or because others had not ended: a later failure hides that from us.
+        # How many were lately graded too many, in doubt, or because others had not ended: a later
+        # failure hides that from us.
         unsure = sum(one.created - 2 * self.window < time < one.created for time in self.extra)
         assert not (self.exact and unsure)
         if decision.instead is None:
             if decision.note or sum(other.runs[0].graded for other in window) >= self.most:
                 self.extra.append(one.created)
                 self.promises.clear()  # it counts, too
-            # What is told is a whole minute; this may have come in the seconds between the limit's end and that minute.
-            self.promises = [promise for promise in self.promises if promise >= one.created + MINUTE]
+            # What is told is a whole minute; this may have come in the seconds between the limit's
+            # end and that minute.
+            self.promises = [
+                promise for promise in self.promises if promise >= one.created + MINUTE
+            ]
             if not decision.note:
                 known = sum(other.was_graded(start) for other in window)
                 assert known < self.most + unsure, "more are graded than the limit"
@@ -246,7 +284,9 @@ def test_a_week_of_uploads_and_regrades(tmp_path_factory, limit, lists, events):
 
 @settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=True, overlap=True, regrades=False))
-def test_a_week_in_which_the_autograder_fails_and_uploads_overlap(tmp_path_factory, limit, lists, events):
+def test_a_week_in_which_the_autograder_fails_and_uploads_overlap(
+    tmp_path_factory, limit, lists, events
+):
     play(tmp_path_factory, limit, lists, events, exact=False)
 
 
@@ -280,7 +320,9 @@ def test_one_too_many_gets_the_results_of_the_one_before():
     found = decide(DAILY[2], upload(*earlier(30, 23, 2)), NOON).instead
     assert found["tests"] == graded()["tests"] and found["extra_data"]["not_graded"] is True
     assert found["extra_data"]["seed"] == 1 and told(found) == NOON + HOUR
-    assert "the limit is 2 submissions in 24 hours" in found["output"] and found["output"].endswith("\nseed 1")
+    assert "the limit is 2 submissions in 24 hours" in found["output"] and found["output"].endswith(
+        "\nseed 1"
+    )
     jsonschema.validate(found, SCHEMA)
 
 
@@ -311,14 +353,17 @@ def test_refusals_do_not_count_and_their_sentences_do_not_add_up():
         (1, [Earlier(NOON - HOUR)]),  # no results to show again
         (1, [Earlier(NOON - HOUR, scored=False)]),  # still being graded
         (1, [Earlier(NOON - HOUR, error=True, results=graded())]),  # failed: does not count
-        (1, [Earlier(NOON - 2 * HOUR), Earlier(NOON - HOUR, error=True, results=graded())]),  # what a failure left
+        # what a failure left
+        (1, [Earlier(NOON - 2 * HOUR), Earlier(NOON - HOUR, error=True, results=graded())]),
         (1, [Earlier(NOON - HOUR, results=graded(tests=[]))]),
         (1, [Earlier(NOON - HOUR, results=graded(tests=[{"score": float("nan")}]))]),
         (1, [Earlier(NOON - HOUR, results=graded(text="\ud800"))]),
-        (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON + HOUR)]),  # a later one: this is a regrade
+        # a later one: this is a regrade
+        (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON + HOUR)]),
         (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON)]),  # this one itself: a regrade
         (1, earlier(2, extra_data={"uploads": [entry(2, False)]})),  # a refusal
-        (1, earlier(2, extra_data={"uploads": [entry(2), entry(0, False, id=9)]})),  # known already: a regrade
+        # known already: a regrade
+        (1, earlier(2, extra_data={"uploads": [entry(2), entry(0, False, id=9)]})),
         (2, earlier(3, 2, extra_data={"uploads": [entry(3, False), entry(2)]})),
     ],
 )
@@ -336,7 +381,10 @@ def test_a_run_long_after_the_upload_is_a_regrade_and_does_not_count_if_it_was_r
     assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, False]
     allowed, document = decide(DAILY[2], one, NOON + 10 * MINUTE), graded()
     allowed.remember(document)
-    assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, True] and not allowed.note
+    assert [past["graded"] for past in document["extra_data"]["uploads"]] == [
+        True,
+        True,
+    ] and not allowed.note
 
 
 def test_what_is_known_of_a_submission_stays_in_a_regrade():
@@ -348,21 +396,29 @@ def test_what_is_known_of_a_submission_stays_in_a_regrade():
 
 def test_without_a_list_it_is_worked_out_who_was_graded():
     found = decide(DAILY[2], upload(*earlier(*range(23, 0, -1))), NOON).instead
-    assert [past["graded"] for past in found["extra_data"]["uploads"]] == [True, True] + [False] * 22
+    assert [past["graded"] for past in found["extra_data"]["uploads"]] == [True, True] + [
+        False
+    ] * 22
     assert told(found) == NOON + HOUR
 
 
 def test_the_time_that_is_told_leaves_room_for_one_that_is_still_being_graded():
     first, running, latest = (
-        Earlier(NOON - h * HOUR, scored=h != 3, results=graded() if h == 2 else None) for h in (5, 3, 2)
+        Earlier(NOON - h * HOUR, scored=h != 3, results=graded() if h == 2 else None)
+        for h in (5, 3, 2)
     )
     assert told(decide(DAILY[2], upload(first, running, latest), NOON).instead) == NOON + 21 * HOUR
 
 
 def test_one_graded_in_doubt_counts():
-    decision, document = decide(DAILY[1], upload(*earlier(3)[:1], Earlier(NOON - HOUR, error=True)), NOON), graded()
+    decision, document = (
+        decide(DAILY[1], upload(*earlier(3)[:1], Earlier(NOON - HOUR, error=True)), NOON),
+        graded(),
+    )
     assert decision.instead is not None  # the older results, should the platform give them
-    decision = decide(DAILY[1], upload(Earlier(NOON - 3 * HOUR), Earlier(NOON - HOUR, error=True)), NOON)
+    decision = decide(
+        DAILY[1], upload(Earlier(NOON - 3 * HOUR), Earlier(NOON - HOUR, error=True)), NOON
+    )
     assert decision.instead is None and "no results to show again" in decision.note
     decision.remember(document)
     assert [past["graded"] for past in document["extra_data"]["uploads"]] == [True, False, True]
@@ -370,7 +426,17 @@ def test_one_graded_in_doubt_counts():
 
 @pytest.mark.parametrize(
     "uploads",
-    [None, 3, "x", [3], [None], [{}], [{"time": 3, "graded": False}], [entry(2) | {"graded": 0}], [{"graded": False}]],
+    [
+        None,
+        3,
+        "x",
+        [3],
+        [None],
+        [{}],
+        [{"time": 3, "graded": False}],
+        [entry(2) | {"graded": 0}],
+        [{"graded": False}],
+    ],
 )
 def test_a_list_that_is_not_as_we_write_it_is_worked_out_again(uploads):
     found = decide(DAILY[1], upload(*earlier(2, extra_data={"uploads": uploads})), NOON).instead
@@ -380,7 +446,9 @@ def test_a_list_that_is_not_as_we_write_it_is_worked_out_again(uploads):
 def test_a_time_in_another_precision_is_the_same_submission():
     seconds = (NOON - 2 * HOUR + timedelta(microseconds=400)).isoformat()
     uploads = [entry(2, False) | {"time": seconds}]
-    assert decide(DAILY[1], upload(*earlier(2, extra_data={"uploads": uploads})), NOON).instead is None
+    assert (
+        decide(DAILY[1], upload(*earlier(2, extra_data={"uploads": uploads})), NOON).instead is None
+    )
 
 
 def test_without_a_limit_all_are_remembered_as_graded():
@@ -400,7 +468,10 @@ def test_without_a_time_the_list_is_handed_on():
 
 def test_the_limit_holds_after_many_submissions():
     times = [NOON - n * MINUTE for n in range(20_000, 0, -1)]
-    uploads = [{"id": None, "time": time.isoformat(), "graded": n % 100 == 0} for n, time in enumerate(times)]
+    uploads = [
+        {"id": None, "time": time.isoformat(), "graded": n % 100 == 0}
+        for n, time in enumerate(times)
+    ]
     others = [Earlier(time) for time in times[:-1]] + [
         Earlier(times[-1], results=graded(extra_data={"uploads": uploads}))
     ]

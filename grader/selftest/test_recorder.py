@@ -1,7 +1,8 @@
-"""Every way to communicate leaves exactly one operation in the trail, with what there is to know about it.
+"""Every way to communicate leaves exactly one operation in the trail, with what there is to know
+about it.
 
-Each small program below runs on real ranks. It gets ``x``, six float32, and its own ``rank``; the line that communicates ends
-in ``# here``.
+Each small program below runs on real ranks. It gets ``x``, six float32, and its own ``rank``; the
+line that communicates ends in ``# here``.
 """
 
 import textwrap
@@ -30,7 +31,11 @@ def recorded(submit, body: str, size: int = 2) -> list[list]:
     world = submit(source)
     (run,) = world(size, call("collectives.broken", X))
     assert run.values() == [None] * size  # every rank came to its end
-    lines = [5 + number for number, line in enumerate(source.splitlines(), start=1) if line.endswith("# here")]
+    lines = [
+        5 + number
+        for number, line in enumerate(source.splitlines(), start=1)
+        if line.endswith("# here")
+    ]
     trails = [run.operations(rank) for rank in range(size)]
     for rank, trail in enumerate(trails):
         for operation in trail:
@@ -43,7 +48,14 @@ def check(operation, **expected) -> None:
     assert {name: getattr(operation, name) for name in expected} == expected
 
 
-WORLD = {"group": [0, 1], "dtype": "float32", "peer": None, "tag": 0, "function": "broken", "main_thread": True}
+WORLD = {
+    "group": [0, 1],
+    "dtype": "float32",
+    "peer": None,
+    "tag": 0,
+    "function": "broken",
+    "main_thread": True,
+}
 REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "root": None}
 
 
@@ -52,22 +64,47 @@ REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "
     [
         # torch.distributed
         ("dist.all_reduce(x)", {**REDUCED, "received": [6], "shape": [6]}),
-        ("dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True).wait()", {**REDUCED, "reduction": "max"}),
+        (
+            "dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True).wait()",
+            {**REDUCED, "reduction": "max"},
+        ),
         ("dist.all_reduce(x, op=dist.ReduceOp.MIN)", {**REDUCED, "reduction": "min"}),
         ("dist.all_reduce(x, op=dist.ReduceOp.PRODUCT)", {**REDUCED, "reduction": "product"}),
         ("dist.all_reduce(x.double())", {**REDUCED, "bytes": 48, "dtype": "float64"}),
-        ("dist.all_reduce(x.view(2, 3)[:, :2].clone())", {**REDUCED, "bytes": 16, "sent": [4], "shape": [2, 2]}),
+        (
+            "dist.all_reduce(x.view(2, 3)[:, :2].clone())",
+            {**REDUCED, "bytes": 16, "sent": [4], "shape": [2, 2]},
+        ),
         (
             "dist.all_reduce_coalesced([x, x.new_ones(2)])",
             {**REDUCED, "bytes": 32, "sent": [6, 2], "received": [6, 2], "shape": None},
         ),
-        ("dist.reduce(x, 1, op=dist.ReduceOp.MIN)", {"kind": "reduce", "root": 1, "reduction": "min", "bytes": 24}),
-        ("dist.broadcast(x, 1)", {"kind": "broadcast", "root": 1, "bytes": 24, "reduction": None, "sent": [6]}),
-        ("dist.broadcast(x.long(), src=0)", {"kind": "broadcast", "root": 0, "bytes": 48, "dtype": "int64"}),
-        ("dist.broadcast(x > 2, src=0)", {"kind": "broadcast", "root": 0, "bytes": 6, "dtype": "bool"}),
+        (
+            "dist.reduce(x, 1, op=dist.ReduceOp.MIN)",
+            {"kind": "reduce", "root": 1, "reduction": "min", "bytes": 24},
+        ),
+        (
+            "dist.broadcast(x, 1)",
+            {"kind": "broadcast", "root": 1, "bytes": 24, "reduction": None, "sent": [6]},
+        ),
+        (
+            "dist.broadcast(x.long(), src=0)",
+            {"kind": "broadcast", "root": 0, "bytes": 48, "dtype": "int64"},
+        ),
+        (
+            "dist.broadcast(x > 2, src=0)",
+            {"kind": "broadcast", "root": 0, "bytes": 6, "dtype": "bool"},
+        ),
         (
             "dist.all_gather([torch.empty(6) for _ in range(2)], x)",
-            {"kind": "all_gather", "sent": [6], "received": [6, 6], "bytes": 24, "root": None, "reduction": None},
+            {
+                "kind": "all_gather",
+                "sent": [6],
+                "received": [6, 6],
+                "bytes": 24,
+                "root": None,
+                "reduction": None,
+            },
         ),
         (
             "dist.all_gather_into_tensor(torch.empty(12), x)",
@@ -75,11 +112,23 @@ REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "
         ),
         (
             "dist.reduce_scatter(torch.empty(3), list(x.split(3)), op=dist.ReduceOp.MAX)",
-            {"kind": "reduce_scatter", "sent": [3, 3], "received": [3], "bytes": 24, "reduction": "max"},
+            {
+                "kind": "reduce_scatter",
+                "sent": [3, 3],
+                "received": [3],
+                "bytes": 24,
+                "reduction": "max",
+            },
         ),
         (
             "dist.reduce_scatter_tensor(torch.empty(3), x)",
-            {"kind": "reduce_scatter", "sent": [6], "received": [3], "bytes": 24, "reduction": "sum"},
+            {
+                "kind": "reduce_scatter",
+                "sent": [6],
+                "received": [3],
+                "bytes": 24,
+                "reduction": "sum",
+            },
         ),
         (
             "dist.all_to_all_single(torch.empty(6), x)",
@@ -87,13 +136,27 @@ REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "
         ),
         (
             "dist.barrier()",
-            {"kind": "barrier", "sent": [], "received": [], "bytes": 0, "dtype": None, "shape": None, "root": None},
+            {
+                "kind": "barrier",
+                "sent": [],
+                "received": [],
+                "bytes": 0,
+                "dtype": None,
+                "shape": None,
+                "root": None,
+            },
         ),
         ("dist.monitored_barrier()", {"kind": "barrier", "bytes": 0, "dtype": None}),
         # functional collectives
         ('funcol.all_reduce(x, "max", dist.group.WORLD).wait()', {**REDUCED, "reduction": "max"}),
         ('funcol.all_reduce(x, "SUM", [0, 1]).wait()', REDUCED),
-        ('[y.wait() for y in funcol.all_reduce_coalesced([x, x.new_ones(2)], "sum", dist.group.WORLD)]', None),
+        (
+            (
+                '[y.wait() for y in funcol.all_reduce_coalesced([x, x.new_ones(2)], "sum",'
+                " dist.group.WORLD)]"
+            ),
+            None,
+        ),
         (
             "funcol.all_gather_tensor(x, 0, dist.group.WORLD).wait()",
             {"kind": "all_gather", "sent": [6], "received": [], "bytes": 24, "reduction": None},
@@ -125,25 +188,40 @@ def test_one_call_is_one_operation(submit, line, expected):
     if expected is None:
         expected = {**REDUCED, "sent": [6, 2], "bytes": 32, "function": None}
     for (operation,) in recorded(submit, f"{line}  # here"):
-        function = operation.function if expected.get("function", "") is None else "broken"  # a comprehension's own
+        # a comprehension's own
+        function = operation.function if expected.get("function", "") is None else "broken"
         check(operation, **{**WORLD, **expected, "function": function})
 
 
 def test_a_gather_is_recorded_on_the_root_and_elsewhere(submit):
     elsewhere, root = recorded(
-        submit, "dist.gather(x, [torch.empty(6) for _ in range(2)] if rank == 1 else None, dst=1)  # here"
+        submit,
+        "dist.gather(x, [torch.empty(6) for _ in range(2)] if rank == 1 else None, dst=1)  # here",
     )
-    check(elsewhere[0], **{**WORLD, "kind": "gather", "root": 1, "sent": [6], "received": [], "bytes": 24})
-    check(root[0], **{**WORLD, "kind": "gather", "root": 1, "sent": [6], "received": [6, 6], "bytes": 24})
+    check(
+        elsewhere[0],
+        **{**WORLD, "kind": "gather", "root": 1, "sent": [6], "received": [], "bytes": 24},
+    )
+    check(
+        root[0],
+        **{**WORLD, "kind": "gather", "root": 1, "sent": [6], "received": [6, 6], "bytes": 24},
+    )
     assert len(elsewhere) == len(root) == 1
 
 
 def test_a_scatter_is_recorded_on_the_root_and_elsewhere(submit):
     elsewhere, root = recorded(
-        submit, "dist.scatter(torch.empty(3), list(x.split(3)) if rank == 1 else None, src=1)  # here"
+        submit,
+        "dist.scatter(torch.empty(3), list(x.split(3)) if rank == 1 else None, src=1)  # here",
     )
-    check(elsewhere[0], **{**WORLD, "kind": "scatter", "root": 1, "sent": [], "received": [3], "bytes": 12})
-    check(root[0], **{**WORLD, "kind": "scatter", "root": 1, "sent": [3, 3], "received": [3], "bytes": 24})
+    check(
+        elsewhere[0],
+        **{**WORLD, "kind": "scatter", "root": 1, "sent": [], "received": [3], "bytes": 12},
+    )
+    check(
+        root[0],
+        **{**WORLD, "kind": "scatter", "root": 1, "sent": [3, 3], "received": [3], "bytes": 24},
+    )
     assert len(elsewhere) == len(root) == 1
 
 
@@ -155,8 +233,13 @@ def test_the_uneven_splits_of_an_all_to_all_are_recorded(submit):
         dist.all_to_all_single(torch.empty(sum(get_out)), x[: sum(put_in)], get_out, put_in)  # here
         """,
     )
-    check(first[0], **{**WORLD, "sent": [6], "received": [3], "bytes": 24, "splits": [[2, 4], [2, 1]]})
-    check(second[0], **{**WORLD, "sent": [3], "received": [6], "bytes": 12, "splits": [[1, 2], [4, 2]]})
+    check(
+        first[0], **{**WORLD, "sent": [6], "received": [3], "bytes": 24, "splits": [[2, 4], [2, 1]]}
+    )
+    check(
+        second[0],
+        **{**WORLD, "sent": [3], "received": [6], "bytes": 12, "splits": [[1, 2], [4, 2]]},
+    )
     assert len(first) == len(second) == 1
 
 
@@ -216,7 +299,10 @@ def test_every_operation_of_a_batch_is_recorded(submit):
 @pytest.mark.parametrize(
     "line, expected",
     [
-        ("dist.all_reduce(x, group=group)", {"kind": "all_reduce", "reduction": "sum", "root": None}),
+        (
+            "dist.all_reduce(x, group=group)",
+            {"kind": "all_reduce", "reduction": "sum", "root": None},
+        ),
         ("dist.broadcast(x, 2, group=group)", {"kind": "broadcast", "root": 2}),
         ("dist.reduce(x, 1, group=group)", {"kind": "reduce", "root": 1}),
         ('funcol.all_reduce(x, "sum", group).wait()', {"kind": "all_reduce", "reduction": "sum"}),
@@ -367,7 +453,10 @@ def test_operations_stand_in_their_order_on_one_clock(submit):
     "line, kinds",
     [
         (
-            "torch.ops._c10d_functional.all_gather_into_tensor_out(x, 2, name, out=torch.empty(12))",
+            (
+                "torch.ops._c10d_functional.all_gather_into_tensor_out(x, 2, name,"
+                " out=torch.empty(12))"
+            ),
             [["all_gather"], ["all_gather"]],
         ),
         (

@@ -1,6 +1,8 @@
-"""The truth of models in parts, and what mistakes leave: held against torch's autograd on simulated ranks.
+"""The truth of models in parts, and what mistakes leave: held against torch's autograd on simulated
+ranks.
 
-Each mistake is made here, in torch, where a student makes it: in what the ranks exchange. The ranks' tensors are lists.
+Each mistake is made here, in torch, where a student makes it: in what the ranks exchange. The
+ranks' tensors are lists.
 """
 
 import numpy as np
@@ -61,7 +63,9 @@ def test_forward_and_backward_are_autograds(widths):
     for weight, (own_x, z), at in zip(model.weights, model.saved, range(len(widths))):
         close(own_x, mlp.forward(model.torch_weights[:at], x).detach())
         close(z, own_x @ weight)
-    grad_x, *gradients = torch.autograd.grad(y, [x, *model.torch_weights], torch.tensor(model.grad_y))
+    grad_x, *gradients = torch.autograd.grad(
+        y, [x, *model.torch_weights], torch.tensor(model.grad_y)
+    )
     close(model.grad_x, grad_x)
     close(model.gradients, gradients)
 
@@ -129,9 +133,12 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
     made = {
         parts.OWN_PARTIAL: backward_on_ranks(model, n, at_the_end=itself),
         parts.SPLIT: backward_on_ranks(model, n, between=split),
-        parts.SPLIT + "; and so for x": backward_on_ranks(model, n, between=split, at_the_end=itself),
+        parts.SPLIT
+        + "; and so for x": backward_on_ranks(model, n, between=split, at_the_end=itself),
         parts.ADDED_REPLICATED: backward_on_ranks(model, n, at_the_start=n),
-        parts.AVERAGED_PARTIAL: backward_on_ranks(model, n, averaged(reduce_scatter), averaged(all_reduce)),
+        parts.AVERAGED_PARTIAL: backward_on_ranks(
+            model, n, averaged(reduce_scatter), averaged(all_reduce)
+        ),
         parts.CUT_ROWS: backward_on_ranks(model, n, between=cut_along_rows),
         parts.TANH: backward_on_ranks(model, n, gelu=by_tanh),
         parts.NO_DERIVATIVE: backward_on_ranks(model, n, gelu=itself),
@@ -142,7 +149,10 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
         close([of_input[rank][name] for name in made], [of_x[rank] for of_x, _ in made.values()])
         of_all = of_gradients[rank].pop(parts.OF_ALL_SHARDS)
         close(of_all, [sum(of_layer) for of_layer in zip(*of_shards)])
-        assert set(of_gradients[rank]) == made.keys() - {parts.OWN_PARTIAL, parts.SPLIT + "; and so for x"}
+        assert set(of_gradients[rank]) == made.keys() - {
+            parts.OWN_PARTIAL,
+            parts.SPLIT + "; and so for x",
+        }
         for name, known in of_gradients[rank].items():
             close(known, made[name][1][rank])
 
@@ -156,10 +166,12 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
         assert all(apart(known, model.grad_x) for known in of_input[rank].values())
         right = [parts.columns(g, n)[rank] for g in model.gradients]
         for name, known in of_gradients[rank].items():
-            # At the last layer nothing has been exchanged yet that could be wrong, except grad_y itself.
+            # At the last layer nothing has been exchanged yet that could be wrong, except grad_y
+            # itself.
             at_once = (parts.ADDED_REPLICATED, parts.OF_ALL_SHARDS, parts.NO_DERIVATIVE)
             found = [apart(*pair) for pair in zip(known, right)]
-            if name == parts.TANH:  # which is exact where all entries of z are large, as in the last layers here
+            # which is exact where all entries of z are large, as in the last layers here
+            if name == parts.TANH:
                 assert found[0]
             else:
                 assert found == [True] * (layers - 1) + [name in at_once]
@@ -192,7 +204,9 @@ def test_mistakes_of_a_forward_pass_are_what_ranks_get_that_make_them(n):
 
 def test_what_one_buffer_saves_for_all_layers_is_known():
     model = Model(3)
-    outputs, known = [x for x, _ in model.saved[1:]] + [model.y], parts.forward_saved_mistakes(model.saved, model.y)
+    outputs, known = [x for x, _ in model.saved[1:]] + [model.y], parts.forward_saved_mistakes(
+        model.saved, model.y
+    )
     close([x for x, _ in known[parts.OVERWRITTEN.format(1)]], [model.x, outputs[1], outputs[1]])
     close([x for x, _ in known[parts.OVERWRITTEN.format(2)]], [model.x, outputs[2], outputs[2]])
     close([z for _, z in known[parts.LATE_Z]], outputs)
@@ -227,10 +241,15 @@ class Exchange(torch.autograd.Function):
         return None, None, *(grad.clone() for grad in ctx.way_back(grads))
 
 
-def pair_on_ranks(model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False) -> tuple[list, list]:
+def pair_on_ranks(
+    model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False
+) -> tuple[list, list]:
     """For each rank y, and the gradients of column, row and x."""
     a, b = model.torch_weights
-    shards = [[c.detach().clone() for c in a.chunk(n, dim=1)], [r.detach().clone() for r in b.chunk(n, dim=0)]]
+    shards = [
+        [c.detach().clone() for c in a.chunk(n, dim=1)],
+        [r.detach().clone() for r in b.chunk(n, dim=0)],
+    ]
     xs = [torch.tensor(model.x) for _ in range(n)]
     ends = [[end.requires_grad_() for end in own] for own in zip(*shards, xs)]
     gelu = torch.nn.functional.gelu
@@ -250,12 +269,17 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
     ys, gradients = pair_on_ranks(model, n)
     close([model.y] * n, ys)
     of_a, of_b = model.gradients
-    right = [[parts.columns(of_a, n)[rank], parts.rows(of_b, n)[rank], model.grad_x] for rank in range(n)]
+    right = [
+        [parts.columns(of_a, n)[rank], parts.rows(of_b, n)[rank], model.grad_x] for rank in range(n)
+    ]
     close(right, gradients)
     made = {
         parts.OWN_PARTIAL: pair_on_ranks(model, n, f_back=itself),
         parts.AGAIN: pair_on_ranks(model, n, g_back=all_reduce),
-        parts.AGAIN + ", and not on its way back through f": pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
+        parts.AGAIN
+        + ", and not on its way back through f": pair_on_ranks(
+            model, n, f_back=itself, g_back=all_reduce
+        ),
     }
     mistakes = parts.pair_mistakes(*model.weights, model.saved, model.grad_y, n)
     assert len(mistakes) == n
@@ -298,7 +322,9 @@ def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
 
 
 def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) -> list:
-    """For each stage its gradients; ``order`` says in which order a stage takes its micro-batches' activations."""
+    """For each stage its gradients; ``order`` says in which order a stage takes its micro-batches'
+    activations.
+    """
     totals: list = [[0] * len(layers) for layers in cut]
     arriving = list(mlp.loss_backward(torch.tensor(model.y)).chunk(m))
     for stage in reversed(range(len(cut))):
@@ -312,16 +338,24 @@ def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) 
     return totals
 
 
-def by_hand(model: Model, cut: list, back=lambda grad, z: torch.ops.aten.gelu_backward(grad, z), **how) -> list:
-    """The whole batch back through the layers, in torch, with the calculus of a layer written out, to make a mistake in it."""
+def by_hand(
+    model: Model, cut: list, back=lambda grad, z: torch.ops.aten.gelu_backward(grad, z), **how
+) -> list:
+    """The whole batch back through the layers, in torch, with the calculus of a layer written out,
+    to make a mistake in it.
+    """
     grad, found = mlp.loss_backward(torch.tensor(model.y)), {}
     with torch.no_grad():
         for layers in reversed(cut):
             for l in layers if how.get("forward") else layers[::-1]:
-                x, z = (model.inputs[l], model.inputs[l] @ model.torch_weights[l])[:: -1 if how.get("swapped") else 1]
+                x, z = (model.inputs[l], model.inputs[l] @ model.torch_weights[l])[
+                    :: -1 if how.get("swapped") else 1
+                ]
                 grad_z = back(grad, z)
                 found[l] = x.T @ grad_z
-                grad = grad_z @ (model.torch_weights[l] if how.get("untransposed") else model.torch_weights[l].T)
+                grad = grad_z @ (
+                    model.torch_weights[l] if how.get("untransposed") else model.torch_weights[l].T
+                )
     return [[found[l] for l in layers] for layers in cut]
 
 
@@ -371,13 +405,21 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
             close(known[name], theirs[stage])
         for name, theirs in made.items():
             close(known[name], theirs[stage])
-            # The last stage has gradients and activations in one order: only those before it cross them.
+            # The last stage has gradients and activations in one order: only those before it cross
+            # them.
             wrong = not (name == parts.CROSSED and stage == count - 1)
-            assert all(apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage]))
-    for name in of_layers:  # a stage of one layer, or one with no layer behind it, does not show them all
+            assert all(
+                apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage])
+            )
+    # a stage of one layer, or one with no layer behind it, does not show them all
+    for name in of_layers:
         if layers == count and name in (parts.FORWARD_ORDER, parts.REVERSED_LAYERS):
             continue
-        assert any(apart(o, g.numpy()) for own, stage in zip(mistakes, right) for o, g in zip(own[name], stage)), name
+        assert any(
+            apart(o, g.numpy())
+            for own, stage in zip(mistakes, right)
+            for o, g in zip(own[name], stage)
+        ), name
 
 
 @pytest.mark.parametrize("layers, count, m", CUTS)
@@ -386,19 +428,29 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
 
     def saved(x: list, stage: int) -> list:
         """What a stage saves of these micro-batches of the whole pipeline's input."""
-        return [[single_device.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x]
+        return [
+            [single_device.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x
+        ]
 
     in_order, by_rows = np.split(model.x, m), [model.x[i::m] for i in range(m)]
     outputs = parts.output_mistakes(model.y, m)
-    close(outputs[parts.REVERSED], np.concatenate([single_device.forward(model.weights, x)[0] for x in in_order[::-1]]))
+    close(
+        outputs[parts.REVERSED],
+        np.concatenate([single_device.forward(model.weights, x)[0] for x in in_order[::-1]]),
+    )
     assert (parts.INTERLEAVED in outputs) == (m < 12)  # else it is right
     if m < 12:
-        close(outputs[parts.INTERLEAVED], np.concatenate([single_device.forward(model.weights, x)[0] for x in by_rows]))
+        close(
+            outputs[parts.INTERLEAVED],
+            np.concatenate([single_device.forward(model.weights, x)[0] for x in by_rows]),
+        )
     for stage, known in enumerate(parts.saved_mistakes(model.saved, cut, m)):
         right = saved(in_order, stage)
         assert (parts.ONE_BUFFER in known) == (stage > 0)
         close(known[parts.REVERSED], saved(in_order[::-1], stage))
-        close(known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right])
+        close(
+            known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right]
+        )
         if m < 12:
             close(known[parts.INTERLEAVED], saved(by_rows, stage))
         if stage > 0:
@@ -413,8 +465,12 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
 def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newest(layers, count, m):
     model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
     weights, saved, y = model.weights, model.saved, model.y
-    oldest, newest = parts.TAKEN.format("oldest", "order"), parts.TAKEN.format("newest", "reverse order")
-    right, reverse = on_stages(model, cut, m), on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
+    oldest, newest = parts.TAKEN.format("oldest", "order"), parts.TAKEN.format(
+        "newest", "reverse order"
+    )
+    right, reverse = on_stages(model, cut, m), on_stages(
+        model, cut, m, lambda stage, m: range(m)[::-1]
+    )
     # GPipe that goes back in order: the oldest are the right ones; in reverse: the newest are.
     forwards, backwards = ([(kind, i) for i in range(m)] for kind in ("forward", "backward"))
     for schedule, fits, differs in (

@@ -39,12 +39,19 @@ def test_what_links_point_to_stays(tmp_path):
     outside.mkdir(mode=0o750)
     (outside / "file").write_text("kept")
     top.mkdir()
-    for name, target in (("folder", outside), ("file", outside / "file"), ("nothing", "nowhere"), ("self", "self")):
+    for name, target in (
+        ("folder", outside),
+        ("file", outside / "file"),
+        ("nothing", "nowhere"),
+        ("self", "self"),
+    ):
         (top / name).symlink_to(target)
     assert remove(top)
     (tmp_path / "link").symlink_to(outside)
     assert remove(tmp_path / "link")
-    assert [p.name for p in tmp_path.iterdir()] == ["outside"] and (outside / "file").read_text() == "kept"
+    assert [p.name for p in tmp_path.iterdir()] == ["outside"] and (
+        outside / "file"
+    ).read_text() == "kept"
     assert outside.stat().st_mode & 0o777 == 0o750
 
 

@@ -1,4 +1,6 @@
-"""Times on a modelled cluster, of programs that are written down here: each formula, each order, and what is true of all of them."""
+"""Times on a modelled cluster, of programs that are written down here: each formula, each order,
+and what is true of all of them.
+"""
 
 import pytest
 from hypothesis import given
@@ -27,8 +29,13 @@ def test_a_message_takes_its_latency_and_its_bytes():
     second.blocking("recv", 32, peer=0)
     assert replayed(cluster(2), [first, second]).seconds == ALPHA + 32 / BETA
     assert replayed(cluster(2, scale=2.0), [first, second]).seconds == ALPHA + 4 * 32 / BETA
-    assert replayed(cluster(2, bytes_per_number=2), [first, second]).seconds == ALPHA + 2 * 32 / BETA
-    assert replayed(cluster(2, between=Link(3.0, 8.0), per_node=1), [first, second]).seconds == 3.0 + 4.0
+    assert (
+        replayed(cluster(2, bytes_per_number=2), [first, second]).seconds == ALPHA + 2 * 32 / BETA
+    )
+    assert (
+        replayed(cluster(2, between=Link(3.0, 8.0), per_node=1), [first, second]).seconds
+        == 3.0 + 4.0
+    )
 
 
 def test_a_message_sets_off_when_both_its_ends_have_been_issued():
@@ -38,7 +45,10 @@ def test_a_message_sets_off_when_both_its_ends_have_been_issued():
         ranks[0].blocking("send", 32, peer=1)
         ranks[1].blocking("recv", 32, peer=0)
         replay = replayed(cluster(2), ranks)
-        assert replay.meetings[0].sets_off == 7.0 and [rank.end for rank in replay.ranks] == [8.0, 8.0]
+        assert replay.meetings[0].sets_off == 7.0 and [rank.end for rank in replay.ranks] == [
+            8.0,
+            8.0,
+        ]
 
 
 def test_a_program_goes_on_while_its_message_is_under_way():
@@ -75,7 +85,11 @@ def test_the_two_kinds_of_links_do_not_disturb_each_other():
     for other in (second, third):
         first.start("send", 32, peer=other.rank)
         other.blocking("recv", 32, peer=0)
-    assert [r.end for r in replayed(cluster(3, per_node=2), [first, second, third]).ranks] == [0.0, 1.0, 1.0]
+    assert [r.end for r in replayed(cluster(3, per_node=2), [first, second, third]).ranks] == [
+        0.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_a_message_that_has_to_wait_for_its_receiver_does_not_hold_up_another():
@@ -84,7 +98,11 @@ def test_a_message_that_has_to_wait_for_its_receiver_does_not_hold_up_another():
         first.start("send", 32, peer=other.rank)
     second.compute(9).blocking("recv", 32, peer=0)
     third.blocking("recv", 32, peer=0)
-    assert [rank.end for rank in replayed(cluster(3), [first, second, third]).ranks] == [0.0, 10.0, 1.0]
+    assert [rank.end for rank in replayed(cluster(3), [first, second, third]).ranks] == [
+        0.0,
+        10.0,
+        1.0,
+    ]
 
 
 def test_a_receive_without_a_send_stands_still():
@@ -94,7 +112,13 @@ def test_a_receive_without_a_send_stands_still():
     replay = replayed(cluster(2), [first, second])
     assert replay.stands_still == [1] and replay.seconds == 3.0
     (span,) = [span for span in spans_of(replay, {(1, 0): (0,)}, True) if span.kind == WAITING]
-    assert (span.rank, span.begin, span.end, span.awaits, span.where) == (1, 0.0, None, (0,), "collectives.py:4")
+    assert (span.rank, span.begin, span.end, span.awaits, span.where) == (
+        1,
+        0.0,
+        None,
+        (0,),
+        "collectives.py:4",
+    )
 
 
 # ——— collectives
@@ -130,7 +154,8 @@ def test_a_collective_has_the_pace_of_the_slowest_link_of_its_ring():
     assert on.collective("all_reduce", [0, 1], 64) == 2 * (ALPHA + 32 / BETA)
     assert on.collective("all_reduce", [0, 1, 2, 3], 64) == 6 * slow.seconds(16)
     assert on.collective("all_reduce", [1, 2], 64) == 2 * slow.seconds(32)
-    late = cluster(4, within=Link(9.0, 1e9), between=Link(0.0, 1.0), per_node=2)  # slow to begin, slow to carry
+    # slow to begin, slow to carry
+    late = cluster(4, within=Link(9.0, 1e9), between=Link(0.0, 1.0), per_node=2)
     assert late.collective("all_gather", range(4), 4) == 3 * 9.0 + 3 * 4e-9 / 4
     assert late.collective("all_gather", range(4), 4000) == 3 * 1000.0
 
@@ -173,8 +198,13 @@ def test_collectives_of_a_group_take_place_one_after_the_other_and_those_of_othe
     sizes=st.lists(st.integers(1, 99), min_size=6, max_size=6),
     later=st.lists(st.integers(0, 3), min_size=6, max_size=6),
 )
-def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_never_slower(seconds, sizes, later):
-    """True of these, whose times are sums and maxima. Messages that share a way may take another order, and be slower."""
+def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_never_slower(
+    seconds, sizes, later
+):
+    """True of these, whose times are sums and maxima.
+
+    Messages that share a way may take another order, and be slower.
+    """
     ranks = writers(3)
     for rank in ranks:
         waits: list[tuple[int, int]] = []
@@ -198,7 +228,11 @@ def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_nev
 def test_a_program_is_what_stands_between_the_marks_of_its_run():
     before = [Step(MULTIPLIES, 5), Step(PASSES, 0, "run 0 began"), Step(MULTIPLIES, 7)]
     after = [Step(MULTIPLIES, 8), Step(PASSES, 0, "run 0 ended"), Step(MULTIPLIES, 9)]
-    trail = [Program(0, 0, tuple(before), 1), Program(0, 1, (Step(MULTIPLIES, 1),), 2), Program(0, 0, tuple(after), 3)]
+    trail = [
+        Program(0, 0, tuple(before), 1),
+        Program(0, 1, (Step(MULTIPLIES, 1),), 2),
+        Program(0, 0, tuple(after), 3),
+    ]
     assert [step.number for step in program_of(trail, 0).steps if step.kind == MULTIPLIES] == [7, 8]
 
 
@@ -215,7 +249,9 @@ def test_spans_say_what_each_rank_did_in_virtual_time():
     first.compute(5).wait(sent)
     second.blocking("recv", 32, peer=0)
     found = spans_of(replayed(cluster(2), [first, second]), {}, messages=True)
-    program = [(s.rank, s.kind, s.label, s.begin, s.end, s.micro_batch) for s in found if not s.background]
+    program = [
+        (s.rank, s.kind, s.label, s.begin, s.end, s.micro_batch) for s in found if not s.background
+    ]
     assert program == [
         (0, COMPUTING, "forward 3", 0.0, 2.0, 3),
         (0, COMPUTING, "", 2.0, 7.0, None),

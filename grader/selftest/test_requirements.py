@@ -51,7 +51,11 @@ def imports(text: str) -> set[str]:
 
 def undeclared(contents: dict[str, bytes], declared: set[str]) -> dict[str, set[str]]:
     """The imports in these files that no requirement covers, by file."""
-    found = {name: imports(data.decode()) - declared for name, data in contents.items() if name.endswith(".py")}
+    found = {
+        name: imports(data.decode()) - declared
+        for name, data in contents.items()
+        if name.endswith(".py")
+    }
     return {name: missing for name, missing in found.items() if missing}
 
 
@@ -67,12 +71,17 @@ def test_what_the_repository_imports_is_declared():
 
 
 def test_what_grades_imports_is_locked():
-    contents = {name: data for name, data in pack.autograder().items() if not name.startswith("handout/")}
+    contents = {
+        name: data for name, data in pack.autograder().items() if not name.startswith("handout/")
+    }
     assert undeclared(contents, set(GRADING) | {"torch"}) == {}
 
 
 def test_an_import_that_is_declared_nowhere_is_found():
-    text = b"import os, torch.nn\nimport scipy.linalg\nfrom packaging import version\nfrom . import face\n"
+    text = (
+        b"import os, torch.nn\nimport scipy.linalg\nfrom packaging import version\nfrom . import"
+        b" face\n"
+    )
     assert undeclared({"a.py": text}, {"torch"}) == {"a.py": {"scipy", "packaging"}}
 
 
@@ -80,32 +89,49 @@ def test_torch_is_pinned_once_and_installed_everywhere():
     assert [str(part) for part in STUDENTS["torch"].specifier] == ["==2.13.0"]
     assert "torch" not in GRADING and "torch" not in requirements_of_the_lock()
     for name in ("setup.sh", "settings.ini"):
-        assert not re.search(r"^[^;#]*\b2\.\d+\.\d+", (PLATFORM / name).read_text(), re.MULTILINE), name
+        assert not re.search(
+            r"^[^;#]*\b2\.\d+\.\d+", (PLATFORM / name).read_text(), re.MULTILINE
+        ), name
     assert "handout/requirements.txt" in pack.autograder()
 
 
 def requirements_of_the_lock() -> dict[str, list[tuple[str, str]]]:
     """The locked versions of each package, with their markers."""
     found = {}
-    for name, version, marker in re.findall(r"^([\w.-]+)==(\S+?)(?: ; (.+?))? \\$", LOCK, re.MULTILINE):
+    for name, version, marker in re.findall(
+        r"^([\w.-]+)==(\S+?)(?: ; (.+?))? \\$", LOCK, re.MULTILINE
+    ):
         found.setdefault(canonicalize_name(name), []).append((version, marker))
     return found
 
 
 def test_every_locked_package_has_hashes_and_no_host():
-    entries = re.split(r"^(?=\S)", re.sub(r"^#.*\n", "", LOCK, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
+    entries = re.split(
+        r"^(?=\S)", re.sub(r"^#.*\n", "", LOCK, flags=re.MULTILINE), flags=re.MULTILINE
+    )[1:]
     assert len(entries) > 20
     for entry in entries:
-        assert re.fullmatch(r"[\w.-]+==\S+( ; .+)? \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", entry), entry
+        assert re.fullmatch(
+            r"[\w.-]+==\S+( ; .+)? \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", entry
+        ), entry
     assert "://" not in LOCK and "--" not in re.sub("--hash", "", LOCK)
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_the_lock_fits_what_students_run_on_every_python(python):
-    machine = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "extra": ""}
+    machine = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "extra": "",
+    }
     locked = requirements_of_the_lock()
     for name, requirement in GRADING.items():
-        chosen = [v for v, marker in locked[name] if not marker or Requirement(f"x; {marker}").marker.evaluate(machine)]
+        chosen = [
+            v
+            for v, marker in locked[name]
+            if not marker or Requirement(f"x; {marker}").marker.evaluate(machine)
+        ]
         assert len(chosen) == 1, (name, chosen)
         assert requirement.specifier.contains(chosen[0])
         if name in STUDENTS:
@@ -115,7 +141,11 @@ def test_the_lock_fits_what_students_run_on_every_python(python):
 def test_what_torch_needs_without_cuda_is_locked():
     needed = map(Requirement, metadata.requires("torch"))
     of_cuda = re.compile("nvidia|cuda|triton|pytorch-triton")
-    plain = {r.name: r for r in needed if not (r.marker and "extra" in str(r.marker)) and not of_cuda.match(r.name)}
+    plain = {
+        r.name: r
+        for r in needed
+        if not (r.marker and "extra" in str(r.marker)) and not of_cuda.match(r.name)
+    }
     assert len(plain) >= 6
     assert {canonicalize_name(name) for name in plain} <= set(GRADING)
 
@@ -123,7 +153,10 @@ def test_what_torch_needs_without_cuda_is_locked():
 def test_setuptools_finds_the_pythons_that_are_supported():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    assert config["options"]["python_requires"] == ">=3.10" and "python_requires" not in config["metadata"]
+    assert (
+        config["options"]["python_requires"] == ">=3.10"
+        and "python_requires" not in config["metadata"]
+    )
 
 
 # ——— setup.sh, with a Python that only writes down what it is asked to do
@@ -132,7 +165,10 @@ def test_setuptools_finds_the_pythons_that_are_supported():
 def run_setup(
     folder: Path, fails: str = "", ini: bytes = b"", **settings: str
 ) -> tuple[subprocess.CompletedProcess, list[str]]:
-    """Run the autograder's setup.sh. Returns how it ended, and what its environment's Python was called with."""
+    """Run the autograder's setup.sh.
+
+    Returns how it ended, and what its environment's Python was called with.
+    """
     pack.write(pack.autograder(), folder / "autograder.zip")
     with zipfile.ZipFile(folder / "autograder.zip") as archive:
         archive.extractall(folder)
@@ -142,10 +178,15 @@ def run_setup(
 echo "$@" >> called
 case "$*" in *"{fails or 'nothing of this kind'}"*) exit 1 ;; esac
 """
-    outer = f"#!/bin/sh\nmkdir -p venv/bin\ncat > venv/bin/python <<'EOF'\n{inner}EOF\nchmod +x venv/bin/python\n"
+    outer = (
+        f"#!/bin/sh\nmkdir -p venv/bin\ncat > venv/bin/python <<'EOF'\n{inner}EOF\nchmod +x"
+        " venv/bin/python\n"
+    )
     (folder / "python").write_text(outer)
     (folder / "python").chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH"))
+    }
     environment = clean | {"PYTHON": str(folder / "python")} | settings
     command = ["bash", folder / "setup.sh"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -158,7 +199,9 @@ def test_gradescope_takes_hashes_for_all_but_torch_and_keeps_no_cache(tmp_path):
     assert done.returncode == 0, done.stderr
     locked, torch = [call for call in called if " install " in call]
     assert "--require-hashes" in locked and locked.endswith("-r requirements.txt")
-    assert torch.endswith("--no-deps --index-url https://download.pytorch.org/whl/cpu torch==2.13.0")
+    assert torch.endswith(
+        "--no-deps --index-url https://download.pytorch.org/whl/cpu torch==2.13.0"
+    )
     assert all("--no-cache-dir" in call and "--retries" in call for call in (locked, torch))
 
 
@@ -180,4 +223,6 @@ def test_settings_may_come_from_another_editor(tmp_path):
 @pytest.mark.parametrize("fails", ["--require-hashes", "--no-deps", "check", "import torch"])
 def test_a_failing_setup_on_gradescope_ends_with_a_sentence(tmp_path, fails):
     done, _ = run_setup(tmp_path, fails)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("setup.sh failed: why is said above.")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
+        "setup.sh failed: why is said above."
+    )

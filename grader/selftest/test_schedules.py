@@ -1,4 +1,6 @@
-"""Schedules are judged by their properties: cases by hand, a clock that ticks as an oracle, any legal schedule."""
+"""Schedules are judged by their properties: cases by hand, a clock that ticks as an oracle, any
+legal schedule.
+"""
 
 import numpy as np
 import pytest
@@ -37,7 +39,10 @@ def test_lists_and_tuples_are_read_alike(value):
 
 def test_a_schedule_may_be_of_any_length_and_hold_any_number():
     assert as_actions([]) == []
-    assert as_actions([("backward", -1), ("forward", 10**9)]) == [("backward", -1), ("forward", 10**9)]
+    assert as_actions([("backward", -1), ("forward", 10**9)]) == [
+        ("backward", -1),
+        ("forward", 10**9),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,10 @@ def test_a_schedule_may_be_of_any_length_and_hold_any_number():
 def test_what_is_no_schedule_is_none(value):
     assert as_actions(value) is None
     if isinstance(value, list):
-        assert as_actions([("forward", 0), *value]) is None and as_actions([*value, ("forward", 0)]) is None
+        assert (
+            as_actions([("forward", 0), *value]) is None
+            and as_actions([*value, ("forward", 0)]) is None
+        )
 
 
 @pytest.mark.parametrize("kind", [np.array([1.0, 2.0]), np.array([])], ids=repr)
@@ -84,7 +92,11 @@ def test_a_tensor_for_a_kind_is_no_schedule(kind):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 3) | st.floats() | st.sampled_from(["forward", "backward", ""]),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.floats()
+    | st.sampled_from(["forward", "backward", ""]),
     lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple),
     max_leaves=12,
 )
@@ -161,9 +173,11 @@ def test_the_most_that_are_alive_are_counted(text, expected):
         (["F0 B0 F1 B1"] * 2, 1, 1, 8),  # one at a time
         (["F0 B0 F1 B1"] * 2, 1, 2, 12),
         (["F0 F1 B0 B1", "F1 F0 B0 B1"], 1, 1, 7),  # the second stage waits for the later one first
-        (["F0 F1 B0 F2 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], 1, 1, 12),  # 10 with a warm-up of 3
+        # 10 with a warm-up of 3
+        (["F0 F1 B0 F2 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], 1, 1, 12),
         (["F0 F1 F2 B0 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], 1, 1, 10),
-        (["F0 F1 B1 B0", "F0 B0 F1 B1", "F0 B0 F1 B1"], 1, 1, 11),  # backward in different orders, and yet it goes
+        # backward in different orders, and yet it goes
+        (["F0 F1 B1 B0", "F0 B0 F1 B1", "F0 B0 F1 B1"], 1, 1, 11),
         (["F0 F1 B0 B1"], 0.5, 0.25, 1.5),
     ],
 )
@@ -183,11 +197,17 @@ def test_the_time_is_what_was_found_by_hand(stages, forward, backward, expected)
 )
 def test_stages_that_wait_for_each_other_are_told(stages, expected):
     found = makespan([actions(text) for text in stages], 1, 1)
-    assert found == f"no stage can go on: {expected}. Each waits for an action of a neighbour that comes later there"
+    assert (
+        found
+        == f"no stage can go on: {expected}. Each waits for an action of a neighbour that comes"
+        " later there"
+    )
 
 
 def by_the_clock(stages: list, forward: int, backward: int) -> int | None:
-    """The same time, found by letting a clock tick: at every tick each free stage begins what it can."""
+    """The same time, found by letting a clock tick: at every tick each free stage begins what it
+    can.
+    """
     ended, doing, at, now = set(), {}, [0] * len(stages), 0
     while True:
         for stage, (action, until) in list(doing.items()):
@@ -219,7 +239,10 @@ def legal(draw) -> list:
             for i in range(m)
             if (kind, i) not in stages[s]
             and (s == 0 or kind == "backward" or (kind, i) in stages[s - 1])
-            and (kind == "forward" or (("forward", i) in stages[s] and (s == p - 1 or (kind, i) in stages[s + 1])))
+            and (
+                kind == "forward"
+                or (("forward", i) in stages[s] and (s == p - 1 or (kind, i) in stages[s + 1]))
+            )
         ]
         stage, action = draw(st.sampled_from(possible))
         stages[stage].append(action)
@@ -227,7 +250,9 @@ def legal(draw) -> list:
 
 
 @given(legal(), durations, durations)
-def test_legal_schedules_take_the_time_that_the_clock_says_and_none_is_faster_than_gpipe(stages, f, b):
+def test_legal_schedules_take_the_time_that_the_clock_says_and_none_is_faster_than_gpipe(
+    stages, f, b
+):
     p, m = len(stages), len(stages[0]) // 2
     assert all(complete(schedule, m) is None for schedule in stages)
     found = makespan(stages, f, b)
@@ -250,7 +275,9 @@ def test_any_orders_go_on_just_where_they_do_by_the_clock(stages, f, b):
 @given(counts, counts, durations, durations)
 def test_gpipe_and_1f1b_take_the_same_time(p, m, f, b):
     for schedule in (gpipe, one_forward_one_backward):
-        assert makespan([schedule(stage, p, m) for stage in range(p)], f, b) == (m + p - 1) * (f + b)
+        assert makespan([schedule(stage, p, m) for stage in range(p)], f, b) == (m + p - 1) * (
+            f + b
+        )
 
 
 @given(counts, counts)
@@ -281,7 +308,11 @@ def test_1f1b_is_the_one_of_the_papers():
     [
         (2, 2, ""),
         (3, 2, "1 forward pass too many before the first backward pass"),
-        (1, 3, "2 forward passes too few, the stages after it run dry before the first backward pass"),
+        (
+            1,
+            3,
+            "2 forward passes too few, the stages after it run dry before the first backward pass",
+        ),
     ],
 )
 def test_a_warm_up_is_told_its_direction(most, due, words):

@@ -1,4 +1,6 @@
-"""``K=…`` and ``PART=…`` mean what somebody who writes them would expect, and say what there is where they mean nothing."""
+"""``K=…`` and ``PART=…`` mean what somebody who writes them would expect, and say what there is
+where they mean nothing.
+"""
 
 import json
 import re
@@ -27,7 +29,11 @@ pytest.main(["--capture=no", "--collect-only", *sys.argv[1:]], [Catalogue()])
 """
 MARKER = re.compile(r"# BEGIN SOLUTION (\d\.\d): (\w+)")
 FUNCTIONS = sorted(
-    {m.groups() for path in (ROOT / "solutions").glob("*.py") for m in MARKER.finditer(path.read_text())}
+    {
+        m.groups()
+        for path in (ROOT / "solutions").glob("*.py")
+        for m in MARKER.finditer(path.read_text())
+    }
 )
 
 
@@ -38,7 +44,9 @@ def collected(*places: str) -> list[Candidate]:
     return [Candidate(**one | {"names": tuple(one["names"])}) for one in json.loads(found)]
 
 
-@pytest.fixture(scope="module", params=[("tests",), ("tests", "grader/hidden")], ids=["public", "all"])
+@pytest.fixture(
+    scope="module", params=[("tests",), ("tests", "grader/hidden")], ids=["public", "all"]
+)
 def checks(request) -> list[Candidate]:
     """What a student has, and what an instructor has."""
     return collected(*request.param)
@@ -67,7 +75,13 @@ def test_a_parts_number_means_its_problems(checks):
 
 @pytest.mark.parametrize(
     "words, number",
-    [("barrier", "1.2"), ("ring", "1.7"), ("shift-right", "1.6"), ("stopwatch", "2.2"), ("bucket", "3.5")],
+    [
+        ("barrier", "1.2"),
+        ("ring", "1.7"),
+        ("shift-right", "1.6"),
+        ("stopwatch", "2.2"),
+        ("bucket", "3.5"),
+    ],
 )
 def test_what_the_text_calls_it_means_it(checks, words, number):
     assert number in problems(words, checks)
@@ -79,7 +93,10 @@ def test_one_of_the_collectives_is_not_all_eight(checks):
 
 
 def test_a_word_is_not_looked_for_within_words():
-    checks = [Candidate("a", "1.1", ("during gathering",)), Candidate("b", "1.7", ("ring_all_reduce",))]
+    checks = [
+        Candidate("a", "1.1", ("during gathering",)),
+        Candidate("b", "1.7", ("ring_all_reduce",)),
+    ]
     assert chosen("ring", checks) == {"b"}
 
 
@@ -94,12 +111,15 @@ def test_case_and_hyphens_do_not_matter(data):
 
 def test_a_test_of_the_graders_own_is_found_by_its_file():
     own = Candidate(
-        "grader/selftest/test_frames.py::test_a_frame", names=("grader/selftest/test_frames.py::test_a_frame",)
+        "grader/selftest/test_frames.py::test_a_frame",
+        names=("grader/selftest/test_frames.py::test_a_frame",),
     )
     assert chosen("test_frames", [own, Candidate("a", "1.1", ("broadcast",))]) == {own.id}
 
 
-@pytest.mark.parametrize("words, meant", [("rign", "ring"), ("shift_rihgt", "shift_right"), ("xyzzy", None)])
+@pytest.mark.parametrize(
+    "words, meant", [("rign", "ring"), ("shift_rihgt", "shift_right"), ("xyzzy", None)]
+)
 def test_what_means_nothing_is_told_what_there_is(checks, words, meant):
     with pytest.raises(NothingChosen) as refused:
         chosen(words, checks)
@@ -135,7 +155,9 @@ def test_every_function_is_found_in_the_stubs():
     assert written == set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("text", ["README.md", "handout/ASSIGNMENT.md", "grader/packaging/for_students.md"])
+@pytest.mark.parametrize(
+    "text", ["README.md", "handout/ASSIGNMENT.md", "grader/packaging/for_students.md"]
+)
 def test_what_the_texts_say_means_checks(checks, text):
     commands = re.findall(r"make test .*", (ROOT / text).read_text())
     given = [dict(re.findall(r"(PART|K)=([\w.]+)", command)) for command in commands]
@@ -146,7 +168,10 @@ def test_what_the_texts_say_means_checks(checks, text):
 
 
 def test_an_unknown_part_is_one_sentence():
-    with pytest.raises(NothingChosen, match="^there is no part “foo”; the parts are collectives, .*pipeline_parallel$"):
+    with pytest.raises(
+        NothingChosen,
+        match="^there is no part “foo”; the parts are collectives, .*pipeline_parallel$",
+    ):
         part_named("foo")
 
 

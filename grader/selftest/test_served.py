@@ -1,4 +1,6 @@
-"""What a rank is given to call is played by the hub: it knows no answer before it asks, and cannot say that it has asked."""
+"""What a rank is given to call is played by the hub: it knows no answer before it asks, and cannot
+say that it has asked.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ def two():
     ends = Ends(2, silent=True)
     ends.hub.begin(2, Steps([0, 0]))
     for judge in ends.judges:
-        ends.write(judge, frames.pack(frames.INPUTS, {"rank": 0, "served": [GIVEN, {}]}, b"", NONCE))
+        ends.write(
+            judge, frames.pack(frames.INPUTS, {"rank": 0, "served": [GIVEN, {}]}, b"", NONCE)
+        )
     yield ends
     ends.close()
 
@@ -33,7 +37,16 @@ def test_a_rank_is_not_told_what_is_served(two):
 
 
 def test_uses_are_answered_and_told_to_the_judge_in_order(two):
-    names = ["clock", "operation", "clock", "compute began", "compute ended", "run all_reduce 8", "run a", "run b"]
+    names = [
+        "clock",
+        "operation",
+        "clock",
+        "compute began",
+        "compute ended",
+        "run all_reduce 8",
+        "run a",
+        "run b",
+    ]
     for number, name in enumerate(names):
         two.post(1, use(number, name))
     answers = two.answers(1)
@@ -55,11 +68,26 @@ def test_uses_are_answered_and_told_to_the_judge_in_order(two):
 @pytest.mark.parametrize("name", ["clock", "compute began", "run all_reduce 8"])
 def test_a_rank_does_not_say_itself_that_it_used_something(two, name):
     two.post(0, mark("call began"), mark(name))
-    assert two.told == [{"refused": "a mark of what the rank was given to call, and did not call", "rank": 0}]
+    assert two.told == [
+        {"refused": "a mark of what the rank was given to call, and did not call", "rank": 0}
+    ]
 
 
 @pytest.mark.parametrize(
-    "name", ["bench", "__init__", "now", "compute", "compute lasts", " began", "", "run", 7, None, ["clock"]]
+    "name",
+    [
+        "bench",
+        "__init__",
+        "now",
+        "compute",
+        "compute lasts",
+        " began",
+        "",
+        "run",
+        7,
+        None,
+        ["clock"],
+    ],
 )
 def test_what_was_not_given_is_not_used(two, name):
     two.post(0, use(0, name))
@@ -79,9 +107,17 @@ def test_the_name_of_a_use_is_short(two):
 def test_a_check_keeps_out_of_the_arguments_what_is_served():
     action = per_rank(Probe("action", returns="a"), Probe("action", returns="b", seconds=1.0))
     spread = call("collectives.f", action, [Probe("other", returns=1)]).spread(2)
-    assert spread.served == [{"probes": {"action": "a", "other": 1}}, {"probes": {"action": "b", "other": 1}}]
+    assert spread.served == [
+        {"probes": {"action": "a", "other": 1}},
+        {"probes": {"action": "b", "other": 1}},
+    ]
     timed = call(
-        "benchmarking.stopwatch", driver="timed", warm_up=1, iterations=2, calls=per_rank((1.0,), (2.0,)), late=3.0
+        "benchmarking.stopwatch",
+        driver="timed",
+        warm_up=1,
+        iterations=2,
+        calls=per_rank((1.0,), (2.0,)),
+        late=3.0,
     )
     assert [own["bench"] for own in timed.spread(2).served] == [
         {"calls": (1.0,), "late": 3.0},
@@ -89,7 +125,9 @@ def test_a_check_keeps_out_of_the_arguments_what_is_served():
     ]
     assert timed.spread(2).arguments == [([], {"warm_up": 1, "iterations": 2})] * 2
     swept = call("benchmarking.sweep", ["reduce"], [8], 1, [(0.5, 1)], driver="swept").spread(1)
-    assert swept.served == [{"runs": [(0.5, 1)]}] and swept.arguments == [([["reduce"], [8], 1], {})]
+    assert swept.served == [{"runs": [(0.5, 1)]}] and swept.arguments == [
+        ([["reduce"], [8], 1], {})
+    ]
 
 
 def test_what_was_given_to_an_earlier_check_is_gone(two):
@@ -109,22 +147,27 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
     two.hub.begin(2, Steps([0, 0]))
     sizes = iter([100, 130, 120, 150, 170, 0])
     two.hub.memory = lambda rank: next(sizes)
-    two.write(two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}, {}]}, b"", NONCE))
+    two.write(
+        two.judges[0], frames.pack(frames.INPUTS, {"served": [{"weighs": True}, {}]}, b"", NONCE)
+    )
     two.post(0, mark("call began"))
     for number in range(4):
         two.post(0, operation(number, group=[0], group_name="own"))
     grown = [line["grown"] for line in two.told]
     assert grown == [[0, 0, 30], [0, 0, 50], [0, 0, 70]]
     two.post(0, operation(4, group=[0], group_name="own"))  # 0: the system does not tell
-    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(5, group=[0], group_name="own"))  # not asked for
+    # not asked for
+    two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(5, group=[0], group_name="own"))
     assert [line["grown"] for line in two.told] == grown and next(sizes, None) is None
 
 
 HOLDS = {
     "tensors": "held.append(torch.ones(8 << 18))",
     "a file": "open('held', 'wb').write(bytes(8 << 20))",
-    "a process": "held.append(subprocess.Popen([sys.executable, '-c', 'x = bytes([1]) * (8 << 20); print(1); input()'], stdout=-1, stdin=-1)), "
-    "held[-1].stdout.read(1)",
+    "a process": (
+        "held.append(subprocess.Popen([sys.executable, '-c', 'x = bytes([1]) * (8 << 20); print(1);"
+        " input()'], stdout=-1, stdin=-1)), held[-1].stdout.read(1)"
+    ),
 }
 
 
@@ -163,8 +206,15 @@ def test_functions_get_answers_on_both_networks(submit, network, monkeypatch):
         call("collectives.ask", 1, Probe("compute", each_other))
         for each_other in ("done", None, [1, 2.5], float("inf"))
     ]
-    bench = {"calls": per_rank((2.0,), (3.0,)), "asynchronous": True, "barrier_takes": 10.0, "busy": 5.0}
-    *runs, timed = world(2, *requests, call("collectives.watch", driver="timed", warm_up=0, iterations=1, **bench))
+    bench = {
+        "calls": per_rank((2.0,), (3.0,)),
+        "asynchronous": True,
+        "barrier_takes": 10.0,
+        "busy": 5.0,
+    }
+    *runs, timed = world(
+        2, *requests, call("collectives.watch", driver="timed", warm_up=0, iterations=1, **bench)
+    )
     for run, expected in zip(runs, ("done", None, [1, 2.5], float("inf"))):
         assert [value[:2] for value in run.values()] == [[expected] * 2] * 2
         assert [event.name for event in run.marks(1, "compute began")] == ["compute began"] * 2
@@ -187,7 +237,8 @@ def test_an_operation_takes_its_time_and_longer_where_the_ranks_have_not_met():
     assert times(Bench(0, [2.0], late=100.0), "operation") == 102.0
     assert times(Bench(0, [2.0], late=100.0, barrier_takes=7.0), "barrier", "operation") == 9.0
     assert times(Bench(0, [2.0, 3.0], late=100.0), "barrier", "operation", "operation") == 105.0
-    assert times(Bench(0, [2.0]), "operation", "operation") == 2.0  # more than were asked for take no time
+    # more than were asked for take no time
+    assert times(Bench(0, [2.0]), "operation", "operation") == 2.0
 
 
 def test_a_device_works_while_its_host_goes_on():
@@ -203,4 +254,6 @@ def test_every_rank_has_a_clock_of_its_own():
 
 
 def test_nothing_is_served_where_nothing_was_given():
-    assert not any(Served(0, {}).has(name) for name in ("clock", "compute began", "run a 1", "", " began"))
+    assert not any(
+        Served(0, {}).has(name) for name in ("clock", "compute began", "run a 1", "", " began")
+    )

@@ -1,4 +1,7 @@
-"""`make setup`: what it says, what it takes, and that nothing half-made counts as ready. pip is real, packages are not."""
+"""`make setup`: what it says, what it takes, and that nothing half-made counts as ready.
+
+pip is real, packages are not.
+"""
 
 import ast
 import importlib.util
@@ -20,7 +23,11 @@ from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
 
 SCRIPT = ROOT / "handout" / "set_up.py"
-BARE = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH", "VENV", "MAKE"))}
+BARE = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PIP_", "TORCH", "VENV", "MAKE"))
+}
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
@@ -30,12 +37,16 @@ def wheel(folder: Path, name: str, version: str) -> None:
     files = {
         f"{module}.py": f"__version__ = {version!r}\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
+        archive.writestr(
+            f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+        )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +62,9 @@ def packages(tmp_path_factory):
 
 @pytest.fixture
 def copy(tmp_path):
-    """As much of a student's copy as `make setup` needs, in a folder whose name has a space and a quote."""
+    """As much of a student's copy as `make setup` needs, in a folder whose name has a space and a
+    quote.
+    """
     folder = tmp_path / "a student's copy"
     (folder / "handout").mkdir(parents=True)
     shutil.copy(SCRIPT, folder / "handout")
@@ -88,7 +101,9 @@ def set_up(copy: Path, packages: Path, *command: str, **more: str) -> subprocess
 
 def torch_in(folder: Path) -> str:
     code = "import torch; print(torch.__version__)"
-    return subprocess.run([folder / "bin" / "python", "-c", code], capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [folder / "bin" / "python", "-c", code], capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -117,9 +132,14 @@ def test_setup_says_the_size_before_pip_begins_and_ends_with_ready(copy, package
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout
     assert re.search(r"(about|up to) [0-9.]+ [MG]B to download, [0-9.]+ GB on the disk", said)
-    order = [said.index(words) for words in ("to download", "[1 of 3]", "[2 of 3]", "[3 of 3]", "Ready after")]
+    order = [
+        said.index(words)
+        for words in ("to download", "[1 of 3]", "[2 of 3]", "[3 of 3]", "Ready after")
+    ]
     assert order == sorted(order)
-    assert (copy / ".venv" / ".ready").read_text() == "2.13.0\n" and not (copy / ".venv" / ".unfinished").exists()
+    assert (copy / ".venv" / ".ready").read_text() == "2.13.0\n" and not (
+        copy / ".venv" / ".unfinished"
+    ).exists()
     assert torch_in(copy / ".venv") == "2.13.0"
     again = set_up(copy, packages)
     assert again.returncode == 0 and "[1 of 3]" not in again.stdout
@@ -229,7 +249,9 @@ def begin(copy: Path, packages: Path, index: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(copy, packages, silent_server, how):
+def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(
+    copy, packages, silent_server, how
+):
     running = begin(copy, packages, silent_server)
     try:
         os.killpg(running.pid, how)
@@ -245,7 +267,9 @@ def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(copy, pack
     (half,) = venv.glob("lib/python*/site-packages")
     # What pip believes in: a package that has its metadata, and not all of its files.
     (half / "torch-2.13.0.dist-info").mkdir()
-    (half / "torch-2.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
+    (half / "torch-2.13.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n"
+    )
     assert set_up(copy, packages).returncode == 0
     assert torch_in(venv) == "2.13.0"
 
@@ -268,21 +292,39 @@ def test_a_failing_pip_ends_with_what_to_do(copy, packages, tmp_path):
     done = set_up(copy, tmp_path / "empty")
     assert done.returncode == 2
     sentences = [line for line in done.stderr.splitlines() if line and not line.startswith("make:")]
-    assert sentences[-1].startswith("pip found no build for this Python") and "TORCH_INDEX=" in sentences[-1]
+    assert (
+        sentences[-1].startswith("pip found no build for this Python")
+        and "TORCH_INDEX=" in sentences[-1]
+    )
     assert not (copy / ".venv" / ".ready").exists()
 
 
 @pytest.mark.parametrize(
     "said, code, words",
     [
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", 1, "disk is full"),
+        (
+            (
+                "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on"
+                " device"
+            ),
+            1,
+            "disk is full",
+        ),
         (
             "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError'",
             1,
             "Is there a network?",
         ),
-        ("Retrying: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", 1, "PIP_CERT"),
-        ("WARNING: Retrying\nERROR: No matching distribution found for torch==2.13.0", 1, "Is there a network?"),
+        (
+            "Retrying: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]",
+            1,
+            "PIP_CERT",
+        ),
+        (
+            "WARNING: Retrying\nERROR: No matching distribution found for torch==2.13.0",
+            1,
+            "Is there a network?",
+        ),
         ("ERROR: No matching distribution found for torch==2.13.0", 1, "another index"),
         ("", -9, "too little memory"),
         ("ERROR: something else", 1, "Fix that"),
@@ -300,7 +342,9 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(copy, packages):
     assert [path.name for path in (copy / ".venv").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("free, perhaps_less, stopped", [(0.1, False, True), (0.1, True, True), (4, True, False)])
+@pytest.mark.parametrize(
+    "free, perhaps_less, stopped", [(0.1, False, True), (0.1, True, True), (4, True, False)]
+)
 def test_a_full_disk_is_told_before_anything_is_made(
     script, monkeypatch, tmp_path, capsys, free, perhaps_less, stopped
 ):
@@ -310,13 +354,17 @@ def test_a_full_disk_is_told_before_anything_is_made(
         assert not stopped
     except SystemExit:
         assert stopped
-    assert f"{free:.1f} GB free" in "".join(capsys.readouterr()) and not (tmp_path / "environment").exists()
+    assert (
+        f"{free:.1f} GB free" in "".join(capsys.readouterr())
+        and not (tmp_path / "environment").exists()
+    )
 
 
 def test_unpacking_is_seen(script, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(script, "EVERY", 0.3)
     code = (
-        "import sys, time; [(open(f'{sys.argv[1]}/{i}', 'wb').truncate(30 << 20), time.sleep(0.5)) for i in range(3)]"
+        "import sys, time; [(open(f'{sys.argv[1]}/{i}', 'wb').truncate(30 << 20), time.sleep(0.5))"
+        " for i in range(3)]"
     )
     script.watch(subprocess.Popen([sys.executable, "-c", code, tmp_path]), str(tmp_path))
     assert re.search(r"^  \d+ MB unpacked$", capsys.readouterr().out, re.MULTILINE)
@@ -347,7 +395,8 @@ def test_a_newer_python_than_torch_has_builds_for_is_refused(script, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "machine, version, words", [("x86_64", "14.1", "Intel"), ("arm64", "13.6", "TORCH=2.11.0"), ("arm64", "14.0", "")]
+    "machine, version, words",
+    [("x86_64", "14.1", "Intel"), ("arm64", "13.6", "TORCH=2.11.0"), ("arm64", "14.0", "")],
 )
 def test_a_mac_that_has_no_such_torch_is_told(script, monkeypatch, capsys, machine, version, words):
     monkeypatch.setattr(script.platform, "machine", lambda: machine)
@@ -360,7 +409,15 @@ def test_a_mac_that_has_no_such_torch_is_told(script, monkeypatch, capsys, machi
     assert stopped == bool(words) and words in capsys.readouterr().err
 
 
-NEW_SYNTAX = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.AsyncFunctionDef, ast.Match, ast.Starred, ast.Nonlocal)
+NEW_SYNTAX = (
+    ast.JoinedStr,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.AsyncFunctionDef,
+    ast.Match,
+    ast.Starred,
+    ast.Nonlocal,
+)
 
 
 def test_an_old_python_can_read_the_script():
@@ -382,9 +439,13 @@ def old_pythons() -> list[str]:
     """Return the Pythons before 3.10 that this machine has."""
     names = ["python2.7", *(f"python3.{minor}" for minor in range(6, 10))]
     candidates = [shutil.which(name) for name in names]
-    candidates += [str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
+    candidates += [
+        str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")
+    ]
     runs = [
-        path for path in filter(None, candidates) if not subprocess.run([path, "-V"], capture_output=True).returncode
+        path
+        for path in filter(None, candidates)
+        if not subprocess.run([path, "-V"], capture_output=True).returncode
     ]
     return sorted(set(runs))
 

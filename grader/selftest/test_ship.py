@@ -28,9 +28,18 @@ def copy(tmp_path_factory):
 
 
 def command(folder, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "PYTHONPATH"))}
+    clean = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("LOCKSTEP_", "PYTEST_", "PYTHONPATH"))
+    }
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=timeout
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
 
 
@@ -47,16 +56,25 @@ def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
         "setup.cfg",
         "tests",
     ]
-    assert {path.name for path in (copy / "tests").glob("*.py")} == {p.name for p in (ROOT / "tests").glob("*.py")}
-    assert not [path for path in copy.rglob("*") if "solution" in path.name or "hidden" in path.name]
-    assert not (copy / "grader" / "selftest").exists() and not (copy / "grader" / "gradescope").exists()
+    assert {path.name for path in (copy / "tests").glob("*.py")} == {
+        p.name for p in (ROOT / "tests").glob("*.py")
+    }
+    assert not [
+        path for path in copy.rglob("*") if "solution" in path.name or "hidden" in path.name
+    ]
+    assert (
+        not (copy / "grader" / "selftest").exists()
+        and not (copy / "grader" / "gradescope").exists()
+    )
 
 
 def test_the_students_copy_runs_the_benchmark(copy):
     """It is a package: its folder has to be packed, too."""
     done = command(copy, "-m", "handout.bandwidth", "--help")
     assert done.returncode == 0 and "--max-bytes" in done.stdout, done.stderr
-    done = command(copy, "-m", "handout.bandwidth", "--world-size", "1", "--device", "cpu", "--out", "here")
+    done = command(
+        copy, "-m", "handout.bandwidth", "--world-size", "1", "--device", "cpu", "--out", "here"
+    )
     assert (done.returncode, done.stderr) == (1, "Not implemented yet: Problem 2.3: sweep.\n")
 
 
@@ -71,12 +89,21 @@ def test_a_line_that_leaks_is_found(file):
     given = set(map(leaks.code, stubs.stub(answer).splitlines()))
     secrets = leaks.secrets()
     lines = [line.strip() for line in answer.splitlines() if leaks.code(line) not in given]
-    telling = [text for line in lines if leaks.code(line) in secrets for text in (line, leaks.code(line) + "  # mine")]
+    telling = [
+        text
+        for line in lines
+        if leaks.code(line) in secrets
+        for text in (line, leaks.code(line) + "  # mine")
+    ]
     assert len(telling) > 30
-    notes = {f"{number:04}.md": f"# Notes\n  {text}\n".encode() for number, text in enumerate(telling)}
+    notes = {
+        f"{number:04}.md": f"# Notes\n  {text}\n".encode() for number, text in enumerate(telling)
+    }
     found = sorted(leaks.leaks(notes))
     assert len(found) == len(telling)
-    assert all(one.startswith(f"{name}:2: {text}") for one, name, text in zip(found, notes, telling))
+    assert all(
+        one.startswith(f"{name}:2: {text}") for one, name, text in zip(found, notes, telling)
+    )
 
 
 def test_a_hidden_check_that_leaks_is_found():
@@ -85,21 +112,35 @@ def test_a_hidden_check_that_leaks_is_found():
 
 
 def test_every_name_that_a_file_imports_is_there(copy):
-    modules = [str(path.relative_to(copy).with_suffix("")).replace("/", ".") for path in copy.glob("grader/**/*.py")]
+    modules = [
+        str(path.relative_to(copy).with_suffix("")).replace("/", ".")
+        for path in copy.glob("grader/**/*.py")
+    ]
     modules = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]
     done = command(
-        copy, "-c", "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]", *modules
+        copy,
+        "-c",
+        "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]",
+        *modules,
     )
     assert done.returncode == 0, done.stderr
 
 
 def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
-    """Known mistakes and right answers of hidden checks are theirs: each module is used by a public check, or by the engine."""
-    texts = {path: path.read_text() for path in [*copy.glob("tests/*.py"), *copy.glob("grader/**/*.py")]}
+    """Known mistakes and right answers of hidden checks are theirs: each module is used by a public
+    check, or by the engine.
+    """
+    texts = {
+        path: path.read_text() for path in [*copy.glob("tests/*.py"), *copy.glob("grader/**/*.py")]
+    }
     for module in copy.glob("grader/reference/*.py"):
-        imported = re.compile(rf"grader\.reference(\.{module.stem}| import [^()]*\b{module.stem})\b")
+        imported = re.compile(
+            rf"grader\.reference(\.{module.stem}| import [^()]*\b{module.stem})\b"
+        )
         users = [path for path, text in texts.items() if path != module and imported.search(text)]
-        assert users or module.stem == "__init__", f"{module.name} is used by nothing that students have"
+        assert (
+            users or module.stem == "__init__"
+        ), f"{module.name} is used by nothing that students have"
 
 
 def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
@@ -113,7 +154,11 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
 def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
     done = command(copy, "-m", "grader", "handout", "--problem", "1.2")
     assert done.returncode == 0 and " ".join(PUBLIC_ALONE.split()) in " ".join(done.stdout.split())
-    assert "Ignored" not in done.stdout and "confined" not in done.stdout and "forge" not in done.stdout
+    assert (
+        "Ignored" not in done.stdout
+        and "confined" not in done.stdout
+        and "forge" not in done.stdout
+    )
     assert "confined" in command(ROOT, "-m", "grader", "handout", "--problem", "1.2").stdout
 
 
@@ -125,10 +170,14 @@ def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
     assert done.returncode == 0 and "passed" in done.stdout.splitlines()[-1], done.stdout
     assert PUBLIC_ALONE in done.stdout
     done = command(tmp_path / "done", "-m", "grader.intake.hand_in")
-    assert done.returncode == 0 and done.stdout.count("written") == sum(len(p.problems) for p in PARTS.values())
+    assert done.returncode == 0 and done.stdout.count("written") == sum(
+        len(p.problems) for p in PARTS.values()
+    )
     with zipfile.ZipFile(tmp_path / "done" / "submission.zip") as archive:
         assert sorted(archive.namelist()) == sorted(FILES)
-        assert archive.read("collectives.py") == (ROOT / "solutions" / "collectives.py").read_bytes()
+        assert (
+            archive.read("collectives.py") == (ROOT / "solutions" / "collectives.py").read_bytes()
+        )
 
 
 # ——— markers, zips
@@ -139,7 +188,9 @@ def test_what_stands_between_the_markers_is_not_for_students():
     assert for_students(text) == "a\nc\n"
 
 
-@pytest.mark.parametrize("text", ["# BEGIN INSTRUCTOR", "# END INSTRUCTOR", "# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR"])
+@pytest.mark.parametrize(
+    "text", ["# BEGIN INSTRUCTOR", "# END INSTRUCTOR", "# BEGIN INSTRUCTOR\n# BEGIN INSTRUCTOR"]
+)
 def test_markers_that_do_not_pair_up_are_an_error(text):
     with pytest.raises(ValueError, match="do not pair up"):
         for_students(text)
@@ -169,20 +220,31 @@ def test_the_same_files_make_the_same_zip(tmp_path, what):
         pack.write(what(), tmp_path / name)
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert not [name for name in archive.namelist() if "__pycache__" in name or name.endswith((".pyc", ".zip"))]
+        assert not [
+            name
+            for name in archive.namelist()
+            if "__pycache__" in name or name.endswith((".pyc", ".zip"))
+        ]
 
 
 def test_a_zip_that_cannot_be_written_leaves_the_old_one(tmp_path):
     (tmp_path / "a.zip").write_text("old")
     with pytest.raises(TypeError):
         pack.write({"a": b"fine", "b": None}, tmp_path / "a.zip")
-    assert [p.name for p in tmp_path.iterdir()] == ["a.zip"] and (tmp_path / "a.zip").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.zip"] and (
+        tmp_path / "a.zip"
+    ).read_text() == "old"
 
 
 def test_the_autograder_holds_what_grades_and_no_answers():
     contents = pack.autograder()
-    assert {"setup.sh", "run_autograder", "settings.ini", "requirements.txt", "Dockerfile"} <= set(contents)
-    assert "grader/hidden/test_collectives.py" in contents and "grader/gradescope/upload.py" in contents
+    assert {"setup.sh", "run_autograder", "settings.ini", "requirements.txt", "Dockerfile"} <= set(
+        contents
+    )
+    assert (
+        "grader/hidden/test_collectives.py" in contents
+        and "grader/gradescope/upload.py" in contents
+    )
     assert not [name for name in contents if name.startswith(("solutions", "grader/selftest"))]
     shipped = {name for name in contents if name.startswith("grader/gradescope/")}
     names = ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
@@ -220,7 +282,9 @@ def test_progress_is_told_by_problem(copy, tmp_path):
     done = hand_in_from(copy, tmp_path, begin)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("1.1  The eight collectives") and lines[0].endswith("8 functions to write")
+    assert lines[0].startswith("1.1  The eight collectives") and lines[0].endswith(
+        "8 functions to write"
+    )
     assert [line for line in lines if line.startswith("3.")] and all(
         line.endswith("  written") for line in lines if line.startswith("3.")
     )
@@ -234,25 +298,42 @@ def test_progress_is_told_by_problem(copy, tmp_path):
         (lambda handout: (handout / "collectives.py").unlink(), "no collectives.py"),
         (lambda handout: (handout / "collectives.py").write_bytes(b"\xff"), "not UTF-8"),
         (lambda handout: (handout / "collectives.py").write_text("def f(:\n"), "mend that first"),
-        (lambda handout: (handout / "collectives.py").write_text("import os; os._exit(3)\n"), "mend that first"),
+        (
+            lambda handout: (handout / "collectives.py").write_text("import os; os._exit(3)\n"),
+            "mend that first",
+        ),
     ],
     ids=["untouched", "missing", "not text", "syntax", "ends Python"],
 )
-def test_what_cannot_be_handed_in_is_refused_and_the_old_zip_kept(copy, tmp_path, change, complaint):
+def test_what_cannot_be_handed_in_is_refused_and_the_old_zip_kept(
+    copy, tmp_path, change, complaint
+):
     def spoil(handout):
         (handout.parent / "submission.zip").write_text("old")
         change(handout)
 
     done = hand_in_from(copy, tmp_path, spoil)
-    assert done.returncode == 2 and complaint in done.stderr and "Traceback" not in done.stdout + done.stderr
+    assert (
+        done.returncode == 2
+        and complaint in done.stderr
+        and "Traceback" not in done.stdout + done.stderr
+    )
     assert (tmp_path / "mine" / "submission.zip").read_text() == "old"
 
 
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(copy, tmp_path):
-    done = hand_in_from(copy, tmp_path, lambda handout: (handout / "collectives.py").write_text("x = 1\nx = y\n"))
-    assert "handout/collectives.py cannot be imported: NameError: name 'y' is not defined (line 2)" in done.stdout
+    done = hand_in_from(
+        copy, tmp_path, lambda handout: (handout / "collectives.py").write_text("x = 1\nx = y\n")
+    )
+    assert (
+        "handout/collectives.py cannot be imported: NameError: name 'y' is not defined (line 2)"
+        in done.stdout
+    )
 
 
 def test_stubs_are_counted():
-    text = 'raise NotImplementedError("Problem 1.1: a")\n' * 2 + 'raise NotImplementedError("Problem 2.1: b")'
+    text = (
+        'raise NotImplementedError("Problem 1.1: a")\n' * 2
+        + 'raise NotImplementedError("Problem 2.1: b")'
+    )
     assert hand_in.unwritten({"a.py": text}) == {"1.1": 2, "2.1": 1}

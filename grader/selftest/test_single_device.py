@@ -1,4 +1,6 @@
-"""The single-device truth, held against torch's autograd and optimizer, and collectives against numbers found by hand."""
+"""The single-device truth, held against torch's autograd and optimizer, and collectives against
+numbers found by hand.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def test_gelu_and_its_derivative_are_torchs():
     y = torch.nn.functional.gelu(z)
     y.sum().backward()
     np.testing.assert_allclose(single_device.gelu(z.detach().numpy()), y.detach().numpy(), **CLOSE)
-    np.testing.assert_allclose(single_device.gelu_derivative(z.detach().numpy()), z.grad.numpy(), **CLOSE)
+    np.testing.assert_allclose(
+        single_device.gelu_derivative(z.detach().numpy()), z.grad.numpy(), **CLOSE
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,9 @@ def test_adamw_is_torchs(lr):
 
 
 def test_the_given_layer_is_differentiated_as_by_autograd():
-    x, weight = torch.tensor(numbers(5, 4), requires_grad=True), torch.tensor(numbers(4, 4), requires_grad=True)
+    x, weight = torch.tensor(numbers(5, 4), requires_grad=True), torch.tensor(
+        numbers(4, 4), requires_grad=True
+    )
     grad_y = torch.tensor(numbers(5, 4, seed=7))
     y, z = mlp.layer_forward(x, weight)
     torch.testing.assert_close(z, x @ weight)
@@ -153,14 +159,26 @@ TENSORS = arrays([1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60], [-1, -2, -3, -4, 
     [
         ("broadcast", (1,), [[10, 20, 30, 40, 50, 60]] * 3),
         ("scatter", (1,), [[10, 20], [30, 40], [50, 60]]),
-        ("gather", (2,), [None, None, [1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60, -1, -2, -3, -4, -5, -6]]),
+        (
+            "gather",
+            (2,),
+            [None, None, [1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60, -1, -2, -3, -4, -5, -6]],
+        ),
         ("reduce", (0, "sum"), [[10, 20, 30, 40, 50, 60], None, None]),
         ("reduce", (1, "max"), [None, [10, 20, 30, 40, 50, 60], None]),
-        ("all_gather", (), [[1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60, -1, -2, -3, -4, -5, -6]] * 3),
+        (
+            "all_gather",
+            (),
+            [[1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60, -1, -2, -3, -4, -5, -6]] * 3,
+        ),
         ("reduce_scatter", ("sum",), [[10, 20], [30, 40], [50, 60]]),
         ("reduce_scatter", ("product",), [[-10, -80], [-270, -640], [-1250, -2160]]),
         ("all_reduce", ("min",), [[-1, -2, -3, -4, -5, -6]] * 3),
-        ("all_to_all", (), [[1, 2, 10, 20, -1, -2], [3, 4, 30, 40, -3, -4], [5, 6, 50, 60, -5, -6]]),
+        (
+            "all_to_all",
+            (),
+            [[1, 2, 10, 20, -1, -2], [3, 4, 30, 40, -3, -4], [5, 6, 50, 60, -5, -6]],
+        ),
     ],
 )
 def test_collectives_give_what_was_found_by_hand(function, arguments, expected):
@@ -174,7 +192,9 @@ def test_an_average_is_the_nearest_quotient_of_the_sum():
     assert thirds == np.float32(1) / np.float32(3) and thirds.dtype == np.float32
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8]
+)
 @pytest.mark.parametrize("op", ["sum", "max", "min", "product"])
 def test_a_reduction_keeps_the_dtype(op, dtype):
     result = truth_of.reduction([np.array([2, 3], dtype), np.array([4, 1], dtype)], op)

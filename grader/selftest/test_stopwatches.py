@@ -1,4 +1,6 @@
-"""What the checks of the stopwatch ask of every rank: meetings that all ranks come to, and an exchange of times."""
+"""What the checks of the stopwatch ask of every rank: meetings that all ranks come to, and an
+exchange of times.
+"""
 
 import pytest
 
@@ -19,7 +21,9 @@ MEETS, EXCHANGES = "barrier()", "dist.all_reduce(torch.ones(1))"
 def measured(submit, meets: str = MEETS, exchanges: str = EXCHANGES):
     """Return the run of a stopwatch that meets and exchanges so."""
     world = submit(PROGRAM.format(meets=meets, exchanges=exchanges))
-    (run,) = world(2, call("collectives.watch", driver="timed", warm_up=0, iterations=3, calls=[1.0] * 3))
+    (run,) = world(
+        2, call("collectives.watch", driver="timed", warm_up=0, iterations=3, calls=[1.0] * 3)
+    )
     run.values()
     return run
 
@@ -35,7 +39,10 @@ def test_whoever_meets_and_exchanges_passes(submit):
     [
         ("barrier() if i != 1 else None", "rank 0 did not call barrier before timed call 1"),
         ("pass", "rank 0 did not call barrier before timed call 0"),
-        ("[barrier() for _ in range(1 + dist.get_rank())]", "rank 1 called barrier 6 times, rank 0 3 times"),
+        (
+            "[barrier() for _ in range(1 + dist.get_rank())]",
+            "rank 1 called barrier 6 times, rank 0 3 times",
+        ),
     ],
 )
 def test_a_meeting_that_is_left_out_or_that_some_come_to_alone_is_told(submit, meets, words):

@@ -1,4 +1,6 @@
-"""The strategies on a modelled cluster: what theory says of their times, from programs as students write them."""
+"""The strategies on a modelled cluster: what theory says of their times, from programs as students
+write them.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +17,9 @@ from solutions.pipeline_parallel import gpipe_schedule, one_forward_one_backward
 
 
 def ring(n: int, size: int, late: int = 0) -> list[Writer]:
-    """Of 2(n−1) steps, in each of which a rank sends to the right and receives from the left at once."""
+    """Of 2(n−1) steps, in each of which a rank sends to the right and receives from the left at
+    once.
+    """
     ranks = writers(n)
     for rank in ranks:
         if rank.rank == n - 1:
@@ -29,8 +33,12 @@ def ring(n: int, size: int, late: int = 0) -> list[Writer]:
 @given(n=st.integers(2, 12), chunk=st.integers(1, 1000), alpha=st.sampled_from([0.0, 0.25, 3.0]))
 def test_a_ring_of_sends_takes_as_long_as_the_all_reduce(n, chunk, alpha):
     on = cluster(n, Link(alpha, BETA))
-    assert replayed(on, ring(n, n * chunk)).seconds == pytest.approx(2 * (n - 1) * (alpha + chunk / BETA))
-    assert on.collective("all_reduce", range(n), n * chunk) == pytest.approx(2 * (n - 1) * (alpha + chunk / BETA))
+    assert replayed(on, ring(n, n * chunk)).seconds == pytest.approx(
+        2 * (n - 1) * (alpha + chunk / BETA)
+    )
+    assert on.collective("all_reduce", range(n), n * chunk) == pytest.approx(
+        2 * (n - 1) * (alpha + chunk / BETA)
+    )
 
 
 def test_a_ring_over_two_nodes_has_the_pace_of_its_slow_links():
@@ -52,7 +60,9 @@ def pipeline(n: int, many: int, schedule, forward=2, backward=4, size=64) -> lis
                 rank.blocking("recv", size, peer=source)
             if kind == "backward" and i in sending:
                 rank.wait(sending.pop(i))
-            rank.mark(f"{kind} {i} began").compute(forward if kind == "forward" else backward).mark(f"{kind} {i} ended")
+            rank.mark(f"{kind} {i} began").compute(forward if kind == "forward" else backward).mark(
+                f"{kind} {i} ended"
+            )
             if not 0 <= target < n:
                 continue
             if kind == "forward":
@@ -85,7 +95,12 @@ def test_without_communication_the_bubble_is_that_of_theory(name, n, many, forwa
 
 
 @settings(max_examples=30)
-@given(name=st.sampled_from(sorted(SCHEDULES)), n=st.integers(2, 8), many=st.integers(1, 12), size=st.integers(0, 300))
+@given(
+    name=st.sampled_from(sorted(SCHEDULES)),
+    n=st.integers(2, 8),
+    many=st.integers(1, 12),
+    size=st.integers(0, 300),
+)
 def test_messages_make_a_pipeline_longer_and_at_most_by_all_of_them(name, n, many, size):
     ranks = pipeline(n, many, SCHEDULES[name], size=size)
     ideal = replayed(cluster(n, FREE), ranks).seconds
@@ -93,10 +108,19 @@ def test_messages_make_a_pipeline_longer_and_at_most_by_all_of_them(name, n, man
     assert ideal <= replay.seconds <= ideal + sum(m.ends - m.begins for m in replay.meetings)
 
 
-@given(n=st.integers(2, 9), layers=st.integers(1, 9), compute=st.integers(0, 40), size=st.integers(1, 999))
-def test_overlapped_all_reduces_take_between_the_longer_of_the_two_and_both(n, layers, compute, size):
+@given(
+    n=st.integers(2, 9),
+    layers=st.integers(1, 9),
+    compute=st.integers(0, 40),
+    size=st.integers(1, 999),
+)
+def test_overlapped_all_reduces_take_between_the_longer_of_the_two_and_both(
+    n, layers, compute, size
+):
     on = cluster(n)
-    computing, communicating = layers * compute, layers * on.collective("all_reduce", range(n), size)
+    computing, communicating = layers * compute, layers * on.collective(
+        "all_reduce", range(n), size
+    )
     apart = replayed(on, data_parallel(n, layers, compute, size, overlapped=False)).seconds
     overlapped = replayed(on, data_parallel(n, layers, compute, size, overlapped=True)).seconds
     assert apart == pytest.approx(computing + communicating)

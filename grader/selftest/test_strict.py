@@ -15,7 +15,10 @@ from grader.selftest.grading import ROOT, command
 from grader.selftest.swap import verdict
 
 KINDS = ("send", "recv", "barrier")
-STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(KINDS), st.integers(1, 2), st.booleans()), max_size=24)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(KINDS), st.integers(1, 2), st.booleans()),
+    max_size=24,
+)
 NOTHING = {"dtype": None, "shape": None, "sent": [], "received": [], "bytes": 0}
 
 
@@ -23,7 +26,12 @@ def posted(number: int, kind: str, peer: int, batch: int | None, tag: int = 0) -
     other = {"group": [0, 1, 2], "kind": kind, **MESSAGE}
     if kind == "barrier":
         return operation(number, b"", **other | NOTHING)
-    other |= {"peer": peer, "tag": tag, "batch": batch, "received" if kind == "send" else "sent": []}
+    other |= {
+        "peer": peer,
+        "tag": tag,
+        "batch": batch,
+        "received" if kind == "send" else "sent": [],
+    }
     return operation(number, **({} if kind == "send" else {"blob": b""}), **other)
 
 
@@ -64,13 +72,20 @@ def _next(now: dict[int, list[tuple]]) -> set[tuple[int, int]]:
 
 @given(STEPS)
 def test_each_operation_waits_for_those_before_it(drawn):
-    """Three ranks that send, receive and meet: what ends is what a rank can reach that does one thing (or batch) at a time."""
-    steps = [(rank, kind, (rank + far) % 3, 7 if b and kind != "barrier" else None) for rank, kind, far, b in drawn]
+    """Three ranks that send, receive and meet: what ends is what a rank can reach that does one
+    thing (or batch) at a time.
+    """
+    steps = [
+        (rank, kind, (rank + far) % 3, 7 if b and kind != "barrier" else None)
+        for rank, kind, far, b in drawn
+    ]
     three = Ends(3, is_strict=True)
     try:
         for number, (rank, kind, peer, batch) in enumerate(steps):
             three.post(rank, posted(number, kind, peer, batch, tag=number))
-        assert {(rank, number) for rank in range(3) for number in three.answers(rank)} == ended(steps)
+        assert {(rank, number) for rank in range(3) for number in three.answers(rank)} == ended(
+            steps
+        )
     finally:
         three.close()
 
@@ -79,8 +94,12 @@ def test_a_long_chain_of_ends_is_no_deep_recursion():
     two = Ends(2, is_strict=True)
     try:
         count = 1500
-        two.post(0, *(operation(n, kind="send", peer=1, received=[], **MESSAGE) for n in range(count)))
-        two.post(1, *(operation(n, b"", kind="recv", peer=0, sent=[], **MESSAGE) for n in range(count)))
+        two.post(
+            0, *(operation(n, kind="send", peer=1, received=[], **MESSAGE) for n in range(count))
+        )
+        two.post(
+            1, *(operation(n, b"", kind="recv", peer=0, sent=[], **MESSAGE) for n in range(count))
+        )
         assert len(two.answers(0)) == len(two.answers(1)) == count
     finally:
         two.close()
@@ -90,21 +109,31 @@ def test_a_long_chain_of_ends_is_no_deep_recursion():
 
 
 GO_ON = {
-    "a batch": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
-            [w.wait() for w in dist.batch_isend_irecv(ops)]""",
-    "a batch by keyword": """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
-            [w.wait() for w in dist.batch_isend_irecv(p2p_op_list=ops)]""",
-    "by turns": """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
-            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)""",
-    "a group for each direction": """groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
-            w = dist.isend(x, 1 - rank, group=groups[rank]); dist.recv(y, 1 - rank, group=groups[1 - rank]); w.wait()""",
+    "a batch": (
+        """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(ops)]"""
+    ),
+    "a batch by keyword": (
+        """ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            [w.wait() for w in dist.batch_isend_irecv(p2p_op_list=ops)]"""
+    ),
+    "by turns": (
+        """dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
+            dist.recv(y, 1) if rank == 0 else dist.send(x, 0)"""
+    ),
+    "a group for each direction": (
+        """groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+            w = dist.isend(x, 1 - rank, group=groups[rank]); dist.recv(y, 1 - rank, group=groups[1 - rank]); w.wait()"""
+    ),
     "a collective": "dist.all_reduce(y.copy_(x)); y -= x",
 }
 STAND_STILL = {
     "both send first": "w = dist.isend(x, 1 - rank); dist.recv(y, 1 - rank); w.wait()",
     "both receive first": "w = dist.irecv(y, 1 - rank); dist.send(x, 1 - rank); w.wait()",
-    "two batches": """w = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank)])
-            w += dist.batch_isend_irecv([dist.P2POp(dist.irecv, y, 1 - rank)]); [one.wait() for one in w]""",
+    "two batches": (
+        """w = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank)])
+            w += dist.batch_isend_irecv([dist.P2POp(dist.irecv, y, 1 - rank)]); [one.wait() for one in w]"""
+    ),
 }
 
 
@@ -116,7 +145,9 @@ def test_what_nccl_carries_out_goes_on(submit, in_strict_order, program):
 @pytest.mark.parametrize("program", STAND_STILL)
 def test_what_waits_for_ever_on_nccl_is_told(submit, in_strict_order, program):
     message = verdict(submit, STAND_STILL[program])
-    assert message.count("begins only when its") == 2 and "Deadlock in nccl's order" in message, message
+    assert (
+        message.count("begins only when its") == 2 and "Deadlock in nccl's order" in message
+    ), message
     assert "Start both with one dist.batch_isend_irecv" in message
 
 
@@ -154,4 +185,8 @@ def test_the_problems_whose_solutions_need_gloo_are_known(tmp_path):
     called = command(ROOT / "solutions", results, "--workers", "1", LOCKSTEP_NETWORK="strict")
     subprocess.run(**called, capture_output=True, timeout=300, check=True)
     tests = json.loads(results.read_text())["tests"]
-    assert {test["number"] for test in tests if test["score"] < test["max_score"]} == {"1.6", "1.7", "5.5"}
+    assert {test["number"] for test in tests if test["score"] < test["max_score"]} == {
+        "1.6",
+        "1.7",
+        "5.5",
+    }

@@ -86,8 +86,14 @@ def test_what_holds_no_marker_is_kept(text):
 @pytest.mark.parametrize(
     "lines, words",
     [
-        (["# BEGIN SOLUTION 1: a", "# BEGIN SOLUTION 2: b", "# END SOLUTION"], "inside another: # BEGIN SOLUTION 2: b"),
-        (["# BEGIN SOLUTION", "# BEGIN SOLUTION", "# END SOLUTION", "# END SOLUTION"], "inside another"),
+        (
+            ["# BEGIN SOLUTION 1: a", "# BEGIN SOLUTION 2: b", "# END SOLUTION"],
+            "inside another: # BEGIN SOLUTION 2: b",
+        ),
+        (
+            ["# BEGIN SOLUTION", "# BEGIN SOLUTION", "# END SOLUTION", "# END SOLUTION"],
+            "inside another",
+        ),
         (["# BEGIN SOLUTION 1: a", "x = 1"], "does not end: # BEGIN SOLUTION 1: a"),
         (["# BEGIN SOLUTION"], "does not end"),
         (["x = 1", "# END SOLUTION"], "has not begun"),
@@ -113,7 +119,9 @@ def test_the_handout_is_what_the_solution_generates(source):
 
 
 def public(tree: ast.Module) -> dict[str, str]:
-    """The promises of a module: every public function, class and method, with its signature and docstring."""
+    """The promises of a module: every public function, class and method, with its signature and
+    docstring.
+    """
     found = {"": ast.get_docstring(tree)}
 
     def visit(body: list, prefix: str) -> None:
@@ -140,7 +148,11 @@ def test_the_stub_promises_what_the_solution_does(source):
 
 @SOLUTIONS
 def test_everything_public_says_what_it_does(source):
-    assert [name for name, (*_, docstring) in public(ast.parse(source.read_text())).items() if not docstring] == []
+    assert [
+        name
+        for name, (*_, docstring) in public(ast.parse(source.read_text())).items()
+        if not docstring
+    ] == []
 
 
 def regions(text: str) -> list[str]:
@@ -154,7 +166,8 @@ def regions(text: str) -> list[str]:
     return found
 
 
-ORDINARY = {"for weight in weights:"}  # long enough to be looked for, and no part of an answer's idea
+# long enough to be looked for, and no part of an answer's idea
+ORDINARY = {"for weight in weights:"}
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
@@ -165,7 +178,8 @@ def test_no_line_of_an_answer_stands_in_the_handout(source):
     answers = {code(line) for line in regions(source.read_text())}
     answers = {line for line in answers - ORDINARY if len(line) > 20 and not line.startswith("#")}
     assert answers
-    taught = (path for path in HANDOUT if path.name != "mlp.py")  # the calculus is given, and may be repeated
+    # the calculus is given, and may be repeated
+    taught = (path for path in HANDOUT if path.name != "mlp.py")
     given = {code(line): path.name for path in taught for line in path.read_text().splitlines()}
     assert {line: given[line] for line in answers & given.keys()} == {}
 
@@ -174,10 +188,18 @@ def test_no_line_of_an_answer_stands_in_the_handout(source):
 def test_nothing_but_stubs_is_left_to_be_implemented(source):
     """Every numbered region leaves one error, and the helpers of the solution are gone."""
     text = (ROOT / "handout" / source.name).read_text()
-    numbered = [match["problem"] for line in source.read_text().splitlines() if (match := BEGIN.fullmatch(line))]
-    assert re.findall(r'raise NotImplementedError\("Problem (.+)"\)', text) == [p for p in numbered if p]
+    numbered = [
+        match["problem"]
+        for line in source.read_text().splitlines()
+        if (match := BEGIN.fullmatch(line))
+    ]
+    assert re.findall(r'raise NotImplementedError\("Problem (.+)"\)', text) == [
+        p for p in numbered if p
+    ]
     assert "SOLUTION" not in text
 
 
 def test_the_lines_that_are_taken_out_are_found():
-    assert regions("a\n# BEGIN SOLUTION 1: f\n    secret = 1  # why\n# END SOLUTION\nb") == ["    secret = 1  # why"]
+    assert regions("a\n# BEGIN SOLUTION 1: f\n    secret = 1  # why\n# END SOLUTION\nb") == [
+        "    secret = 1  # why"
+    ]

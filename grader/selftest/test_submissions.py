@@ -1,4 +1,6 @@
-"""Right submissions get full marks, wrong ones lose exactly what they should, with words that name the mistake."""
+"""Right submissions get full marks, wrong ones lose exactly what they should, with words that name
+the mistake.
+"""
 
 import shutil
 from pathlib import Path
@@ -10,8 +12,11 @@ from grader.selftest.grading import ROOT, grade
 from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
 from grader.selftest.mutation.trials import LOST
 
-RIGHT = sorted(path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS)
-TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]  # `make mutation-test` tries them all
+RIGHT = sorted(
+    path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS
+)
+# `make mutation-test` tries them all
+TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)
@@ -21,18 +26,24 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mut
     text = source.read_text()
     assert text.count(mutant.old) == 1, "this mutant no longer applies to the solution"
     source.write_text(text.replace(mutant.old, mutant.new))
-    graded = grade(tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part, server=server.address)
+    graded = grade(
+        tmp_path / "wrong", tmp_path / "results.json", "--part", mutant.part, server=server.address
+    )
     assert graded.code == 0, graded.complaint
     lost = graded.lost()
     assert mutant.caught <= set(lost)
     # Further checks of the same problems may fail, too; no other problem is touched.
     messages = [test["output"] for test in lost.values()]
-    assert {test["number"] for test in lost.values()} == {lost[check]["number"] for check in mutant.caught}, messages
+    assert {test["number"] for test in lost.values()} == {
+        lost[check]["number"] for check in mutant.caught
+    }, messages
     assert any(mutant.words in message for message in messages), messages
 
 
 @pytest.mark.parametrize("file", RIGHT, ids=lambda file: f"{file.parent.name} {file.stem}")
 def test_a_right_submission_gets_full_marks(tmp_path, server, file):
-    graded = grade(file.parent, tmp_path / "results.json", "--part", file.stem, server=server.address)
+    graded = grade(
+        file.parent, tmp_path / "results.json", "--part", file.stem, server=server.address
+    )
     lost = {check: test["output"] for check, test in graded.lost().items()}
     assert set(lost) == LOST.get((file.parent.name, file.stem), set()), lost

@@ -17,7 +17,16 @@ import pytest
 from grader.assignment import PARTS
 from grader.check.api import call
 from grader.diagnosis.root_cause import diagnose
-from grader.diagnosis.spans import COMMUNICATING, COMPUTING, ON_CORE, TIMED, WAITING, Span, on_core, spans
+from grader.diagnosis.spans import (
+    COMMUNICATING,
+    COMPUTING,
+    ON_CORE,
+    TIMED,
+    WAITING,
+    Span,
+    on_core,
+    spans,
+)
 from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
 from grader.rank.drivers import DRIVERS
@@ -47,13 +56,29 @@ def operation(rank: int, at: float, kind: str, group=(0, 1), peer=None, line=3) 
     sent = [] if kind in ("recv", "barrier") else [6]
     received = [] if kind in ("send", "barrier") else [6]
     return Operation(
-        *(rank, 0, kind, START + int(at * MS), "float32", [6], sent, received, 24, None, peer, None, 0),
+        *(
+            rank,
+            0,
+            kind,
+            START + int(at * MS),
+            "float32",
+            [6],
+            sent,
+            received,
+            24,
+            None,
+            peer,
+            None,
+            0,
+        ),
         *(list(group), "0", [[], []], "collectives.py", line, "f", True),
     )
 
 
 def progress(rank: int, at: float, what: str, of: float, line=3) -> Progress:
-    return Progress(rank, 0, what, START + int(at * MS), START + int(of * MS), "collectives.py", line)
+    return Progress(
+        rank, 0, what, START + int(at * MS), START + int(of * MS), "collectives.py", line
+    )
 
 
 def blocking(rank: int, at: float, until: float | None, kind: str, **more) -> list:
@@ -64,15 +89,23 @@ def blocking(rank: int, at: float, until: float | None, kind: str, **more) -> li
 
 
 def world(*trails: list, ended: bool = True) -> WorldReport:
-    ranks = [RankReport(rank, trail, {0: Returned(None, [], {})} if ended else {}) for rank, trail in enumerate(trails)]
+    ranks = [
+        RankReport(rank, trail, {0: Returned(None, [], {})} if ended else {})
+        for rank, trail in enumerate(trails)
+    ]
     calls = [Call("collectives.f", [([], {})] * len(trails))]
-    return WorldReport(len(trails), calls, Path("/nowhere"), ranks, "finished" if ended else "stuck")
+    return WorldReport(
+        len(trails), calls, Path("/nowhere"), ranks, "finished" if ended else "stuck"
+    )
 
 
 def program(report: WorldReport, rank: int) -> list[tuple]:
     """What a rank's program did: (kind, begin, end) in milliseconds."""
     own = [span for span in spans(report, 0) if span.rank == rank and not span.background]
-    return [(s.kind, round(s.begin * 1e3, 3), None if s.end is None else round(s.end * 1e3, 3)) for s in own]
+    return [
+        (s.kind, round(s.begin * 1e3, 3), None if s.end is None else round(s.end * 1e3, 3))
+        for s in own
+    ]
 
 
 def under_way(report: WorldReport, rank: int) -> list[tuple]:
@@ -84,8 +117,16 @@ def under_way(report: WorldReport, rank: int) -> list[tuple]:
 
 
 def test_a_receive_waits_until_its_send_is_issued():
-    receiver = [mark(1, 0, "call began"), *blocking(1, 10, 50, "recv", peer=0), mark(1, 60, "call ended")]
-    sender = [mark(0, 0, "call began"), *blocking(0, 30, 51, "send", peer=1), mark(0, 52, "call ended")]
+    receiver = [
+        mark(1, 0, "call began"),
+        *blocking(1, 10, 50, "recv", peer=0),
+        mark(1, 60, "call ended"),
+    ]
+    sender = [
+        mark(0, 0, "call began"),
+        *blocking(0, 30, 51, "send", peer=1),
+        mark(0, 52, "call ended"),
+    ]
     report = world(sender, receiver)
     assert program(report, 1) == [
         (COMPUTING, 0, 10),
@@ -95,13 +136,19 @@ def test_a_receive_waits_until_its_send_is_issued():
     ]
     assert program(report, 0) == [(COMPUTING, 0, 30), (COMMUNICATING, 30, 51), (COMPUTING, 51, 52)]
     (waited,) = [span for span in spans(report, 0) if span.kind == WAITING]
-    assert waited.label == "receive from rank 0 of 6 × float32" and waited.where == "collectives.py:3"
+    assert (
+        waited.label == "receive from rank 0 of 6 × float32" and waited.where == "collectives.py:3"
+    )
 
 
 def test_a_collective_waits_for_the_last_rank_of_its_group():
     def rank(own: int, at: float) -> list:
         began = mark(own, 0, "call began")
-        return [began, *blocking(own, at, 60, "all_reduce", group=(0, 1, 2)), mark(own, 60, "call ended")]
+        return [
+            began,
+            *blocking(own, at, 60, "all_reduce", group=(0, 1, 2)),
+            mark(own, 60, "call ended"),
+        ]
 
     report = world(rank(0, 10), rank(1, 40), rank(2, 20))
     assert program(report, 0)[1:] == [(WAITING, 10, 40), (COMMUNICATING, 40, 60)]
@@ -130,7 +177,10 @@ def asynchronous(rank: int, issued: float, waits: float, until: float) -> list:
         ),
         *(mark(rank, issued + 2, "compute began"), mark(rank, waits - 2, "compute ended")),
         progress(rank, 25, "completed", issued),
-        *(progress(rank, waits, "wait began", issued, 4), progress(rank, until, "wait ended", issued)),
+        *(
+            progress(rank, waits, "wait began", issued, 4),
+            progress(rank, until, "wait ended", issued),
+        ),
         mark(rank, until, "call ended"),
     ]
 
@@ -148,17 +198,32 @@ def test_an_asynchronous_operation_is_under_way_beside_the_program():
 
 def test_what_was_waited_for_at_once_is_not_also_beside_the_program():
     report = world(
-        *([mark(r, 0, "call began"), *blocking(r, 5, 9, "barrier"), mark(r, 9, "call ended")] for r in (0, 1))
+        *(
+            [mark(r, 0, "call began"), *blocking(r, 5, 9, "barrier"), mark(r, 9, "call ended")]
+            for r in (0, 1)
+        )
     )
     assert under_way(report, 0) == under_way(report, 1) == []
 
 
 def test_a_send_is_under_way_until_its_receiver_has_it():
     sender = [
-        *(mark(0, 0, "call began"), operation(0, 10, "send", peer=1), progress(0, 11, "started", 10)),
-        *(progress(0, 80, "wait began", 10, 4), progress(0, 81, "wait ended", 10), mark(0, 81, "call ended")),
+        *(
+            mark(0, 0, "call began"),
+            operation(0, 10, "send", peer=1),
+            progress(0, 11, "started", 10),
+        ),
+        *(
+            progress(0, 80, "wait began", 10, 4),
+            progress(0, 81, "wait ended", 10),
+            mark(0, 81, "call ended"),
+        ),
     ]
-    receiver = [mark(1, 0, "call began"), *blocking(1, 20, 30, "recv", peer=0), mark(1, 31, "call ended")]
+    receiver = [
+        mark(1, 0, "call began"),
+        *blocking(1, 20, 30, "recv", peer=0),
+        mark(1, 31, "call ended"),
+    ]
     assert under_way(world(sender, receiver), 0) == [(10, 30)]
 
 
@@ -180,11 +245,24 @@ def test_without_followed_waits_a_rank_that_did_something_else_did_not_wait():
 
 
 def test_micro_batches_are_numbered():
-    names = ["forward 0 began", "forward 0 ended", "forward 11 began", "forward 11 ended", "backward 0 began"]
-    trail = [mark(0, 0, "call began")] + [mark(0, 10 * i, name) for i, name in enumerate(names, start=1)]
+    names = [
+        "forward 0 began",
+        "forward 0 ended",
+        "forward 11 began",
+        "forward 11 ended",
+        "backward 0 began",
+    ]
+    trail = [mark(0, 0, "call began")] + [
+        mark(0, 10 * i, name) for i, name in enumerate(names, start=1)
+    ]
     found = spans(world(trail + [mark(0, 60, "call ended")]), 0)
     assert [(s.label, s.micro_batch, round(s.begin * 1e3), round(s.end * 1e3)) for s in found] == [
-        *(("", None, 0, 10), ("forward 0", 0, 10, 20), ("", None, 20, 30), ("forward 11", 11, 30, 40)),
+        *(
+            ("", None, 0, 10),
+            ("forward 0", 0, 10, 20),
+            ("", None, 20, 30),
+            ("forward 11", 11, 30, 40),
+        ),
         *(("", None, 40, 50), ("backward 0", 0, 50, 60)),
     ]
 
@@ -210,7 +288,9 @@ def test_of_several_runs_the_fastest_is_drawn():
 
 def crossed() -> WorldReport:
     """Two ranks that send to each other; rank 0 has started a receive before that nobody answers."""
-    trails = [[mark(r, 0, "call began"), *blocking(r, 10 + r, None, "send", peer=1 - r)] for r in (0, 1)]
+    trails = [
+        [mark(r, 0, "call began"), *blocking(r, 10 + r, None, "send", peer=1 - r)] for r in (0, 1)
+    ]
     trails[0].insert(1, operation(0, 2, "recv", peer=1))
     return world(*trails, ended=False)
 
@@ -222,7 +302,10 @@ def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
     ]
     report = world([mark(0, 0, "call began"), *reads, mark(0, 50, "call ended")])
     (watched,) = [span for span in spans(report, 0) if span.kind == TIMED]
-    assert (watched.begin, watched.end) == (pytest.approx(0.01), pytest.approx(0.03)) and watched.label == "timed 1"
+    assert (watched.begin, watched.end) == (
+        pytest.approx(0.01),
+        pytest.approx(0.03),
+    ) and watched.label == "timed 1"
     assert program(report, 0) == [(COMPUTING, 0, 50)]  # the program goes on as it did
     lane = chart.text([Picture("", spans(report, 0))], 80)[0].plain.splitlines()[1]
     assert lane.index("[") == pytest.approx(9 + 70 / 5, abs=2) and lane.index("]") == pytest.approx(
@@ -231,19 +314,33 @@ def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
 
 
 def test_a_rank_that_was_kept_from_its_core_is_noticed():
-    report = world([mark(0, 0, "call began"), mark(0, 99, "90000000 ns on a core"), mark(0, 100, "call ended")])
+    report = world(
+        [mark(0, 0, "call began"), mark(0, 99, "90000000 ns on a core"), mark(0, 100, "call ended")]
+    )
     assert on_core(report, 0) == [0.09] and not _disturbed(spans(report, 0), on_core(report, 0))
-    report = world([mark(0, 0, "call began"), mark(0, 99, "60000000 ns on a core"), mark(0, 100, "call ended")])
+    report = world(
+        [mark(0, 0, "call began"), mark(0, 99, "60000000 ns on a core"), mark(0, 100, "call ended")]
+    )
     assert _disturbed(spans(report, 0), on_core(report, 0))
-    asleep = [mark(0, 1, "late began"), mark(0, 50, "late ended"), mark(0, 99, "50000000 ns on a core")]
+    asleep = [
+        mark(0, 1, "late began"),
+        mark(0, 50, "late ended"),
+        mark(0, 99, "50000000 ns on a core"),
+    ]
     report = world([mark(0, 0, "call began"), *asleep, mark(0, 100, "call ended")])
-    assert not _disturbed(spans(report, 0), on_core(report, 0)) and _shares(spans(report, 0)) == ["computes 51 %"]
+    assert not _disturbed(spans(report, 0), on_core(report, 0)) and _shares(spans(report, 0)) == [
+        "computes 51 %"
+    ]
 
 
-@pytest.mark.parametrize("disturbed, plays, kept", [([False], 1, 0), ([True, False], 2, 1), ([True, True], 2, 0)])
+@pytest.mark.parametrize(
+    "disturbed, plays, kept", [([False], 1, 0), ([True, False], 2, 1), ([True, True], 2, 0)]
+)
 def test_a_disturbed_scene_is_played_once_more(disturbed, plays, kept):
     scene = SCENES["benchmarking"][0]
-    played = [PlayedScene(scene, Picture(f"{n}", []), disturbed=each) for n, each in enumerate(disturbed)]
+    played = [
+        PlayedScene(scene, Picture(f"{n}", []), disturbed=each) for n, each in enumerate(disturbed)
+    ]
     player = ScenePlayer(None, 2)
     with mock.patch.object(player, "play", side_effect=played) as play:
         assert player.play_again_if_disturbed(scene) is played[kept]
@@ -254,12 +351,18 @@ def _parsed(part: str, **more) -> argparse.Namespace:
     return argparse.Namespace(**{"part": part, "cluster": None, "micro_batches": None} | more)
 
 
-@pytest.mark.parametrize("load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")])
+@pytest.mark.parametrize(
+    "load, first", [(99.0, BUSY), (0.0, "Of benchmarking.py are drawn: stopwatch.")]
+)
 def test_busy_cores_are_said_first(load, first, tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr("os.getloadavg", lambda: (load,) * 3)
-    monkeypatch.setattr(ScenePlayer, "play", lambda self, scene: PlayedScene(scene, Picture("", [])))
+    monkeypatch.setattr(
+        ScenePlayer, "play", lambda self, scene: PlayedScene(scene, Picture("", []))
+    )
     monkeypatch.setenv("COLUMNS", "200")
-    assert draw(_parsed("benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
+    assert (
+        draw(_parsed("benchmarking", ranks="2", submission=ROOT / "solutions", into=tmp_path)) == 0
+    )
     assert capsys.readouterr().out.startswith(first)
     assert (BUSY in (tmp_path / "timeline.svg").read_text()) == (first == BUSY)
 
@@ -270,14 +373,19 @@ def test_every_run_says_how_long_its_rank_was_on_a_core():
         timeline_programs._drawn(lambda: None, marks.append, {})
     for number in range(RUNS):
         began, on, ended = marks[3 * number :][:3]
-        assert (began, ended) == (f"run {number} began", f"run {number} ended") and ON_CORE.fullmatch(on)
+        assert (began, ended) == (
+            f"run {number} began",
+            f"run {number} ended",
+        ) and ON_CORE.fullmatch(on)
 
 
 def test_communications_are_counted_once_each_and_by_rank():
     first, second = (operation(0, at, "all_reduce") for at in (1, 2))
     drawn = [Span(0, kind, "", 0.0, 1.0, operation=first) for kind in (WAITING, COMMUNICATING)]
     drawn.append(Span(0, COMMUNICATING, "", 1.0, 2.0, None, True, operation=second))
-    assert _communications(drawn) == [f"Communications of each rank: 2 × all-reduce ({48 / (1 << 20):.3g} MiB)."]
+    assert _communications(drawn) == [
+        f"Communications of each rank: 2 × all-reduce ({48 / (1 << 20):.3g} MiB)."
+    ]
     drawn.append(Span(1, COMPUTING, "", 0.0, 2.0))
     assert _communications(drawn)[0].endswith("; of rank 1 none.")
 
@@ -294,15 +402,27 @@ def test_a_legend_breaks_between_its_entries():
     assert all(len(line) <= 40 for line in lines) and len(lines) > 2
     entries = {entry.strip() for line in lines for entry in line.split("   ")}
     assert entries == {
-        *("F forward", "B backward", "# computing anything else", "z made to come late", "= communicating"),
+        *(
+            "F forward",
+            "B backward",
+            "# computing anything else",
+            "z made to come late",
+            "= communicating",
+        ),
         "· waiting for another rank",
     }
 
 
 def test_a_deadlock_is_open_to_the_right_and_names_whom_it_waits_for():
     report = crossed()
-    assert program(report, 0)[-1] == (WAITING, 10, None) and program(report, 1)[-1] == (WAITING, 11, None)
-    open_ones = {span.rank: span for span in spans(report, 0) if span.end is None and not span.background}
+    assert program(report, 0)[-1] == (WAITING, 10, None) and program(report, 1)[-1] == (
+        WAITING,
+        11,
+        None,
+    )
+    open_ones = {
+        span.rank: span for span in spans(report, 0) if span.end is None and not span.background
+    }
     assert open_ones[0].awaits == (1,) and open_ones[0].where == "collectives.py:3"
     picture = Picture("crossed", spans(report, 0))
     printed = chart.text([picture], 80)[0].plain
@@ -310,7 +430,10 @@ def test_a_deadlock_is_open_to_the_right_and_names_whom_it_waits_for():
     lane = next(line for line in printed.splitlines() if line.startswith("rank 0"))
     assert lane.rstrip().endswith("·>")
     texts = [
-        e.text for e in ElementTree.fromstring(drawing.svg(picture.spans)).iter("{http://www.w3.org/2000/svg}text")
+        e.text
+        for e in ElementTree.fromstring(drawing.svg(picture.spans)).iter(
+            "{http://www.w3.org/2000/svg}text"
+        )
     ]
     assert "waits at collectives.py:3: send to rank 1 of 6 × float32, for rank 1" in texts
 
@@ -326,7 +449,9 @@ def f(x):
 def staged(grounds: Path, source: str) -> Path:
     submission = grounds / "submission"
     submission.mkdir()
-    (submission / "collectives.py").write_text(f"import torch\nimport torch.distributed as dist\n{source}")
+    (submission / "collectives.py").write_text(
+        f"import torch\nimport torch.distributed as dist\n{source}"
+    )
     return stage_submission(submission, grounds / "stage").folder
 
 
@@ -335,7 +460,9 @@ def run(server, folder: Path, follow: bool, size: int = 2) -> WorldReport:
     return worlds.World(server, size, calls, folder, "cpu", Limits(), follow).run()
 
 
-def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagnosis(server, grounds):
+def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagnosis(
+    server, grounds
+):
     folder = staged(grounds, SENDS_FIRST)
     followed, plain = run(server, folder, True), run(server, folder, False)
     assert followed.ending == plain.ending == "stuck"
@@ -369,12 +496,15 @@ def test_the_waits_of_real_ranks_are_followed(server, grounds):
     assert report.ending == "finished"
     found = spans(report, 0)
     first, *_ = [span for span in found if span.rank == 0 and span.kind == WAITING]
-    assert first.where == "collectives.py:12" and first.end - first.begin == pytest.approx(0.1, abs=0.06)
+    assert first.where == "collectives.py:12" and first.end - first.begin == pytest.approx(
+        0.1, abs=0.06
+    )
     beside = [span for span in found if span.background]
     assert [(s.rank, s.operation.kind) for s in beside] == [(0, "all_reduce"), (1, "all_reduce")]
     for rank in range(2):
         own = [span for span in found if span.rank == rank and not span.background]
-        assert all(before.end == after.begin for before, after in zip(own, own[1:]))  # nothing is left out
+        # nothing is left out
+        assert all(before.end == after.begin for before, after in zip(own, own[1:]))
         done = [o.kind for o in report.ranks[rank].trail if isinstance(o, Operation)]
         assert done == ["all_reduce", "broadcast", "barrier", "send" if rank == 0 else "recv"]
 
@@ -410,7 +540,14 @@ def test_progress_that_nobody_asked_for_is_refused():
             {"at": 1 << 63},
             {"of": "1"},
         ),
-        *({"of": 1.5}, {"file": "\033[2J"}, {"file": "x" * 201}, {"file": 3}, {"line": "3"}, {"line": 1 << 80}),
+        *(
+            {"of": 1.5},
+            {"file": "\033[2J"},
+            {"file": "x" * 201},
+            {"file": 3},
+            {"line": "3"},
+            {"line": 1 << 80},
+        ),
     ],
     ids=str,
 )
@@ -425,7 +562,9 @@ def test_malformed_progress_is_refused(change):
 
 
 def rank_of_events(own: int, many: int) -> list:
-    return [mark(own, 0, "call began")] + [operation(own, 1 + at, "all_reduce") for at in range(many)]
+    return [mark(own, 0, "call began")] + [
+        operation(own, 1 + at, "all_reduce") for at in range(many)
+    ]
 
 
 def test_fifty_thousand_events_are_drawn_in_seconds_and_not_all():
@@ -440,7 +579,11 @@ def test_odd_times_are_drawn_all_the_same():
     odd = [-(1 << 63), (1 << 63) - 1, 0, START, START]
     for at in odd:
         for end in odd:
-            trail = [Mark(0, 0, "call began", at), operation(0, 1, "barrier"), Mark(0, 0, "call ended", end)]
+            trail = [
+                Mark(0, 0, "call began", at),
+                operation(0, 1, "barrier"),
+                Mark(0, 0, "call ended", end),
+            ]
             found = spans(world(trail, [mark(1, 0, "call began"), operation(1, 1, "barrier")]), 0)
             ElementTree.fromstring(drawing.svg(found))
             chart.text([Picture("", found)], 80)
@@ -461,10 +604,14 @@ def test_what_a_rank_wrote_cannot_leave_its_text():
 def test_drawings_of_one_sheet_have_one_scale():
     short = Picture("short", [Span(0, COMPUTING, "", 0.0, 0.5)], ["50 % busy"])
     long = Picture("long", [Span(0, COMPUTING, "", 0.0, 1.0)])
-    lanes = [drawn.plain.splitlines()[1].partition("|")[2].count("#") for drawn in chart.text([short, long], 80)]
+    lanes = [
+        drawn.plain.splitlines()[1].partition("|")[2].count("#")
+        for drawn in chart.text([short, long], 80)
+    ]
     assert lanes[1] == pytest.approx(2 * lanes[0], abs=1)
     widths = [
-        float(r.get("width")) for r in ElementTree.fromstring(drawing.sheet([short, long])).iter(f"{{{SVG}}}rect")
+        float(r.get("width"))
+        for r in ElementTree.fromstring(drawing.sheet([short, long])).iter(f"{{{SVG}}}rect")
     ]
     assert widths[1] == pytest.approx(2 * widths[0])
 
@@ -475,7 +622,9 @@ SVG = "http://www.w3.org/2000/svg"
 # ——— the command
 
 
-def timeline(part: str, submission: Path, into: Path, *options: str, server=None, columns: int = 80):
+def timeline(
+    part: str, submission: Path, into: Path, *options: str, server=None, columns: int = 80
+):
     own = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_SESSION", "PYTEST_"))}
     own |= {"COLUMNS": str(columns)} | ({"LOCKSTEP_SERVER": server.address} if server else {})
     line = [
@@ -490,11 +639,16 @@ def timeline(part: str, submission: Path, into: Path, *options: str, server=None
         *options,
     ]
     handed = [server.door] if server else []
-    return subprocess.run(line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120, pass_fds=handed)
+    return subprocess.run(
+        line, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120, pass_fds=handed
+    )
 
 
 def check_trace(found: dict) -> list[dict]:
-    """Whether it is as the Trace Event Format asks, for the kinds of events that are used. Returns the slices."""
+    """Whether it is as the Trace Event Format asks, for the kinds of events that are used.
+
+    Returns the slices.
+    """
     names = {"process_name": set(), "thread_name": set()}
     for event in found["traceEvents"]:
         assert {"ph", "pid", "tid", "name"} <= event.keys() and isinstance(event["name"], str)
@@ -508,8 +662,13 @@ def check_trace(found: dict) -> list[dict]:
         assert (event["pid"], event["tid"]) in names["thread_name"]
         assert event["pid"] in {pid for pid, _ in names["process_name"]}
         assert ("dur" in event and event["dur"] >= 0) == (event["ph"] == "X")
-        assert ("id" in event) == (event["ph"] in "sf") and (event.get("bp") == "e") == (event["ph"] == "f")
-    flows = [sorted(e["ph"] for e in found["traceEvents"] if e.get("id") == number) for number in flow_ids(found)]
+        assert ("id" in event) == (event["ph"] in "sf") and (event.get("bp") == "e") == (
+            event["ph"] == "f"
+        )
+    flows = [
+        sorted(e["ph"] for e in found["traceEvents"] if e.get("id") == number)
+        for number in flow_ids(found)
+    ]
     assert all(pair == ["f", "s"] for pair in flows)
     return [event for event in found["traceEvents"] if event["ph"] in "XB"]
 
@@ -533,20 +692,34 @@ def test_the_solutions_are_drawn(part, tmp_path, server):
     assert all(scene.title in titles for scene in SCENES[part])
     slices = check_trace(json.loads((tmp_path / "timeline.json").read_text()))
     assert {event["cat"] for event in slices} >= {COMPUTING, COMMUNICATING}
-    communications = [e["args"] for e in slices if e["cat"] == COMMUNICATING and e["name"] != "barrier"]
-    assert all(e["bytes"] > 0 and e["dtype"] == "float32" or part == "benchmarking" for e in communications)
+    communications = [
+        e["args"] for e in slices if e["cat"] == COMMUNICATING and e["name"] != "barrier"
+    ]
+    assert all(
+        e["bytes"] > 0 and e["dtype"] == "float32" or part == "benchmarking" for e in communications
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timeline.json", "timeline.svg"]
 
 
 def test_the_bubble_shrinks(tmp_path, server):
-    """By the functions of problem 5.6, beside which stands the part of the time in which each rank computed."""
-    done = timeline("pipeline_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
+    """By the functions of problem 5.6, beside which stands the part of the time in which each rank
+    computed.
+    """
+    done = timeline(
+        "pipeline_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server
+    )
     assert "0.50 in theory" in done.stdout and done.stdout.count("0.20 in theory") == 2
     found = json.loads((tmp_path / "timeline.json").read_text())
-    passes = [e for e in found["traceEvents"] if e.get("cat") == COMPUTING and "micro-batch" in e["args"]]
+    passes = [
+        e for e in found["traceEvents"] if e.get("cat") == COMPUTING and "micro-batch" in e["args"]
+    ]
     for process, many in ((1, 1), (2, 4), (3, 4)):
         for name in ("forward", "backward"):
-            numbers = {e["args"]["micro-batch"] for e in passes if e["pid"] == process and e["name"].startswith(name)}
+            numbers = {
+                e["args"]["micro-batch"]
+                for e in passes
+                if e["pid"] == process and e["name"].startswith(name)
+            }
             assert numbers == set(range(many))
     messages = [e for e in found["traceEvents"] if e["ph"] == "s"]
     assert [len([e for e in messages if e["pid"] == process]) for process in (1, 2, 3)] == [2, 8, 8]
@@ -558,13 +731,26 @@ def drawn_as(tmp_path: Path, process: int) -> set[str]:
 
 
 def test_the_step_of_part_3_shows_its_two_passes(tmp_path, server):
-    assert timeline("data_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server).returncode == 0
-    assert all({"forward", "backward", "all-reduce"} <= drawn_as(tmp_path, process) for process in (1, 2))
+    assert (
+        timeline(
+            "data_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server
+        ).returncode
+        == 0
+    )
+    assert all(
+        {"forward", "backward", "all-reduce"} <= drawn_as(tmp_path, process) for process in (1, 2)
+    )
 
 
 def test_the_pairs_of_part_4_communicate_half_as_often(tmp_path, server):
-    done = timeline("tensor_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server, columns=200)
-    counted = [line for line in done.stdout.splitlines() if line.startswith("Communications of each rank: ")]
+    done = timeline(
+        "tensor_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server, columns=200
+    )
+    counted = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith("Communications of each rank: ")
+    ]
     assert [sum(map(int, re.findall(r"(\d+) ×", line))) for line in counted] == [8, 4]
 
 
@@ -573,7 +759,9 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
     assert {"timed 1", "timed 2", "timed 3", "timed 4", "late", "barrier"} <= drawn_as(tmp_path, 1)
     assert "timed 5" not in drawn_as(tmp_path, 1)
     legend = done.stdout[done.stdout.rindex("# computing") :]
-    assert all(entry in legend for entry in ("z made to come late", "! barrier", "[ ] a watch runs"))
+    assert all(
+        entry in legend for entry in ("z made to come late", "! barrier", "[ ] a watch runs")
+    )
     assert f'fill="{BLOCKS["barrier"].light}"' in (tmp_path / "timeline.svg").read_text()
 
 
@@ -581,7 +769,10 @@ def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
     """The solutions, with some functions not written yet."""
     folder = tmp_path / "submission"
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__*"))
-    stubs = "".join(f'\ndef {name}(*args):\n    raise NotImplementedError("Problem 5: {name}")\n' for name in functions)
+    stubs = "".join(
+        f'\ndef {name}(*args):\n    raise NotImplementedError("Problem 5: {name}")\n'
+        for name in functions
+    )
     (folder / f"{part}.py").write_text((folder / f"{part}.py").read_text() + stubs)
     return folder
 
@@ -590,7 +781,10 @@ def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
 def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     done = timeline(part, ROOT / "handout", tmp_path, "--ranks", "2", server=server)
     assert done.returncode == 1
-    assert f"Problem {PARTS[part].number}." in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert (
+        f"Problem {PARTS[part].number}." in done.stdout
+        and "Traceback" not in done.stdout + done.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -606,7 +800,9 @@ def test_without_the_bubbles_problem_there_is_no_figure(tmp_path, server):
     submission = with_stubs(tmp_path, "pipeline_parallel", "bubble_fraction")
     done = timeline("pipeline_parallel", submission, tmp_path / "out", server=server)
     assert (
-        done.returncode == 0 and "when you have written problem 5.6" in done.stdout and "in theory" not in done.stdout
+        done.returncode == 0
+        and "when you have written problem 5.6" in done.stdout
+        and "in theory" not in done.stdout
     )
 
 
@@ -625,7 +821,8 @@ def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
         and "Likely: every rank sends first" in done.stdout
     )
     slices = check_trace(json.loads((tmp_path / "out" / "timeline.json").read_text()))
-    assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]] * 2  # in two functions
+    # in two functions
+    assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]] * 2
 
 
 def test_a_rank_that_has_returned_is_said_to_have(tmp_path, server):
@@ -666,11 +863,17 @@ def test_a_file_that_does_not_import_is_said_once(tmp_path, server):
         ("collectives", "grader", "", (), "has no collectives.py"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_a_sentence(part, submission, into, options, sentence, tmp_path, server):
+def test_what_cannot_be_drawn_is_said_in_a_sentence(
+    part, submission, into, options, sentence, tmp_path, server
+):
     (tmp_path.parent / "file").touch()
     done = timeline(part, ROOT / submission, tmp_path / into, *options, server=server)
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("cannot draw: ") and sentence in done.stderr and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("cannot draw: ")
+        and sentence in done.stderr
+        and done.stderr.count("\n") == 1
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -688,15 +891,23 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, server):
     for name in names:
         (tmp_path / name).write_text("old")
         os.link(tmp_path / name, tmp_path / "old" / name)  # whoever has it open
-    assert timeline("benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server).returncode == 0
-    assert all((tmp_path / "old" / name).read_text() == "old" != (tmp_path / name).read_text() for name in names)
+    assert (
+        timeline(
+            "benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server
+        ).returncode
+        == 0
+    )
+    assert all(
+        (tmp_path / "old" / name).read_text() == "old" != (tmp_path / name).read_text()
+        for name in names
+    )
 
 
 def test_scenes_and_their_drivers_belong_together():
     played = [scene for part in (*SCENES.values(), *INSTEAD.values()) for scene in part]
-    assert {scene.driver for scene in played} == set(timeline_programs.SCENES) and set(timeline_programs.SCENES) <= set(
-        DRIVERS
-    )
+    assert {scene.driver for scene in played} == set(timeline_programs.SCENES) and set(
+        timeline_programs.SCENES
+    ) <= set(DRIVERS)
     assert RUNS == timeline_programs.RUNS and set(SCENES) == set(PARTS)
 
 

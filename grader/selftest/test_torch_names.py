@@ -1,4 +1,6 @@
-"""Students read and run only those calls of torch.distributed that every supported torch has and that none warns of."""
+"""Students read and run only those calls of torch.distributed that every supported torch has and
+that none warns of.
+"""
 
 import os
 import subprocess
@@ -12,7 +14,8 @@ from grader.selftest.grading import ROOT
 
 SINCE_2_13 = {"all_gather_single", "reduce_scatter_single"}
 OLD_NAMES = {"all_gather_into_tensor", "reduce_scatter_tensor"}
-NEITHER = {"handout/ASSIGNMENT.md": 1, "handout/bandwidth/cases.py": 1}  # mentions of each: what is new, and a fallback
+# mentions of each: what is new, and a fallback
+NEITHER = {"handout/ASSIGNMENT.md": 1, "handout/bandwidth/cases.py": 1}
 PROGRAM = """
 from handout.launcher import launch
 from handout.run import PARTS
@@ -32,7 +35,9 @@ def deprecated() -> set[str]:
 
 
 def what_students_get() -> list[str]:
-    paths = [path for folder in ("handout", "tests", "solutions") for path in (ROOT / folder).rglob("*")]
+    paths = [
+        path for folder in ("handout", "tests", "solutions") for path in (ROOT / folder).rglob("*")
+    ]
     return [str(path.relative_to(ROOT)) for path in paths if path.suffix in (".py", ".md")]
 
 
@@ -40,7 +45,9 @@ def test_torch_names_are_the_known_ones():
     """A torch that deprecates another call, or drops an old one, fails here."""
     new = {name for name in SINCE_2_13 if hasattr(dist, name)}
     assert new in (SINCE_2_13, set())
-    relevant = {name for name in deprecated() if not name.startswith("_") and "coalesced" not in name}
+    relevant = {
+        name for name in deprecated() if not name.startswith("_") and "coalesced" not in name
+    }
     assert relevant == (OLD_NAMES if new else set())
 
 
@@ -48,7 +55,9 @@ def test_torch_names_are_the_known_ones():
 def test_no_text_recommends_a_call_that_is_missing_or_warns_in_some_torch(path):
     text = (ROOT / path).read_text()
     for name in SINCE_2_13 | OLD_NAMES | deprecated():
-        assert text.count(name) == (NEITHER.get(path, 0) if name in SINCE_2_13 | OLD_NAMES else 0), name
+        assert text.count(name) == (
+            NEITHER.get(path, 0) if name in SINCE_2_13 | OLD_NAMES else 0
+        ), name
 
 
 @pytest.mark.parametrize("command", ["the given programs", "the benchmark"])
@@ -60,6 +69,8 @@ def test_solutions_and_given_code_never_warn_on_any_rank(command, tmp_path):
     line = [sys.executable, *(["program.py"] if command == "the given programs" else benchmark)]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONWARNINGS": "error::FutureWarning"}
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
+    )
     assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
     assert "ring all-reduce" in done.stdout or "all_to_all" in done.stdout

@@ -81,18 +81,36 @@ def test_an_all_reduce_costs_a_reduce_scatter_and_an_all_gather(n, block, itemsi
 @given(ranks, sizes, itemsizes)
 def test_gather_and_scatter_cost_the_same_on_every_rank(n, block, itemsize):
     of_all = [block] * n
-    on_root, elsewhere = (operation("scatter", n, sent, [block], itemsize).traffic for sent in (of_all, []))
+    on_root, elsewhere = (
+        operation("scatter", n, sent, [block], itemsize).traffic for sent in (of_all, [])
+    )
     assert on_root == elsewhere
-    on_root, elsewhere = (operation("gather", n, [block], received, itemsize).traffic for received in (of_all, []))
+    on_root, elsewhere = (
+        operation("gather", n, [block], received, itemsize).traffic for received in (of_all, [])
+    )
     assert on_root == elsewhere
-    assert n * on_root == pytest.approx((n - 1) * block * itemsize, rel=1e-12)  # all others' blocks move once
+    # all others' blocks move once
+    assert n * on_root == pytest.approx((n - 1) * block * itemsize, rel=1e-12)
 
 
 @given(sizes, itemsizes)
 def test_a_single_rank_pays_for_nothing_but_what_it_sends(size, itemsize):
-    kinds = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
-    assert [operation(kind, 1, [size], [size], itemsize).traffic for kind in kinds] == [0] * len(kinds)
-    assert operation("barrier", 1).traffic == operation("recv", 1, [], [size], itemsize).traffic == 0
+    kinds = [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+    ]
+    assert [operation(kind, 1, [size], [size], itemsize).traffic for kind in kinds] == [0] * len(
+        kinds
+    )
+    assert (
+        operation("barrier", 1).traffic == operation("recv", 1, [], [size], itemsize).traffic == 0
+    )
     assert operation("send", 1, [size], [], itemsize).traffic == (size * itemsize or EMPTY_BYTES)
 
 
@@ -112,8 +130,17 @@ def test_a_single_rank_pays_for_nothing_but_what_it_sends(size, itemsize):
         ("dist.scatter(torch.empty(2), list(x.split(2)) if rank == 1 else None, 1)", [16 / 3] * 3),
         ("dist.barrier()", [0] * 3),
         ("rank or dist.send(x, 2); rank == 2 and dist.recv(x, 0)", [24, 0, 0]),
-        ("dist.all_reduce(x, group=dist.new_group([0, 2])) if rank != 1 else dist.new_group([0, 2])", [24, 0, 24]),
-        ("torch.ops._c10d_functional.all_gather_into_tensor(x, 3, dist.group.WORLD.group_name)", [48] * 3),
+        (
+            (
+                "dist.all_reduce(x, group=dist.new_group([0, 2])) if rank != 1 else"
+                " dist.new_group([0, 2])"
+            ),
+            [24, 0, 24],
+        ),
+        (
+            "torch.ops._c10d_functional.all_gather_into_tensor(x, 3, dist.group.WORLD.group_name)",
+            [48] * 3,
+        ),
     ],
     ids=lambda value: value.partition("(")[0] if isinstance(value, str) else "",
 )

@@ -32,11 +32,15 @@ def test_gradients_that_went_wrong():
     np.testing.assert_equal(of(known, "read before wait()"), [[A / 2, B / 2], [C / 2, D / 2]])
     np.testing.assert_equal(of(known, "once more"), [[(A + C) / 4, (B + D) / 4]] * 2)
     # Rank 0 begins with its last layer, rank 1 with its first.
-    np.testing.assert_equal(of(known, "different orders"), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]])
+    np.testing.assert_equal(
+        of(known, "different orders"), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]]
+    )
 
 
 def test_layers_of_different_shapes_cannot_meet():
-    assert not any("orders" in name for own in step_mistakes([[A, B[:1]], [C, D[:1]]]) for name in own)
+    assert not any(
+        "orders" in name for own in step_mistakes([[A, B[:1]], [C, D[:1]]]) for name in own
+    )
 
 
 def test_a_single_rank_averages_with_nobody_and_may_divide_by_two():
@@ -85,17 +89,39 @@ def test_parameters_that_were_left_out(after, expected):
     assert set(left_out(after, OWN, ROOTS, frozen={2}, strided={1, 2})) == expected
 
 
-GROUP = {"lr": 3.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "amsgrad": False, "maximize": False}
+GROUP = {
+    "lr": 3.0,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.01,
+    "amsgrad": False,
+    "maximize": False,
+}
 
 
 @pytest.mark.parametrize(
     "optimizer, words",
     [
         ({"optimizer": "AdamW", "groups": [GROUP]}, None),
-        ({"optimizer": "AdamW", "groups": [GROUP | {"eps": np.array(1e-8), "betas": [0.9, 0.999]}]}, None),
-        ({"optimizer": "Adam", "groups": [GROUP]}, "of the type Adam: asked for is torch.optim.AdamW"),
-        ({"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]}, "eps is 1e-06, AdamW's default is 1e-08"),
-        ({"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9, 0.95)}]}, "betas are (0.9, 0.95)"),
+        (
+            {
+                "optimizer": "AdamW",
+                "groups": [GROUP | {"eps": np.array(1e-8), "betas": [0.9, 0.999]}],
+            },
+            None,
+        ),
+        (
+            {"optimizer": "Adam", "groups": [GROUP]},
+            "of the type Adam: asked for is torch.optim.AdamW",
+        ),
+        (
+            {"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]},
+            "eps is 1e-06, AdamW's default is 1e-08",
+        ),
+        (
+            {"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9, 0.95)}]},
+            "betas are (0.9, 0.95)",
+        ),
         ({"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9,)}]}, "betas are (0.9,)"),
         ({"optimizer": "AdamW", "groups": [GROUP | {"amsgrad": True}]}, "amsgrad is True"),
         ({"optimizer": "AdamW", "groups": ["none"]}, "betas are None"),

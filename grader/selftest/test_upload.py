@@ -1,4 +1,7 @@
-"""What run_autograder makes of the platform's files: settings, lateness, visibility, a leaderboard. The limit: test_rate_limit.py."""
+"""What run_autograder makes of the platform's files: settings, lateness, visibility, a leaderboard.
+
+The limit: test_rate_limit.py.
+"""
 
 import json
 import math
@@ -152,10 +155,20 @@ def stamp(**before: float) -> str:
 
 
 def test_what_the_platform_documents_is_read(tmp_path):
-    one = {"submission_time": stamp(hours=1), "score": 3.0, "autograder_error": False, "results": {"tests": []}}
+    one = {
+        "submission_time": stamp(hours=1),
+        "score": 3.0,
+        "autograder_error": False,
+        "results": {"tests": []},
+    }
     failed = {"submission_time": stamp(hours=3), "score": 0.0, "autograder_error": True}
     running = {"submission_time": stamp(hours=2), "score": None, "autograder_error": False}
-    assignment = {"due_date": stamp(days=1), "late_due_date": None, "title": "Lockstep", "total_points": "100.0"}
+    assignment = {
+        "due_date": stamp(days=1),
+        "late_due_date": None,
+        "title": "Lockstep",
+        "total_points": "100.0",
+    }
     document = {"id": 1, "created_at": NOW.isoformat(), "assignment": assignment}
     document["previous_submissions"] = [one, failed, running]
     expected = [
@@ -167,8 +180,14 @@ def test_what_the_platform_documents_is_read(tmp_path):
 
 
 def test_an_extension_moves_the_due_date(tmp_path):
-    users = [{"assignment": {"due_date": stamp(days=days)}} for days in (1, -2)] + [{"name": "no extension"}]
-    document = {"created_at": NOW.isoformat(), "assignment": {"due_date": stamp(days=3)}, "users": users}
+    users = [{"assignment": {"due_date": stamp(days=days)}} for days in (1, -2)] + [
+        {"name": "no extension"}
+    ]
+    document = {
+        "created_at": NOW.isoformat(),
+        "assignment": {"due_date": stamp(days=3)},
+        "users": users,
+    }
     found = read(tmp_path, document)
     assert found.due == NOW + timedelta(days=2) and not found.complaints
 
@@ -189,42 +208,76 @@ def test_an_extension_moves_the_due_date(tmp_path):
     ],
 )
 def test_what_is_not_a_time_is_told_and_left_out(tmp_path, text):
-    found = read(tmp_path, {"created_at": text, "previous_submissions": [{"submission_time": text}]})
+    found = read(
+        tmp_path, {"created_at": text, "previous_submissions": [{"submission_time": text}]}
+    )
     assert found.created is None and found.others == [] and len(found.complaints) == 2
     assert "created_at is not a time" in found.complaints[0]
     assert as_time("2030-01-10T20:00:00Z") == NOW
 
 
 def test_one_wrong_value_costs_no_other(tmp_path):
-    text = b'{"id": NaN, "created_at": "2030-01-10T12:00:00-08:00", "x": %s, "y": Infinity, "z": "\xff"}' % (
-        b"9" * 5000
+    text = (
+        b'{"id": NaN, "created_at": "2030-01-10T12:00:00-08:00", "x": %s, "y": Infinity, "z":'
+        b' "\xff"}' % (b"9" * 5000)
     )
     assert read(tmp_path, text).created == NOW
 
 
-KEYS = ["id", "created_at", "assignment", "users", "due_date", "previous_submissions", "submission_time", "results"]
-KEYS += ["tests", "score", "autograder_error", "extra_data", "uploads", "time", "graded", "output", "not_graded"]
+KEYS = [
+    "id",
+    "created_at",
+    "assignment",
+    "users",
+    "due_date",
+    "previous_submissions",
+    "submission_time",
+    "results",
+]
+KEYS += [
+    "tests",
+    "score",
+    "autograder_error",
+    "extra_data",
+    "uploads",
+    "time",
+    "graded",
+    "output",
+    "not_graded",
+]
 TIMES = st.sampled_from(
     [NOW.isoformat(), stamp(hours=1), stamp(days=2), "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 )
 ANY_TEXT = st.text(st.characters(codec=None), max_size=12)  # lone surrogates, too
-LEAVES = st.none() | st.booleans() | st.floats() | st.integers(-(10**400), 10**400) | ANY_TEXT | TIMES
+LEAVES = (
+    st.none() | st.booleans() | st.floats() | st.integers(-(10**400), 10**400) | ANY_TEXT | TIMES
+)
 JSON = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
     max_leaves=20,
 )
 TEST = st.fixed_dictionaries({}, optional={"score": LEAVES, "name": LEAVES})
-PAST = st.fixed_dictionaries({}, optional={"id": LEAVES, "time": TIMES | LEAVES, "graded": st.booleans() | LEAVES})
-EXTRA = st.fixed_dictionaries({}, optional={"uploads": st.lists(PAST | LEAVES) | LEAVES, "not_graded": LEAVES})
-RESULTS = st.fixed_dictionaries({}, optional={"tests": st.lists(TEST), "extra_data": EXTRA | JSON, "output": LEAVES})
+PAST = st.fixed_dictionaries(
+    {}, optional={"id": LEAVES, "time": TIMES | LEAVES, "graded": st.booleans() | LEAVES}
+)
+EXTRA = st.fixed_dictionaries(
+    {}, optional={"uploads": st.lists(PAST | LEAVES) | LEAVES, "not_graded": LEAVES}
+)
+RESULTS = st.fixed_dictionaries(
+    {}, optional={"tests": st.lists(TEST), "extra_data": EXTRA | JSON, "output": LEAVES}
+)
 PREVIOUS = st.fixed_dictionaries(
     {"submission_time": TIMES | LEAVES},
     optional={"score": LEAVES, "autograder_error": LEAVES, "results": RESULTS | JSON},
 )
 # Documents of the right form, any value of which may be wrong.
 METADATA = st.fixed_dictionaries(
-    {"created_at": st.just(NOW.isoformat()) | LEAVES, "previous_submissions": st.lists(PREVIOUS | LEAVES, max_size=5)},
+    {
+        "created_at": st.just(NOW.isoformat()) | LEAVES,
+        "previous_submissions": st.lists(PREVIOUS | LEAVES, max_size=5),
+    },
     optional={"id": LEAVES, "assignment": JSON, "users": JSON},
 )
 
@@ -242,7 +295,9 @@ def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document
     assert json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)["tests"]
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[" * 100_000, b"\0", b"\xff\xfe{", b"NaN", b'"\\ud800"'])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[" * 100_000, b"\0", b"\xff\xfe{", b"NaN", b'"\\ud800"']
+)
 def test_metadata_that_are_no_document_are_a_complaint(tmp_path, text):
     found = read(tmp_path, text)
     assert found.created is None and found.others == [] and found.complaints
@@ -289,11 +344,17 @@ def test_no_more_is_taken_off_than_the_cap():
 
 def test_after_the_cut_off_nothing_is_left():
     more = {"most_percent": 30, "cut_off_days": 3, "free_days": 5}
-    assert late(3 * DAY + 10 * MINUTE, **more) == 0 and late(3 * DAY + 10 * MINUTE + SECOND, **more) == 100
+    assert (
+        late(3 * DAY + 10 * MINUTE, **more) == 0
+        and late(3 * DAY + 10 * MINUTE + SECOND, **more) == 100
+    )
     upload = Upload(created=NOW + 4 * DAY, due=NOW)
     found = fit(graded(), Settings(cut_off_days=3, leaderboard=True), upload)
     assert found["score"] == 0 and found["leaderboard"][0]["value"] == 0
-    assert found["output"].startswith("More than 3 days late: no points.") and found["tests"] == graded()["tests"]
+    assert (
+        found["output"].startswith("More than 3 days late: no points.")
+        and found["tests"] == graded()["tests"]
+    )
     jsonschema.validate(found, SCHEMA)
 
 
@@ -302,18 +363,36 @@ def test_without_dates_nothing_is_late():
         assert deduction(Settings(late_percent=10, cut_off_days=1), dates) == (0, "")
 
 
-@given(st.integers(-100_000, 2_000_000), st.integers(1, 100_000), st.integers(0, 1440), st.sampled_from([0, 0.5, 2]))
+@given(
+    st.integers(-100_000, 2_000_000),
+    st.integers(1, 100_000),
+    st.integers(0, 1440),
+    st.sampled_from([0, 0.5, 2]),
+)
 def test_uploading_later_never_pays(seconds, more, grace, free):
     course = {"grace_minutes": grace, "free_days": free, "most_percent": 60, "cut_off_days": 9}
-    earlier, later = (late(timedelta(seconds=after), **course) for after in (seconds, seconds + more))
+    earlier, later = (
+        late(timedelta(seconds=after), **course) for after in (seconds, seconds + more)
+    )
     assert 0 <= earlier <= later <= 100
     assert not earlier or seconds > grace * 60
 
 
 def graded(score: float = 8.0) -> dict:
-    """Results as the grader writes them: a public check, a hidden one that leaves its visibility open, and one that writes it."""
-    test = {"score": score, "max_score": 10.0, "name": "1.1 Name", "number": "1.1", "status": "failed", "output": "No."}
-    written, left_open = {"extra_data": {"visibility_written": True}}, {"extra_data": {"visibility_written": False}}
+    """Results as the grader writes them: a public check, a hidden one that leaves its visibility
+    open, and one that writes it.
+    """
+    test = {
+        "score": score,
+        "max_score": 10.0,
+        "name": "1.1 Name",
+        "number": "1.1",
+        "status": "failed",
+        "output": "No.",
+    }
+    written, left_open = {"extra_data": {"visibility_written": True}}, {
+        "extra_data": {"visibility_written": False}
+    }
     tests = [
         test | {"visibility": "visible"} | left_open,
         test | {"score": 2.0, "visibility": "after_published"} | left_open,
@@ -330,7 +409,8 @@ def test_a_late_score_is_the_sum_less_its_percents():
 
 def test_one_day_is_one_day():
     found = fit(graded(1.125), Settings(late_percent=10), Upload(created=NOW, due=NOW - DAY))
-    assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812  # of 3.125
+    # of 3.125
+    assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812
 
 
 def test_where_lateness_costs_nothing_nothing_is_said_of_it():
@@ -338,7 +418,10 @@ def test_where_lateness_costs_nothing_nothing_is_said_of_it():
 
 
 def test_a_score_is_never_less_than_nothing():
-    assert fit(graded(), Settings(late_percent=60), Upload(created=NOW, due=NOW - 7 * DAY))["score"] == 0
+    assert (
+        fit(graded(), Settings(late_percent=60), Upload(created=NOW, due=NOW - 7 * DAY))["score"]
+        == 0
+    )
 
 
 def test_in_time_the_platform_adds_up():
@@ -348,7 +431,10 @@ def test_in_time_the_platform_adds_up():
 def test_the_leaderboard_shows_what_counts():
     late = Upload(created=NOW, due=NOW - DAY)
     assert fit(graded(), Settings(leaderboard=True), Upload())["leaderboard"][0]["value"] == 10.0
-    assert fit(graded(), Settings(leaderboard=True, late_percent=50), late)["leaderboard"][0]["value"] == 5.0
+    assert (
+        fit(graded(), Settings(leaderboard=True, late_percent=50), late)["leaderboard"][0]["value"]
+        == 5.0
+    )
     jsonschema.validate(fit(graded(), Settings(leaderboard=True), Upload()), SCHEMA)
 
 
@@ -358,7 +444,11 @@ def test_the_leaderboard_shows_what_counts():
 def test_settings_fill_in_the_visibility_that_is_not_written_at_a_check():
     for visibility in VISIBILITIES:
         found = fit(graded(), Settings(hidden_checks=visibility), Upload())
-        assert [test["visibility"] for test in found["tests"]] == ["visible", visibility, "after_due_date"]
+        assert [test["visibility"] for test in found["tests"]] == [
+            "visible",
+            visibility,
+            "after_due_date",
+        ]
 
 
 CHECKS = """
@@ -377,14 +467,22 @@ def test_written(): "Written"
 
 @pytest.mark.parametrize("written", VISIBILITIES)
 @pytest.mark.parametrize("room, default", [("tests", "visible"), ("hidden", "hidden")])
-def test_visibility_goes_from_the_check_to_the_results(tmp_path, monkeypatch, request, room, default, written):
-    """By the records that the plugin makes of collected checks, results.py and fit; hidden_checks is hidden."""
+def test_visibility_goes_from_the_check_to_the_results(
+    tmp_path, monkeypatch, request, room, default, written
+):
+    """By the records that the plugin makes of collected checks, results.py and fit; hidden_checks
+    is hidden.
+    """
     (tmp_path / room).mkdir()
     (tmp_path / room / "test_collectives.py").write_text(CHECKS.replace("{written}", written))
     monkeypatch.setattr("grader.check.plugin.HIDDEN", tmp_path / "hidden")
-    module = pytest.Module.from_parent(request.session, path=tmp_path / room / "test_collectives.py")
+    module = pytest.Module.from_parent(
+        request.session, path=tmp_path / room / "test_collectives.py"
+    )
     records = [record_of(item) for item in module.collect()]
-    found = fit(results_json.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload())
+    found = fit(
+        results_json.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload()
+    )
     shown = {test["name"].rpartition("· ")[2]: test["visibility"] for test in found["tests"]}
     assert shown == {"Left open": default, "Written": written}
 
@@ -409,7 +507,9 @@ def platform(tmp_path):
 
 @pytest.fixture
 def main(platform, tmp_path, monkeypatch):
-    """``main(settings, code=0)``: what it returns, the commands that it ran, what is in results.json."""
+    """``main(settings, code=0)``: what it returns, the commands that it ran, what is in
+    results.json.
+    """
 
     def run_main(text: str = "", code: int = 0, metadata: object = None, writes: bool = True):
         (tmp_path / "settings.ini").write_text(text)
@@ -435,7 +535,11 @@ def main(platform, tmp_path, monkeypatch):
 
 def earlier(hours: float = 2) -> dict:
     """Metadata with one submission before."""
-    return {"previous_submissions": [{"submission_time": stamp(hours=hours), "score": 1.0, "results": graded()}]}
+    return {
+        "previous_submissions": [
+            {"submission_time": stamp(hours=hours), "score": 1.0, "results": graded()}
+        ]
+    }
 
 
 def test_the_grader_is_told_the_settings(main, platform):
@@ -447,9 +551,15 @@ def test_the_grader_is_told_the_settings(main, platform):
 
 
 def test_a_submission_may_not_read_what_the_platform_knows(main, platform):
-    """Also where only their rights keep files from it: earlier results hold what hidden checks said."""
+    """Also where only their rights keep files from it: earlier results hold what hidden checks
+    said.
+    """
     main()
-    for name, mode in (("submission_metadata.json", 0o600), ("results", 0o700), ("submission", 0o700)):
+    for name, mode in (
+        ("submission_metadata.json", 0o600),
+        ("results", 0o700),
+        ("submission", 0o700),
+    ):
         assert (platform / name).stat().st_mode & 0o777 == mode, name
 
 
@@ -477,7 +587,9 @@ def test_results_of_an_earlier_run_are_not_taken_for_those_of_this_one(main, pla
 
 def test_results_that_are_not_whole_say_so_and_do_not_count(main):
     code, _, found = main(code=-9)
-    assert code == -9 and found["tests"] and found["output"].startswith("The autograder itself failed")
+    assert (
+        code == -9 and found["tests"] and found["output"].startswith("The autograder itself failed")
+    )
     assert found["extra_data"]["uploads"] == [{"id": 7, "time": NOW.isoformat(), "graded": False}]
     assert main()[2]["extra_data"]["uploads"][0]["graded"] is True
 
@@ -504,7 +616,11 @@ def test_a_fault_of_ours_leaves_the_graders_results(main, monkeypatch, capsys, w
     monkeypatch.setattr(upload, what, fault)
     text = "[limit]\nsubmissions = 1" if what == "decide" else ""
     code, _, found = main(text, metadata=earlier())
-    assert code == 0 and found["tests"] == graded()["tests"] and "OverflowError" in capsys.readouterr().out
+    assert (
+        code == 0
+        and found["tests"] == graded()["tests"]
+        and "OverflowError" in capsys.readouterr().out
+    )
 
 
 def test_what_is_packed_runs(platform, grounds):

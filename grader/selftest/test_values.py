@@ -1,4 +1,6 @@
-"""Values travel judge → rank → judge unchanged, and what could not be a right result arrives as a description."""
+"""Values travel judge → rank → judge unchanged, and what could not be a right result arrives as a
+description.
+"""
 
 import json
 from collections import UserList
@@ -19,7 +21,17 @@ from grader.world import arrays
 from grader.world.arrays import Foreign, Leaf, Probe, Strided
 
 CPU = torch.device("cpu")
-DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_]
+DTYPES = [
+    np.float64,
+    np.float32,
+    np.float16,
+    np.int64,
+    np.int32,
+    np.int16,
+    np.int8,
+    np.uint8,
+    np.bool_,
+]
 
 
 def to_rank(value, make_probe=None):
@@ -61,7 +73,11 @@ def test_an_array_of_any_dtype_and_shape_comes_back(dtype, shape):
     lowest = 0 if dtype in (np.uint8, np.bool_) else -50
     array = np.asarray(np.random.default_rng(0).integers(lowest, 50, shape)).astype(dtype)
     there = to_rank(array)
-    assert isinstance(there, torch.Tensor) and tuple(there.shape) == shape and there.tolist() == array.tolist()
+    assert (
+        isinstance(there, torch.Tensor)
+        and tuple(there.shape) == shape
+        and there.tolist() == array.tolist()
+    )
     assert same(to_judge(there), array)
 
 
@@ -72,7 +88,9 @@ def test_what_is_not_finite_and_what_is_tiny_comes_back(dtype):
     assert same(to_judge(to_rank(array)), array)
 
 
-@pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(1.0, (3,))])
+@pytest.mark.parametrize(
+    "array", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(1.0, (3,))]
+)
 def test_arrays_of_any_layout_are_sent(array):
     assert same(to_judge(to_rank(array)), np.ascontiguousarray(array))
 
@@ -99,7 +117,11 @@ values = st.recursive(
 
 
 def depth(value) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    inner = (
+        value.values()
+        if isinstance(value, dict)
+        else value if isinstance(value, (list, tuple)) else None
+    )
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
@@ -109,7 +131,9 @@ def test_nested_values_come_back(value):
 
 
 def test_several_values_share_one_blob():
-    trees, blob = tensors.encode(torch.tensor([1.0]), [torch.tensor([2])], {"x": torch.tensor(True)})
+    trees, blob = tensors.encode(
+        torch.tensor([1.0]), [torch.tensor([2])], {"x": torch.tensor(True)}
+    )
     first, second, third = arrays.decode(json.loads(json.dumps(trees)), blob)
     assert first.tolist() == [1.0] and second[0].tolist() == [2] and third["x"].tolist() is True
 
@@ -128,7 +152,9 @@ def test_strided_arguments_are_equal_in_memory_of_their_layout(dtype, shape, lay
     assert same(to_judge(there), array)
     if array.size > 1 and array.ndim > 1:
         assert there.is_contiguous() == (layout == "contiguous")
-        assert there.permute(*reversed(range(array.ndim))).is_contiguous() == (layout == "transpose")
+        assert there.permute(*reversed(range(array.ndim))).is_contiguous() == (
+            layout == "transpose"
+        )
         assert there.clone().is_contiguous() == (not layout.startswith("transpose"))
     elif array.size > 1:
         assert there.is_contiguous() == (not layout.endswith("slice"))
@@ -138,7 +164,8 @@ def test_a_leaf_lies_in_memory_as_its_strided_array():
     leaf = to_rank(Leaf(Strided(np.ones((2, 3)), "transpose")))
     assert leaf.requires_grad and leaf.is_leaf and leaf.stride() == (1, 2)
     assert (
-        not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous() and to_rank(Leaf(np.ones(2))).is_contiguous()
+        not to_rank(Leaf(np.ones((2, 3)), strided=True)).is_contiguous()
+        and to_rank(Leaf(np.ones(2))).is_contiguous()
     )
 
 
@@ -162,7 +189,9 @@ def test_probes_arrive_without_what_they_return():
     assert node == {"probe": "work", "seconds": 0.5}
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", np.float32(1)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "value", [{1, 2}, object(), b"bytes", np.float32(1)], ids=lambda v: type(v).__name__
+)
 def test_what_a_check_cannot_send_is_a_mistake_of_the_checks(value):
     with pytest.raises(TypeError, match="cannot send"):
         arrays.encode([value])
@@ -172,7 +201,8 @@ def test_what_a_check_cannot_send_is_a_mistake_of_the_checks(value):
 
 
 def huge() -> torch.Tensor:
-    return torch.empty(tensors.MAX_TENSOR_BYTES + 1, dtype=torch.uint8)  # its memory is never touched
+    # its memory is never touched
+    return torch.empty(tensors.MAX_TENSOR_BYTES + 1, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +213,10 @@ def huge() -> torch.Tensor:
         (lambda: torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
         (lambda: torch.zeros(1).expand(4), "elements share memory"),
         (lambda: torch.zeros(2, 1).expand(2, 3), "elements share memory"),
-        (lambda: torch.zeros(2).as_subclass(type("Liar", (torch.Tensor,), {})), "a Liar, which only inherits"),
+        (
+            lambda: torch.zeros(2).as_subclass(type("Liar", (torch.Tensor,), {})),
+            "a Liar, which only inherits",
+        ),
         (huge, "too large to judge"),
         (lambda: object(), "an object of type object"),
         (lambda: np.zeros(3), "an object of type ndarray"),
@@ -278,7 +311,9 @@ def test_an_optimizer_arrives_with_its_state():
     optimizer.step()
     found = to_judge(optimizer)
     assert found["optimizer"] == "AdamW" and list(found["state"]) == ["0", "1"]
-    assert found["state"]["0"]["step"] == 1 and found["state"]["0"]["exp_avg"].tolist() == pytest.approx([0.1, 0.1])
+    assert found["state"]["0"]["step"] == 1 and found["state"]["0"][
+        "exp_avg"
+    ].tolist() == pytest.approx([0.1, 0.1])
     assert found["state"]["1"] == {}
     (group,) = found["groups"]
     assert group["lr"] == 0.1 and group["betas"] == (0.9, 0.999) and "params" not in group

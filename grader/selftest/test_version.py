@@ -39,7 +39,9 @@ def test_a_checkout_names_its_commit(checkout, tmp_path):
 @pytest.mark.parametrize("name", ["a.txt", "new.txt"])
 def test_a_checkout_with_changes_says_so(checkout, tmp_path, name):
     (checkout / name).write_text("changed")
-    assert commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD") + " with changes"
+    assert (
+        commit(checkout, tmp_path / "none") == git(checkout, "rev-parse", "HEAD") + " with changes"
+    )
 
 
 def test_another_repository_around_it_is_not_asked(checkout, tmp_path):
@@ -60,7 +62,8 @@ def test_variables_for_another_repository_are_not_believed(checkout, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    "what, where", [(pack.handout, "lockstep/grader/commit.txt"), (pack.autograder, "grader/commit.txt")]
+    "what, where",
+    [(pack.handout, "lockstep/grader/commit.txt"), (pack.autograder, "grader/commit.txt")],
 )
 def test_a_zip_names_the_commit_that_it_was_packed_from(tmp_path, what, where):
     pack.write(what(), tmp_path / "a.zip")
@@ -79,4 +82,6 @@ def test_the_version_is_named_in_one_place_and_its_changes_are_told():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert config["metadata"]["version"] == "attr: grader.version.VERSION"
-    assert re.search(rf"^\*\*{re.escape(VERSION)}\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert re.search(
+        rf"^\*\*{re.escape(VERSION)}\*\*", (ROOT / "README.md").read_text(), re.MULTILINE
+    )

@@ -104,7 +104,9 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 
 
 def test_the_report_of_a_crash_is_read():
-    """Threads with names (Python 3.14) and without, a thread outside Python, a strange path, and what follows the stacks."""
+    """Threads with names (Python 3.14) and without, a thread outside Python, a strange path, and
+    what follows the stacks.
+    """
     assert parse_stacks(CRASH) == [
         [LIBRARY, StackFrame("/run/stage/handout/collectives.py", 9, "<lambda>")],
         [StackFrame("/run/a folder/with, line 3 in it.py", 10, "broken")],
@@ -126,7 +128,11 @@ def test_what_is_no_report_has_no_stacks(text):
         ([AUTOGRAD, DISTRIBUTED, OWN], True, True),
         ([AUTOGRAD, OWN], True, False),
         (
-            [StackFrame(DISTRIBUTED.file, 7, "_get_default_group"), StackFrame(DISTRIBUTED.file, 9, "get_rank"), OWN],
+            [
+                StackFrame(DISTRIBUTED.file, 7, "_get_default_group"),
+                StackFrame(DISTRIBUTED.file, 9, "get_rank"),
+                OWN,
+            ],
             False,
             False,
         ),
@@ -184,7 +190,9 @@ def test_a_line_that_cannot_be_read_is_empty(tmp_path):
 # ——— the pulse
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked at on Linux only")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are looked at on Linux only"
+)
 def test_a_process_that_ends_while_it_is_looked_at_has_no_pulse(monkeypatch):
     def gone(path):
         raise FileNotFoundError(path)
@@ -363,7 +371,12 @@ def test_a_forged_report_has_an_end():
 
 
 def test_a_line_number_without_end_is_none():
-    assert parse_stacks('Thread 0x1 (most recent call first):\n  File "a.py", line ' + "9" * 5000 + " in f\n") == []
+    assert (
+        parse_stacks(
+            'Thread 0x1 (most recent call first):\n  File "a.py", line ' + "9" * 5000 + " in f\n"
+        )
+        == []
+    )
 
 
 def test_only_the_stage_is_shown_to_a_rank(tmp_path):

@@ -1,4 +1,6 @@
-"""Forked workers run every check once, whatever becomes of some of them; and grade as fresh interpreters do."""
+"""Forked workers run every check once, whatever becomes of some of them; and grade as fresh
+interpreters do.
+"""
 
 import json
 import os
@@ -10,7 +12,9 @@ import pytest
 from grader.selftest.grading import ROOT, command
 from grader.world.fork_server_client import way_to_start
 
-pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="no fork here: pytest-xdist's workers are used")
+pytestmark = pytest.mark.skipif(
+    way_to_start() != "fork", reason="no fork here: pytest-xdist's workers are used"
+)
 
 CHECKS = """
 import os, pathlib, signal
@@ -54,11 +58,29 @@ print("\\n" + json.dumps([int(code), alive, outcomes]))
 FINE = {f"test_fine[{number}]": ["passed"] for number in range(20)}
 
 
-def run(folder, checks: str, many: int, *options: str) -> tuple[int, list[int], dict[str, list[str]], str]:
+def run(
+    folder, checks: str, many: int, *options: str
+) -> tuple[int, list[int], dict[str, list[str]], str]:
     (folder / "test_checks.py").write_text(checks)
-    line = [sys.executable, "-c", PROGRAM, str(many), "--rootdir", str(folder), *options, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    line = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(many),
+        "--rootdir",
+        str(folder),
+        *options,
+        str(folder),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    done = subprocess.run(
+        line, env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return (*json.loads(done.stdout.splitlines()[-1]), done.stdout)
 
@@ -106,7 +128,9 @@ def test_what_is_shown_at_once_has_ended_before_what_is_not_begins(tmp_path):
     assert len(outcomes) == 11 and alive == []
     times = [path.name.split("-") for path in tmp_path.glob("*-*-*")]
     last = max(int(end) for room, _, end in times if room == "shown")
-    assert last < min(int(begin) for room, begin, _ in times if room == "hidden") and len(times) == 11
+    assert (
+        last < min(int(begin) for room, begin, _ in times if room == "hidden") and len(times) == 11
+    )
 
 
 def test_what_kills_its_workers_is_not_tried_without_end(tmp_path):
@@ -132,20 +156,37 @@ def test_forked_workers_and_fresh_interpreters_find_the_same(tmp_path):
     submission = tmp_path / "submission"
     submission.mkdir()
     source = (ROOT / "solutions" / "collectives.py").read_text()
-    wrong = "\n\ndef average(tensor):\n    return tensor\n\n\ndef shift_right(tensor):\n    raise NotImplementedError('1.6')\n"
+    wrong = (
+        "\n\ndef average(tensor):\n    return tensor\n\n\ndef shift_right(tensor):\n    raise"
+        " NotImplementedError('1.6')\n"
+    )
     (submission / "collectives.py").write_text(source + wrong)
     found = {}
     for way, workers in (("fork", "1"), ("fork", "3"), ("spawn", "2")):
         results = tmp_path / f"{way}{workers}.json"
-        options = ["--problem", "1.2", "--problem", "1.4", "--problem", "1.6", "--seed", "5", "--workers", workers]
+        options = [
+            "--problem",
+            "1.2",
+            "--problem",
+            "1.4",
+            "--problem",
+            "1.6",
+            "--seed",
+            "5",
+            "--workers",
+            workers,
+        ]
         done = subprocess.run(
-            **command(submission, results, *options, LOCKSTEP_START=way), capture_output=True, timeout=300
+            **command(submission, results, *options, LOCKSTEP_START=way),
+            capture_output=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         document = json.loads(results.read_text())
         assert document["extra_data"]["workers"] == int(workers)
         found[way, workers] = {
-            test["extra_data"]["check"]: (test["score"], test["extra_data"]["status"]) for test in document["tests"]
+            test["extra_data"]["check"]: (test["score"], test["extra_data"]["status"])
+            for test in document["tests"]
         }
     one, *others = found.values()
     assert {status for _, status in one.values()} == {"passed", "failed", "not implemented"}

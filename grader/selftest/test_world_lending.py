@@ -1,4 +1,6 @@
-"""Ranks of one check serve the next one of its problem, unless something is left in them; and nothing fails because of that."""
+"""Ranks of one check serve the next one of its problem, unless something is left in them; and
+nothing fails because of that.
+"""
 
 import os
 import signal
@@ -18,7 +20,9 @@ from grader.session import Session
 from grader.world.fork_server_client import way_to_start
 from grader.world.report import RankReport, WorldReport
 
-pytestmark = pytest.mark.skipif(way_to_start() != "fork", reason="here it takes seconds to start a rank")
+pytestmark = pytest.mark.skipif(
+    way_to_start() != "fork", reason="here it takes seconds to start a rank"
+)
 PROBLEM = ("a file", "1.1", "visible")
 
 WHO = """
@@ -41,7 +45,9 @@ def checks(grounds, server, on_hub):
         (submission / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
         staged = stage_submission(submission, folder)
         session = Session(folder, server.address)
-        return lambda key=PROBLEM: CheckWorld(RankStarter(session, [], key=key), None, staged.absent)
+        return lambda key=PROBLEM: CheckWorld(
+            RankStarter(session, [], key=key), None, staged.absent
+        )
 
     yield submitted
     KEPT.take(object())
@@ -132,7 +138,9 @@ def test_what_a_function_may_leave_is_not_held_against_it(checks):
     import numpy as np
     """
     check = checks(source)
-    assert pids(check(), 2) == pids(check(), 2, "tidy") == pids(check(), 2, "away") == pids(check(), 2)
+    assert (
+        pids(check(), 2) == pids(check(), 2, "tidy") == pids(check(), 2, "away") == pids(check(), 2)
+    )
 
 
 SPOILED = """
@@ -197,7 +205,9 @@ def test_after_a_failed_check_the_others_of_its_problem_have_fresh_ranks(checks)
     with pytest.raises(CheckFailed):
         judge_fairly(returns_its_input("wrong"), {"world": check()})
     second, third = pids(check(), 2), pids(check(), 2)
-    other = pids(check(("a file", "1.2", "visible")), 2), pids(check(("a file", "1.2", "visible")), 2)
+    other = pids(check(("a file", "1.2", "visible")), 2), pids(
+        check(("a file", "1.2", "visible")), 2
+    )
     assert len({*first, *second, *third}) == 6 and other[0] == other[1]
 
 
@@ -222,7 +232,8 @@ def test_whatever_the_judge_raises_on_lent_ranks_is_tried_on_fresh_ones(checks):
     of = checks(SPOILED)
     for _ in range(2):
         judge_fairly(check, {"world": of()})
-    assert len(made) == 4  # the third is to tell a mistake of the judge's from what a value leads to
+    # the third is to tell a mistake of the judge's from what a value leads to
+    assert len(made) == 4
 
 
 def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
@@ -253,7 +264,9 @@ def test_a_rank_without_calls_that_dies_disturbs_nobody(checks):
     threading.Timer(0.3, os.kill, (four[3], signal.SIGKILL)).start()
     for world, is_fresh in ((first, False), (second, True)):
         (run,) = world(2, call("collectives.slow", 1))
-        assert run.values() == [1, 1] and [spent.is_fresh for spent in world.runner.spent] == [is_fresh]
+        assert run.values() == [1, 1] and [spent.is_fresh for spent in world.runner.spent] == [
+            is_fresh
+        ]
 
 
 def test_a_signal_that_a_call_has_asked_for_does_not_come_in_the_next_one(checks):
@@ -289,7 +302,12 @@ def test_processes_go_on_with_what_they_were_started_for(checks, server):
     pids(check(), 2)
     processes = KEPT.take(KEPT.key)
     asked = processes.asked | {"size": 2, "memory": 1 << 30, "in_step": [0]}
-    for other in ({"submission_dir": "/elsewhere"}, {"device": "cuda"}, {"network": "gloo"}, {"size": 5}):
+    for other in (
+        {"submission_dir": "/elsewhere"},
+        {"device": "cuda"},
+        {"network": "gloo"},
+        {"size": 5},
+    ):
         assert not processes.go_on(asked | other, [])
     assert not processes.go_on(asked, ["a.module.that.is.not.there"])
     assert processes.go_on(asked, [])
@@ -319,7 +337,9 @@ def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
 
     by_key: dict = {}
     for item in _collect():
-        by_key.setdefault(shared_with(item), set()).add((record_of(item).visibility, Path(item.path).parent.name))
+        by_key.setdefault(shared_with(item), set()).add(
+            (record_of(item).visibility, Path(item.path).parent.name)
+        )
     fresh = by_key.pop(None)  # of checks on gloo
     assert len(by_key) > 40 and all(len(found) == 1 for found in by_key.values()) and fresh
 
@@ -337,14 +357,23 @@ def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
 
     keys = ["a", None, "b", "a", "b", None, "a"]
     monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])
-    assert list(map(list, workers._units(list(range(7)), range(7)))) == [[0, 3, 6], [2, 4], [1], [5]]
+    assert list(map(list, workers._units(list(range(7)), range(7)))) == [
+        [0, 3, 6],
+        [2, 4],
+        [1],
+        [5],
+    ]
 
 
-@pytest.mark.parametrize("network, exits, made", [("gloo", [-11, 0], 2), ("hub", [-11], 1), ("gloo", [-6], 1)])
+@pytest.mark.parametrize(
+    "network, exits, made", [("gloo", [-11, 0], 2), ("hub", [-11], 1), ("gloo", [-6], 1)]
+)
 def test_a_crash_on_a_real_network_has_to_happen_twice(network, exits, made):
     """gloo itself crashes once in a thousand times where a group is given up on a busy machine."""
     report = partial(WorldReport, 2, [], Path())
-    made_by = iter([report([RankReport(0, exit=code), RankReport(1)], ending="failed") for code in exits])
+    made_by = iter(
+        [report([RankReport(0, exit=code), RankReport(1)], ending="failed") for code in exits]
+    )
     starter = RankStarter(Session(Path(), ""), [], network=network)
     starter._start = lambda size, calls: next(made_by)
     assert starter(2, []).ranks[0].exit == exits[-1]

@@ -1,4 +1,6 @@
-"""What a world has too much of is counted while student code goes on: files that vanish, files that no folder shows."""
+"""What a world has too much of is counted while student code goes on: files that vanish, files that
+no folder shows.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,9 @@ from grader.wire import removal
 from grader.world import watchdog
 
 MIB = 1 << 20
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="supervisors count on Linux only")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="supervisors count on Linux only"
+)
 
 CHURN = """
 import os, sys
@@ -37,7 +41,8 @@ def limits(tmp_path) -> WorldLimits:
 def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
-        limits.size, limits.bytes = 20, None  # what this test's process has started is not asked here
+        # what this test's process has started is not asked here
+        limits.size, limits.bytes = 20, None
         found = {limits.exceeded({}) for _ in range(400)}
     finally:
         other.kill()
@@ -54,9 +59,14 @@ def test_files_below_a_folder_are_counted_once(tmp_path):
     assert written(str(tmp_path)).bytes() == 2 * MIB
 
 
-@pytest.mark.parametrize("name", [b"\xff\xfe", b"\x1cRssAnon: 9 kB", b"\xe2\x80\xa8RssAnon:", b"a\nRssAnon: 9 k", b")"])
+@pytest.mark.parametrize(
+    "name", [b"\xff\xfe", b"\x1cRssAnon: 9 kB", b"\xe2\x80\xa8RssAnon:", b"a\nRssAnon: 9 k", b")"]
+)
 def test_a_name_says_nothing_of_memory(name):
-    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, {!r}); print('named', flush=True); sys.stdin.read()"
+    program = (
+        "import ctypes, sys; ctypes.CDLL(None).prctl(15, {!r}); print('named', flush=True);"
+        " sys.stdin.read()"
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program.format(name)], **pipes) as named:
         named.stdout.readline()
@@ -159,7 +169,9 @@ print(works, refused, calls, libc.prctl(3, 0, 0, 0, 0))
 
 
 def test_memory_that_belongs_to_no_process_is_refused():
-    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     if done.stdout.startswith("False"):
         pytest.skip("no filter of system calls for this machine")
     assert done.stdout.split("\n")[0] == "True True [-1, -1] 1", done

@@ -36,7 +36,9 @@ def solutions(grounds: Path) -> Path:
 
 
 def values(server: Server, folder: Path, size: int) -> list:
-    report = World(server, size, [call("collectives.all_reduce", X).spread(size)], folder, "cpu", Limits()).run()
+    report = World(
+        server, size, [call("collectives.all_reduce", X).spread(size)], folder, "cpu", Limits()
+    ).run()
     assert report.ending == "finished"
     return [rank.outcomes[0].value.tolist() for rank in report.ranks]
 
@@ -63,7 +65,9 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
     monkeypatch.setattr("grader.world.fork_server_client.ENGINE", Path("/nowhere"))
     server = Server.start()
     try:
-        with pytest.raises(WorldsUnavailable, match="the fork server does not run: .*No module named 'grader'"):
+        with pytest.raises(
+            WorldsUnavailable, match="the fork server does not run: .*No module named 'grader'"
+        ):
             server.facts()
     finally:
         server.stop()
@@ -71,9 +75,14 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
 
 @LINUX
 def test_the_server_and_its_folder_go_with_its_owner(tmp_path):
-    program = "import time; from grader.world.fork_server_client import Server; s = Server.start(); s.facts()"
+    program = (
+        "import time; from grader.world.fork_server_client import Server; s = Server.start();"
+        " s.facts()"
+    )
     program += "; print(s.process.pid, s.folder, flush=True); time.sleep(60)"
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     pid, folder = owner.stdout.readline().split()
     owner.kill()
     owner.wait()
@@ -106,7 +115,11 @@ world._on_output = shown
 world.run()
 """
     judge = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT, pass_fds=[server.door]
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        pass_fds=[server.door],
     )
     pids = [int(pid) for pid in judge.stdout.readline().split()]
     assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -147,20 +160,32 @@ def test_children_are_found(monkeypatch, listed):
 # ——— who may ask, and for what
 
 
-ASKS = "import sys; from grader.world.fork_server_client import Server; print(Server(sys.argv[1]).facts()['way'])"
+ASKS = (
+    "import sys; from grader.world.fork_server_client import Server;"
+    " print(Server(sys.argv[1]).facts()['way'])"
+)
 
 
 def test_who_has_not_inherited_the_servers_socket_cannot_ask(server):
     """Nor does another file of the same number serve. It has no name that one could call."""
     with open(os.devnull) as other:
         for handed in ([server.door], [], [other.fileno()]):
-            address = server.address if handed != [other.fileno()] else f"{handed[0]}:{server.address.split(':')[1]}"
+            address = (
+                server.address
+                if handed != [other.fileno()]
+                else f"{handed[0]}:{server.address.split(':')[1]}"
+            )
             line = [sys.executable, "-c", ASKS, address]
-            done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, pass_fds=handed, timeout=60)
+            done = subprocess.run(
+                line, cwd=ROOT, capture_output=True, text=True, pass_fds=handed, timeout=60
+            )
             if handed == [server.door]:
                 assert done.stdout.strip() in ("fork", "spawn"), done.stderr
             else:
-                assert done.stdout == "" and "has not inherited the socket of the fork server" in done.stderr
+                assert (
+                    done.stdout == ""
+                    and "has not inherited the socket of the fork server" in done.stderr
+                )
 
 
 def test_a_folder_of_ours_is_no_submission(tmp_path, server):
@@ -168,12 +193,21 @@ def test_a_folder_of_ours_is_no_submission(tmp_path, server):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(ROOT / "grader")
     inside = tmp_path / "link" / "selftest"
-    for path in (ROOT, ROOT / "grader", ROOT / "grader" / "hidden", Path("/"), inside, tmp_path / "link"):
+    for path in (
+        ROOT,
+        ROOT / "grader",
+        ROOT / "grader" / "hidden",
+        Path("/"),
+        inside,
+        tmp_path / "link",
+    ):
         assert "submission" in rank_home.refusal(str(path), ROOT), path
     for path in ("stage", f"{tmp_path}/x/../stage", f"{tmp_path}/file", f"{tmp_path}/nowhere"):
         assert "submission" in rank_home.refusal(path, ROOT), path
     assert rank_home.refusal(str(tmp_path / "stage"), ROOT) == ""
-    report = World(server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()).run()
+    report = World(
+        server, 1, [call("collectives.f").spread(1)], ROOT / "grader" / "hidden", "cpu", Limits()
+    ).run()
     assert report.ending == "lost" and not report.ranks[0].outcomes
 
 
@@ -195,12 +229,20 @@ def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, soluti
         return made
 
     monkeypatch.setattr(Processes, "start", dead)
-    report = World(server, 1, [call("collectives.all_reduce", X).spread(1)], solutions, "cpu", Limits()).run()
+    report = World(
+        server, 1, [call("collectives.all_reduce", X).spread(1)], solutions, "cpu", Limits()
+    ).run()
     assert report.ending == "lost" and not report.grader_fault
 
 
 def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions):
-    asked = {"size": 1, "submission_dir": str(solutions), "device": "cpu", "memory": 1 << 30, "folder": str(tmp_path)}
+    asked = {
+        "size": 1,
+        "submission_dir": str(solutions),
+        "device": "cpu",
+        "memory": 1 << 30,
+        "folder": str(tmp_path),
+    }
     wires = [socket.socketpair() for _ in range(3)]
     with server.request(asked, [its.fileno() for _, its in wires]) as judge:
         assert "pids" in json.loads(judge.makefile().readline())
@@ -223,7 +265,9 @@ def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions
     ],
 )
 def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
-    """A request is one datagram: whoever leaves it unfinished keeps nobody waiting, and is answered by an end of file."""
+    """A request is one datagram: whoever leaves it unfinished keeps nobody waiting, and is answered
+    by an end of file.
+    """
     mine, its = socket.socketpair()
     with its:
         server._send(data, [its.fileno()])
@@ -256,8 +300,16 @@ def started(descriptors, home) -> int:
 
 
 def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
-    """What a supervisor says to a judge who ends the world when this word has come; and how the supervisor ended."""
-    world = {"size": 1, "folder": str(folder), "submission_dir": str(stage), "device": "cpu", "memory": 1 << 30}
+    """What a supervisor says to a judge who ends the world when this word has come; and how the
+    supervisor ended.
+    """
+    world = {
+        "size": 1,
+        "folder": str(folder),
+        "submission_dir": str(stage),
+        "device": "cpu",
+        "memory": 1 << 30,
+    }
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -283,7 +335,12 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
 @pytest.mark.parametrize(
     "owner, name, says, told",
     [
-        (world_supervisor, "WorldLimits", "fault", "the supervisor of this world failed: RecursionError: too deep"),
+        (
+            world_supervisor,
+            "WorldLimits",
+            "fault",
+            "the supervisor of this world failed: RecursionError: too deep",
+        ),
         (
             world_supervisor.rank_home,
             "prepare",
@@ -296,7 +353,12 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             "fault",
             "the supervisor of this world failed: RecursionError: too deep",
         ),
-        (world_supervisor.WorldLimits, "exceeded", "limit", "left what cannot be measured (RecursionError)"),
+        (
+            world_supervisor.WorldLimits,
+            "exceeded",
+            "limit",
+            "left what cannot be measured (RecursionError)",
+        ),
         (world_supervisor.cleanup, "remove_shared_memory", "rank", 0),
         (world_supervisor.removal, "remove", "rank", 0),
     ],
@@ -308,14 +370,17 @@ def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, tol
     assert code == 0 and said[-1] == {"gone": True}
     assert [line[says] for line in said if says in line][:1] == [told]
     who = (tmp_path / "who").read_text().split() if (tmp_path / "who").exists() else []
-    assert len(who) <= (2 if "pids" in said[0] else 0)  # some are ended before they can say who they are
+    # some are ended before they can say who they are
+    assert len(who) <= (2 if "pids" in said[0] else 0)
     assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
     assert folder.exists() == (name == "remove")
 
 
 @LINUX
 def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
-    """By the system; the server then ends its world: see ``test_a_world_ends_with_whoever_looks_after_it``."""
+    """By the system; the server then ends its world: see
+    ``test_a_world_ends_with_whoever_looks_after_it``.
+    """
     (folder := tmp_path / "folder").mkdir()
 
     def stick():

@@ -1,4 +1,6 @@
-"""Remove what ranks leave where processes of any user may leave something: shared memory, and folders for all."""
+"""Remove what ranks leave where processes of any user may leave something: shared memory, and
+folders for all.
+"""
 
 import contextlib
 import ctypes
@@ -12,7 +14,8 @@ IPC_RMID = 0
 
 
 def clean_up(users: set[int], pids: set[int], files: bool) -> None:
-    """All of that. ``pids`` are processes that these users had, ``files`` whether they could write outside of their folders.
+    """All of that. ``pids`` are processes that these users had, ``files`` whether they could write
+    outside of their folders.
 
     Nothing that is found stops it.
     """
@@ -44,7 +47,9 @@ def _owner(entry: os.DirEntry) -> int:
 
 
 def remove_shared_memory(users: set[int], pids: set[int]) -> None:
-    """System V segments, semaphores and queues that belong to these users, or segments that these processes made."""
+    """System V segments, semaphores and queues that belong to these users, or segments that these
+    processes made.
+    """
     libc = ctypes.CDLL(None)
     removals = {
         "shm": lambda number: libc.shmctl(number, IPC_RMID, None),
@@ -53,7 +58,9 @@ def remove_shared_memory(users: set[int], pids: set[int]) -> None:
     }
     for kind, remove in removals.items():
         try:
-            names, *rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()]
+            names, *rows = [
+                line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()
+            ]
         except (OSError, ValueError):
             continue  # a kernel without them
         for row in rows:

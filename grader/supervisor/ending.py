@@ -1,7 +1,9 @@
-"""End the processes of a world: what descends from this process, and what runs as a user that a rank has had.
+"""End the processes of a world: what descends from this process, and what runs as a user that a
+rank has had.
 
-Everything is killed first and collected afterwards, and nothing here waits for one certain process: one that another process
-traces cannot be collected before its tracer is dead. A stop changes nothing: a stopped process can be killed, too.
+Everything is killed first and collected afterwards, and nothing here waits for one certain process:
+one that another process traces cannot be collected before its tracer is dead. A stop changes
+nothing: a stopped process can be killed, too.
 """
 
 import os
@@ -20,7 +22,9 @@ ROUNDS = 50  # of stopping what forks without end
 
 
 def wakeup() -> int:
-    """Return a descriptor that becomes readable when this process gets a signal it handles, with the signal's number."""
+    """Return a descriptor that becomes readable when this process gets a signal it handles, with
+    the signal's number.
+    """
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -42,7 +46,8 @@ def signals(wake: int) -> bytes:
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
     """Collect the children that have ended, but those in ``spare``; return their wait statuses.
 
-    Raises ChildProcessError where no other child is left. On systems that keep no list of children, ``spare`` has to be empty.
+    Raises ChildProcessError where no other child is left. On systems that keep no list of children,
+    ``spare`` has to be empty.
     """
     ended: dict[int, int] = {}
     if not spare:
@@ -59,7 +64,8 @@ def collect(spare: Collection[int] = ()) -> dict[int, int]:
                 raise
             if not pid:
                 break
-            if not os.WIFSTOPPED(status):  # which a child that had itself traced by us may report: it is nothing
+            # which a child that had itself traced by us may report: it is nothing
+            if not os.WIFSTOPPED(status):
                 ended[pid] = status
     return ended
 
@@ -110,7 +116,9 @@ def end_descendants(
 
 
 def _kill_family(spare: Collection[int]) -> set[int]:
-    """Stop all, so that what forks without end does not go on while others are killed; then kill them."""
+    """Stop all, so that what forks without end does not go on while others are killed; then kill
+    them.
+    """
     stopped: set[int] = set()
     for _ in range(ROUNDS):
         found = os_support.family(os.getpid(), spare).keys() - stopped

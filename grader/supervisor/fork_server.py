@@ -2,11 +2,13 @@
 
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
-The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is the number of an inherited
-socket. The socket has no name: only a process that inherited its other end can send to it. Judges inherit it; ranks, and what they
-start, do not. A request is one datagram of JSON, ``{"size": n, …}``. It carries the socket for the answer, and three descriptors for
-each possible rank. That socket then belongs to the world's supervisor. The server creates the worlds' folders in FOLDER. The
-process that started the server holds its standard input open. When that input closes, the server removes FOLDER and ends.
+The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is
+the number of an inherited socket. The socket has no name: only a process that inherited its other
+end can send to it. Judges inherit it; ranks, and what they start, do not. A request is one datagram
+of JSON, ``{"size": n, …}``. It carries the socket for the answer, and three descriptors for each
+possible rank. That socket then belongs to the world's supervisor. The server creates the worlds'
+folders in FOLDER. The process that started the server holds its standard input open. When that
+input closes, the server removes FOLDER and ends.
 """
 
 import contextlib
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-DESCRIPTORS = 193  # with one request: three for each of 64 ranks, and a socket. The system's own limit is 253
+# with one request: three for each of 64 ranks, and a socket. The system's own limit is 253
+DESCRIPTORS = 193
 LAST_SECONDS = 3.0  # for supervisors to end their worlds, once the server is to end
 
 
@@ -44,11 +47,18 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     from grader.wire import control_group, os_support
 
     os_support.hide_from_tracers()
-    facts: dict[str, Any] = {"way": way, "tier": "none", "failed": {}, "kernel": confinement.machine()}
+    facts: dict[str, Any] = {
+        "way": way,
+        "tier": "none",
+        "failed": {},
+        "kernel": confinement.machine(),
+    }
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
-        gc.disable()  # what is imported stays: to look through it for garbage again and again takes a fifth of the time
+        # what is imported stays: to look through it for garbage again and again takes a fifth of
+        # the time
+        gc.disable()
         import torch
 
         torch.set_num_threads(1)
@@ -78,7 +88,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
             try:
                 _serve(json.loads(data), descriptors, facts, Path(engine), folder, supervisors)
-            except Exception as error:  # an answer that nobody waits for any more, or a request that makes no sense
+            # an answer that nobody waits for any more, or a request that makes no sense
+            except Exception as error:
                 print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
             finally:
                 for descriptor in descriptors:
@@ -89,7 +100,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 class Kept:
     """A supervisor at work."""
 
-    judge: int | None  # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    judge: int | None
     users: set[int]
     folder: str
     group: "Group | None"
@@ -97,13 +109,16 @@ class Kept:
 
 
 class Supervisors:
-    """The server's children. It adopts what a supervisor leaves that dies too early, and kills whoever is no supervisor.
+    """The server's children. It adopts what a supervisor leaves that dies too early, and kills
+    whoever is no supervisor.
 
-    To enter a control group takes a process some milliseconds. Where there are such groups, one supervisor is forked ahead:
-    it enters one, and waits for the next world.
+    To enter a control group takes a process some milliseconds. Where there are such groups, one
+    supervisor is forked ahead: it enters one, and waits for the next world.
     """
 
-    def __init__(self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]) -> None:
+    def __init__(
+        self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
+    ) -> None:
         """``start`` makes a rank; ``places`` are where control groups can be made."""
         from grader.supervisor import ending
         from grader.wire import os_support, tiers
@@ -114,7 +129,8 @@ class Supervisors:
         self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
         self.places = tuple(places)
         self.has_failed = False  # the last one that was forked ahead
-        self.ahead: tuple[int, socket.socket] | None = None  # the supervisor that waits, and the way to tell it
+        # the supervisor that waits, and the way to tell it
+        self.ahead: tuple[int, socket.socket] | None = None
         self.kept: dict[int, Kept] = {}
         self.ruins: list[Kept] = []  # worlds whose supervisor did not end them
         self.patience: float | None = None  # seconds until the next look, though nothing happens
@@ -127,13 +143,18 @@ class Supervisors:
                 self.ahead = self._fork(lambda: self._wait(its, mine)), mine
 
     def let_go(self) -> None:
-        """Let go of the one that waits: it has been told, has ended, or lacks what this process has imported since."""
+        """Let go of the one that waits: it has been told, has ended, or lacks what this process has
+        imported since.
+        """
         if self.ahead:
             self.ahead[1].close()
             self.ahead = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Give a world to a supervisor. The first descriptor is the judge's socket; the others belong to the ranks."""
+        """Give a world to a supervisor.
+
+        The first descriptor is the judge's socket; the others belong to the ranks.
+        """
         from grader.rank import rank_home
 
         pid = None
@@ -150,7 +171,7 @@ class Supervisors:
         kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
 
     def _fork(self, work: Callable[[], None]) -> int:
-        """Fork a process that does this work in a control group of its own, and return its number."""
+        """Fork a process that does this work in a control group of its own; return its pid."""
         from grader.wire import control_group
 
         name = f"{control_group.own_name()}-{secrets.token_hex(6)}"
@@ -172,7 +193,10 @@ class Supervisors:
             os._exit(code)
 
     def _enter(self, group: "Group") -> None:
-        """Enter the group. Where that works no more, the world goes on with what the supervisor sees of it."""
+        """Enter the group.
+
+        Where that works no more, the world goes on with what the supervisor sees of it.
+        """
         try:
             group.enter()
         except OSError as error:
@@ -267,7 +291,9 @@ class Supervisors:
                 kept.group.remove()
 
     def forget(self) -> None:
-        """In a child of the server: let go of what is its own, and of what it knows of other worlds."""
+        """In a child of the server: let go of what is its own, and of what it knows of other
+        worlds.
+        """
         self.requests.close()
         os.close(self.wake)
         if self.ahead:
@@ -287,7 +313,8 @@ def _prepare(modules: Iterable[str]) -> None:
     gc.disable()
     for name in modules:
         importlib.import_module(name)
-    warm_up.warm_up_torch()  # after the imports: torch clears caches of theirs when a process group is made, so better here
+    # after the imports: torch clears caches of theirs when a process group is made, so better here
+    warm_up.warm_up_torch()
     confinement.get_ready()
     os_support.use_huge_pages()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them
@@ -295,7 +322,9 @@ def _prepare(modules: Iterable[str]) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove what a grading run leaves when it is killed: its worlds go at the same moment, and may still be in it."""
+    """Remove what a grading run leaves when it is killed: its worlds go at the same moment, and may
+    still be in it.
+    """
     from grader.wire import removal
 
     for _ in range(30):
@@ -305,15 +334,30 @@ def _remove(folder: str) -> None:
 
 
 def _serve(
-    request: dict, descriptors: list[int], facts: dict, engine: Path, folder: str, supervisors: Supervisors
+    request: dict,
+    descriptors: list[int],
+    facts: dict,
+    engine: Path,
+    folder: str,
+    supervisors: Supervisors,
 ) -> None:
-    """Do what a judge asks for. The first descriptor is the socket to answer to, the others are for ranks."""
+    """Do what a judge asks for.
+
+    The first descriptor is the socket to answer to, the others are for ranks.
+    """
     from grader.wire import frames
 
     if request.get("hello"):
-        os.write(descriptors[0], json.dumps(facts | _more(request, facts, engine, supervisors)).encode() + b"\n")
+        os.write(
+            descriptors[0],
+            json.dumps(facts | _more(request, facts, engine, supervisors)).encode() + b"\n",
+        )
         return
-    missing = [name for name in request.get("imports", ()) if name in frames.HEAVY and name not in sys.modules]
+    missing = [
+        name
+        for name in request.get("imports", ())
+        if name in frames.HEAVY and name not in sys.modules
+    ]
     if missing and facts["way"] == "fork":
         _prepare(missing)
         supervisors.let_go()
@@ -325,9 +369,12 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     """What is not known before somebody asks for it."""
     if "torch" not in facts:  # this process stays free of torch: ask another
         question = (
-            "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus': torch.cuda.device_count()}))"
+            "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus':"
+            " torch.cuda.device_count()}))"
         )
-        facts |= json.loads(subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout)
+        facts |= json.loads(
+            subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout
+        )
     from grader.rank import confinement
     from grader.wire import frames, tiers
 
@@ -342,7 +389,9 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     return more
 
 
-def _start_world(request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors) -> None:
+def _start_world(
+    request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors
+) -> None:
     """Have a supervisor look after a world, which gets a new folder."""
     from grader.rank import rank_home
     from grader.wire import tiers

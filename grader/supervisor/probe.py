@@ -1,4 +1,4 @@
-"""Which tier of confinement works on this machine? Found out by a process that enters it and tries."""
+"""Finds out which tier of confinement works on this machine: a process enters it and tries."""
 
 import contextlib
 import os
@@ -16,7 +16,8 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """The best tier that works, and why those before it do not. ``LOCKSTEP_TIER`` asks for a certain one.
+    """The best tier that works, and why those before it do not. ``LOCKSTEP_TIER`` asks for a
+    certain one.
 
     Raises:
         Unconfined: the tier that was asked for does not work.
@@ -27,11 +28,15 @@ def best(engine: Path) -> tuple[str, dict[str, str]]:
         if not (reason := failure(name, engine)):
             return name, failures
         failures[name] = reason
-    raise confinement.Unconfined("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
+    raise confinement.Unconfined(
+        "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+    )
 
 
 def unheld(name: str, places: Iterable[Path]) -> str:
-    """Why control groups in these places cannot bound what worlds of this tier take; empty where they can."""
+    """Why control groups in these places cannot bound what worlds of this tier take; empty where
+    they can.
+    """
     with _grounds() as world:
         own = control_group.Group(places, f"{control_group.own_name()}-0")
         try:
@@ -64,7 +69,9 @@ def failure(name: str, engine: Path) -> str:
     if name not in TIERS:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
-    if tier.uid:  # only their rights keep our files from a stranger; or their names and sizes, which Landlock shows
+    # only their rights keep our files from a stranger; or their names and sizes, which Landlock
+    # shows
+    if tier.uid:
         _close(engine)
     with _grounds() as world:
         return _asked(lambda: _complaints(world, name, engine, os.getppid()))
@@ -79,13 +86,20 @@ def _grounds() -> Iterator[dict]:
         submission_dir = folder / "submission"
         submission_dir.mkdir(mode=0o755)
         (submission_dir / "module.py").write_text("")
-        yield {"folder": str(folder), "submission_dir": str(submission_dir), "size": 1, "device": "cpu"}
+        yield {
+            "folder": str(folder),
+            "submission_dir": str(submission_dir),
+            "size": 1,
+            "device": "cpu",
+        }
     finally:
         removal.remove(folder)
 
 
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
-    """The first complaint of a process of its own, which may confine itself for that; empty where it has none."""
+    """The first complaint of a process of its own, which may confine itself for that; empty where
+    it has none.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -113,13 +127,19 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
         try:
             Path(path).read_bytes()
         except OSError as error:
-            yield f"a rank could not read {'the submission' if path.startswith(home.submission_dir) else 'Python'} ({error.strerror})"
+            yield (
+                "a rank could not read"
+                f" {'the submission' if path.startswith(home.submission_dir) else 'Python'}"
+                f" ({error.strerror})"
+            )
     try:
         Path("own").write_text("")
     except OSError as error:
         yield f"a rank could not write to its own folder ({error.strerror})"
     try:
-        dist.init_process_group("gloo", store=dist.FileStore(home.rendezvous, 1), rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(home.rendezvous, 1), rank=0, world_size=1
+        )
         dist.destroy_process_group()
     except Exception as error:
         yield f"ranks could not communicate ({type(error).__name__})"

@@ -1,8 +1,9 @@
-"""A world of one rank, played through inside the server: what torch sets up when it is first used, ranks then inherit.
+"""A world of one rank, played through inside the server: what torch sets up when it is first used,
+ranks then inherit.
 
-Each rank that forks from a server which has never communicated would look up the same operators, import the same modules and
-fill the same caches anew: 5 of the 20 milliseconds that a small world costs. The threads of the process group are gone with
-it, so that forking stays safe.
+Each rank that forks from a server which has never communicated would look up the same operators,
+import the same modules and fill the same caches anew: 5 of the 20 milliseconds that a small world
+costs. The threads of the process group are gone with it, so that forking stays safe.
 """
 
 import contextlib
@@ -60,8 +61,12 @@ def _compute() -> None:
     loss.backward()
     torch.autograd.grad((weight.view(4).view(2, 2) @ weight.t()).sum(), weight)
     x = weight.detach().clone()
-    torch.stack([torch.cat(x.chunk(2)), *x.split([1, 1])[0].expand(1, 2, 2).contiguous()])[0, :1].add_(x.new_zeros(2))
-    (torch.zeros_like(x) + torch.ones_like(x)).div_(2).mul_(torch.empty_like(x)).addmm_(x, x).div(x * 2 + x / 2)
+    torch.stack([torch.cat(x.chunk(2)), *x.split([1, 1])[0].expand(1, 2, 2).contiguous()])[
+        0, :1
+    ].add_(x.new_zeros(2))
+    (torch.zeros_like(x) + torch.ones_like(x)).div_(2).mul_(torch.empty_like(x)).addmm_(x, x).div(
+        x * 2 + x / 2
+    )
     (x.sum() + torch.full((2, 2), 1.0) + x.new_empty(2, 2)).max().item()
 
 
@@ -71,5 +76,8 @@ def _ship() -> None:
         (tree,), blob = tensors.encode([torch.ones(2, 3, dtype=dtype)])
         (content,) = tree["list"]
         for layout in ("contiguous", "transpose", "transposed slice"):
-            node = content | {"layout": layout, "leaf": layout != "contiguous" and dtype.is_floating_point}
+            node = content | {
+                "layout": layout,
+                "leaf": layout != "contiguous" and dtype.is_floating_point,
+            }
             tensors.decode(node, blob, torch.device("cpu"), lambda *_: None)

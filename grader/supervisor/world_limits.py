@@ -1,4 +1,5 @@
-"""What the ranks of a world have too much of, as a whole. What one process may have, the system holds: see ``confinement``.
+"""What the ranks of a world have too much of, as a whole. What one process may have, the system
+holds: see ``confinement``.
 
 Student code goes on while this looks: whatever is looked at may be gone a moment later.
 """
@@ -19,21 +20,27 @@ SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
-PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992  # that one takes before somebody reads; ranks may not make them larger
-UNSEEN_LOOKS = 5  # in a row at a process that lets nobody see what it has open; one that ends does so for a moment
+# that one takes before somebody reads; ranks may not make them larger
+PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
+# in a row at a process that lets nobody see what it has open; one that ends does so for a moment
+UNSEEN_LOOKS = 5
 TABLES = b"VmPTE:"  # page tables: also those of pages that are empty
-# What the kernel leaves to a world beyond its bounds, since it counts more: pages that a rank has inherited and written
-# to, kernel memory and files (up to 38 MiB a rank in the solutions); and the supervisor, with who helps it to end ranks.
+# What the kernel leaves to a world beyond its bounds, since it counts more: pages that a rank has
+# inherited and written to, kernel memory and files (up to 38 MiB a rank in the solutions); and the
+# supervisor, with who helps it to end ranks.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 
 
 @dataclass
 class Files:
-    """The bytes of files, each counted once, by the device and the number that tell it from all others."""
+    """The bytes of files, each counted once, by the device and the number that tell it from all
+    others.
+    """
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
-    queues: dict[tuple[int, int], int] = field(default_factory=dict)  # what pipes and sockets may hold
+    # what pipes and sockets may hold
+    queues: dict[tuple[int, int], int] = field(default_factory=dict)
     hidden: str = ""  # how files are kept from being counted
 
     def add(self, found: os.stat_result) -> None:
@@ -43,12 +50,16 @@ class Files:
     def add_open(self, found: os.stat_result) -> None:
         """Add what a descriptor shows."""
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
-            self.queues[found.st_dev, found.st_ino] = PIPE_BYTES if stat.S_ISFIFO(found.st_mode) else SOCKET_BYTES
+            self.queues[found.st_dev, found.st_ino] = (
+                PIPE_BYTES if stat.S_ISFIFO(found.st_mode) else SOCKET_BYTES
+            )
         elif found.st_nlink == 0:
             self.add(found)
 
     def queued(self) -> int:
-        """The bytes that pipes and sockets may hold: the system tells nobody how many there are in them."""
+        """The bytes that pipes and sockets may hold: the system tells nobody how many there are in
+        them.
+        """
         return sum(self.queues.values())
 
     def bytes(self, device: int | None = None) -> int:
@@ -70,12 +81,14 @@ class WorldLimits:
         self.allow(world["size"], world["memory"])
         self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
         self.disk = os.stat(self.folder).st_dev
-        self.unseen: dict[int, int] = {}  # pid → looks in a row at which it showed nothing of what it has open
+        # pid → looks in a row at which it showed nothing of what it has open
+        self.unseen: dict[int, int] = {}
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
         """Let so many ranks have so many bytes together."""
-        self.size, self.bytes = size, memory if self.is_cpu else None  # a GPU's driver takes what it takes
+        # a GPU's driver takes what it takes
+        self.size, self.bytes = size, memory if self.is_cpu else None
         if self.group:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
             self.group.hold(self.bytes and self.bytes + more, tiers.TASKS * size + MORE_TASKS)
@@ -84,13 +97,19 @@ class WorldLimits:
         return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
 
     def exceeded(self, ranks: dict[int, int]) -> str:
-        """In words; empty where the ranks (their processes are the keys) and what they started keep within bounds."""
+        """In words; empty where the ranks (their processes are the keys) and what they started keep
+        within bounds.
+        """
         if self.group and self.group.is_out_of_memory():
             return self.memory_exceeded()
         family = os_support.family(os.getpid())
         if len(family) > tiers.PROCESSES * self.size:
             return f"started more than {tiers.PROCESSES} processes a rank"
-        if sum(family.values()) > tiers.TASKS * self.size or self.group and self.group.is_out_of_tasks():
+        if (
+            sum(family.values()) > tiers.TASKS * self.size
+            or self.group
+            and self.group.is_out_of_tasks()
+        ):
             return f"started more than {tiers.TASKS} processes and threads a rank"
         files = written(self.folder)
         if files.hidden:
@@ -103,8 +122,13 @@ class WorldLimits:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
-        carried = max(0, memory(os.getpid(), TABLES) - self.inherited)  # by the hub, in this process
-        if self.bytes and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried > self.bytes:
+        # by the hub, in this process
+        carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
+        if (
+            self.bytes
+            and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried
+            > self.bytes
+        ):
             return self.memory_exceeded()
         if on_disk > tiers.FOLDER_BYTES:
             return f"wrote more than {tiers.FOLDER_BYTES >> 20} MiB to files"
@@ -135,7 +159,8 @@ def memory(pid: int, *more: bytes) -> int:
 
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
     try:
-        status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()  # a thread's name may be no text
+        # a thread's name may be no text
+        status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
     except OSError:
         return 0
     lines = (line.split() for line in status.split(b"\n") if line.startswith(names))
@@ -143,13 +168,17 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
 
 
 def written(folder: str) -> Files:
-    """All files below a folder, links not followed, nor what somebody has put in a folder's place since it was seen."""
+    """All files below a folder, links not followed, nor what somebody has put in a folder's place
+    since it was seen.
+    """
     files, seen = Files(), 0
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
     while pending:
         path, depth, known = pending.pop()
         if depth > DEEPEST or len(os.fsencode(path)) > LONGEST:
-            files.hidden = f"made more than {DEEPEST} folders inside each other, or gave them very long names"
+            files.hidden = (
+                f"made more than {DEEPEST} folders inside each other, or gave them very long names"
+            )
             break
         try:
             with _opened(path, known) as place, os.scandir(place) as entries:
@@ -173,7 +202,10 @@ def written(folder: str) -> Files:
 
 @contextlib.contextmanager
 def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
-    """A descriptor of a folder that was seen before. Raises OSError where it is another one by now, on whatever way there."""
+    """A descriptor of a folder that was seen before.
+
+    Raises OSError where it is another one by now, on whatever way there.
+    """
     place = os.open(path, removal.FOLDER)
     try:
         if known and not os.path.samestat(os.fstat(place), known):
@@ -184,11 +216,15 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
-    """Add what processes keep open though no folder shows it any more, or never did; return those that do not let it be seen."""
+    """Add what processes keep open though no folder shows it any more, or never did; return those
+    that do not let it be seen.
+    """
     unseen = set()
     for pid in family:
         try:
-            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            with confinement.eyes_of(os.stat(f"/proc/{pid}").st_uid), os.scandir(
+                f"/proc/{pid}/fd"
+            ) as descriptors:
                 for descriptor in descriptors:
                     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                         files.add_open(os.stat(descriptor.path))

@@ -1,8 +1,10 @@
-"""One world's supervisor: forks its ranks, tells the judge how each ended, and leaves nothing alive behind.
+"""One world's supervisor: forks its ranks, tells the judge how each ended, and leaves nothing alive
+behind.
 
-The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It runs no student code. When the judge
-says so, or hangs up, or dies, or the supervisor itself fails, everything below the supervisor is killed. Should the supervisor die, or get
-stuck, the fork server adopts its processes and ends them: see ``fork_server.Supervisors``.
+The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It runs no
+student code. When the judge says so, or hangs up, or dies, or the supervisor itself fails,
+everything below the supervisor is killed. Should the supervisor die, or get stuck, the fork server
+adopts its processes and ends them: see ``fork_server.Supervisors``.
 """
 
 import contextlib
@@ -29,7 +31,8 @@ from grader.wire.control_group import Group
 
 LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; more take longer to look at
 REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
-STUCK_SECONDS = 20  # without a look at its world, or for its end, after which the system ends a supervisor
+# without a look at its world, or for its end, after which the system ends a supervisor
+STUCK_SECONDS = 20
 
 Start = Callable[[list[int], RankHome], int]
 
@@ -39,14 +42,20 @@ class Unfinished(RuntimeError):
 
 
 def keep(
-    judge: socket.socket, descriptors: list[list[int]], start: Start, world: dict, tier: str, group: Group | None = None
+    judge: socket.socket,
+    descriptors: list[list[int]],
+    start: Start,
+    world: dict,
+    tier: str,
+    group: Group | None = None,
 ) -> None:
-    """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have; ``start`` makes a rank of them.
+    """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have;
+    ``start`` makes a rank of them.
 
-    ``world`` is what the judge asked for, ``size``, ``submission_dir``, ``device``, ``network``, ``memory``, ``in_step``, and its ``folder``.
-    This process is in ``group`` already, and so will be all that it starts.
-    Once all calls are made the judge may ask for those of another check, of as many ranks as there are descriptors.
-    Raises Unfinished where not everything could be ended.
+    ``world`` is what the judge asked for, ``size``, ``submission_dir``, ``device``, ``network``,
+    ``memory``, ``in_step``, and its ``folder``. This process is in ``group`` already, and so will
+    be all that it starts. Once all calls are made the judge may ask for those of another check, of
+    as many ranks as there are descriptors. Raises Unfinished where not everything could be ended.
     """
     server = os.getppid()
     signal.alarm(STUCK_SECONDS)
@@ -75,7 +84,16 @@ def keep(
             _look_after(judge, wake, ranks, limits, hub)
     except Exception as error:  # it may be the judge that is gone: then nobody reads this
         with contextlib.suppress(OSError):
-            _tell(judge, {"fault": f"the supervisor of this world failed: {type(error).__name__}: {error}"[:300]})
+            _tell(
+                judge,
+                {
+                    "fault": (
+                        f"the supervisor of this world failed: {type(error).__name__}: {error}"[
+                            :300
+                        ]
+                    )
+                },
+            )
     finally:
         signal.alarm(STUCK_SECONDS)
         if group:  # who helps to end the ranks needs room, too
@@ -83,24 +101,34 @@ def keep(
                 group.hold(None, group.tasks + MORE_TASKS)
         finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
         signal.alarm(0)
-        cleanup.clean_up(users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock)
+        cleanup.clean_up(
+            users, (ranks.met if ranks else set()) | met, files=not tiers.TIERS[tier].landlock
+        )
         if not finished:
             raise Unfinished
         with contextlib.suppress(OSError):
             _tell(judge, {"gone": True})
-        with contextlib.suppress(Exception):  # whatever ranks have made of it: the server removes it in the end
+        # whatever ranks have made of it: the server removes it in the end
+        with contextlib.suppress(Exception):
             removal.remove(world["folder"])
 
 
 def _hub(
-    judge: socket.socket, descriptors: list[list[int]], world: dict, looks: dict[str, Callable[[int], int]]
+    judge: socket.socket,
+    descriptors: list[list[int]],
+    world: dict,
+    looks: dict[str, Callable[[int], int]],
 ) -> tuple[Hub, list[list[int]]]:
-    """Return the world's network, and the descriptors that the ranks get: their wires end there, and not at the judge."""
+    """Return the world's network, and the descriptors that the ranks get: their wires end there,
+    and not at the judge.
+    """
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
     ours = [mine for mine, _ in pairs]
     steps, is_strict = Steps(world.get("in_step", [])), world["network"] == frames.STRICT
-    hub = Hub(judges, ours, partial(_tell, judge), steps, world["size"], is_strict=is_strict, **looks)
+    hub = Hub(
+        judges, ours, partial(_tell, judge), steps, world["size"], is_strict=is_strict, **looks
+    )
     return hub, [[its.detach(), *rest] for (_, its), (_, *rest) in zip(pairs, descriptors)]
 
 
@@ -125,7 +153,8 @@ class RankProcesses:
                 os.close(descriptor)  # a rank's death must be the end of its pipes
 
     def memory(self, rank: int) -> int:
-        """Return the bytes that a rank has for itself, with what it has started and written; 0 where nobody can tell.
+        """Return the bytes that a rank has for itself, with what it has started and written; 0
+        where nobody can tell.
 
         What has lost its parent belongs to every rank: nobody can tell whose it was.
         """
@@ -136,7 +165,9 @@ class RankProcesses:
         return own and sum(map(memory, family)) + files.bytes() + files.queued()
 
     def spent(self, rank: int) -> int:
-        """Return the nanoseconds of processor time of a rank and of all that it has started; 0 where nobody can tell."""
+        """Return the nanoseconds of processor time of a rank and of all that it has started; 0
+        where nobody can tell.
+        """
         return os_support.processor_time(self.started[rank])
 
     def are_as_started(self) -> bool:
@@ -162,8 +193,10 @@ class NextCheck:
     until: float  # by then the ranks have come to rest, or the judge is told that they cannot go on
 
 
-def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, limits: WorldLimits, hub: Hub | None) -> None:
-    """Tell the judge of ranks that end, and of bounds that are exceeded, until the world is over."""
+def _look_after(
+    judge: socket.socket, wake: int, ranks: RankProcesses, limits: WorldLimits, hub: Hub | None
+) -> None:
+    """Tell the judge of ranks that end and of limits that are exceeded, until the world is over."""
     looked, group = time.monotonic(), limits.group
     wanted: NextCheck | None = None
     sources: list[socket.socket | int | Hub] = [judge, wake]
@@ -206,12 +239,17 @@ def _look_after(judge: socket.socket, wake: int, ranks: RankProcesses, limits: W
 
 
 def _asked(judge: socket.socket) -> dict | None:
-    """Return what the judge asks for; None where the world is over. Of several questions, the last: nobody waits for the others."""
+    """Return what the judge asks for; None where the world is over.
+
+    Of several questions, the last: nobody waits for the others.
+    """
     lines = judge.recv(1 << 16).splitlines()
     return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
 
 
-def _go_on(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck) -> None:
+def _go_on(
+    judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck
+) -> None:
     """Have the ranks make other calls, if nothing is left of the last ones."""
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
@@ -222,7 +260,10 @@ def _go_on(judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub:
 
 
 def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
-    """What the ranks have too much of. What cannot be measured is too much; what vanishes meanwhile is not there."""
+    """What the ranks have too much of.
+
+    What cannot be measured is too much; what vanishes meanwhile is not there.
+    """
     try:
         return limits.exceeded(ranks)
     except (FileNotFoundError, ProcessLookupError):
@@ -252,7 +293,10 @@ def fork_rank(descriptors: list[int], home: RankHome) -> int:
 
 def spawn_rank(descriptors: list[int], home: RankHome) -> int:
     """A rank in a fresh interpreter: slow, and right on every platform."""
-    program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main, rank_home; "
+    program = (
+        f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main,"
+        " rank_home; "
+    )
     program += f"main.live(*{descriptors!r}, rank_home.RankHome(**{asdict(home)!r}))"
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)

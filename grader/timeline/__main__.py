@@ -1,8 +1,10 @@
-"""Draw a run of your own code, ranks over time:  python -m grader.timeline [PART] [--submission handout] [--ranks N] [--into .]
+"""Draw a run of your own code, ranks over time:  python -m grader.timeline [PART] [--submission
+handout] [--ranks N] [--into .]
 
-With ``--cluster FILE`` the time is that of a modelled cluster, which the file describes: see handout/clusters.
-Prints the drawing, and writes timeline.svg and timeline.json (a trace for https://ui.perfetto.dev). Exits with 0 when all that is
-drawn came to its end, with 1 when something did not or nothing is written yet, and with 2 and a sentence when it cannot draw.
+With ``--cluster FILE`` the time is that of a modelled cluster, which the file describes: see
+handout/clusters. Prints the drawing, and writes timeline.svg and timeline.json (a trace for
+https://ui.perfetto.dev). Exits with 0 when all that is drawn came to its end, with 1 when something
+did not or nothing is written yet, and with 2 and a sentence when it cannot draw.
 """
 
 import argparse
@@ -37,7 +39,10 @@ OUTPUTS = "timeline.svg", "timeline.json"
 MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/timeline_programs.py, which the judge does not import
-BUSY = "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are done."
+BUSY = (
+    "Other programs were busy on these cores: lengths cannot be compared. Draw again when they are"
+    " done."
+)
 
 
 class CannotDraw(Exception):
@@ -45,14 +50,31 @@ class CannotDraw(Exception):
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m grader.timeline", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.timeline", description=__doc__.split("\n\n")[0]
+    )
     parser.add_argument("part", nargs="?", default="pipeline_parallel", help=", ".join(PARTS))
-    parser.add_argument("--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)")
-    parser.add_argument("--ranks", metavar="N", help=f"2 to {MAX_RANKS} (as many as there are cores, 2 to 4)")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="of a cluster: be timed there, on 2 to 64 ranks")
-    parser.add_argument("--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)")
     parser.add_argument(
-        "--into", type=Path, default=Path("."), metavar="FOLDER", help="where to write the two files (.)"
+        "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
+    )
+    parser.add_argument(
+        "--ranks", metavar="N", help=f"2 to {MAX_RANKS} (as many as there are cores, 2 to 4)"
+    )
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        metavar="FILE",
+        help="of a cluster: be timed there, on 2 to 64 ranks",
+    )
+    parser.add_argument(
+        "--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)"
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=Path("."),
+        metavar="FOLDER",
+        help="where to write the two files (.)",
     )
     return parser.parse_args()
 
@@ -68,9 +90,16 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     """Return the cluster that is asked for, of as many ranks as are asked for."""
     if arguments.part not in ON_CLUSTERS:
-        raise CannotDraw(f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)} it can")
+        raise CannotDraw(
+            f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)}"
+            " it can"
+        )
     cluster = read(arguments.cluster)
-    return cluster if arguments.ranks is None else replace(cluster, ranks=_ranks(arguments.ranks, LARGEST))
+    return (
+        cluster
+        if arguments.ranks is None
+        else replace(cluster, ranks=_ranks(arguments.ranks, LARGEST))
+    )
 
 
 def _micro_batches(arguments: argparse.Namespace) -> int | None:
@@ -91,18 +120,21 @@ def _write(into: Path, contents: list[str]) -> None:
             with written_whole(into / name) as file:
                 file.write(content.encode())
     except OSError as error:
-        raise CannotDraw(f"{into / name} cannot be written ({error.strerror or type(error).__name__})") from None
+        raise CannotDraw(
+            f"{into / name} cannot be written ({error.strerror or type(error).__name__})"
+        ) from None
 
 
 def _notes(ranks: int) -> list[str]:
     cores = machine_limits.cores()
     notes = [
-        f"Measured on {cores} core{'s' * (cores > 1)}: {ranks} ranks of one thread each, gloo, the fastest of {RUNS} runs."
+        f"Measured on {cores} core{'s' * (cores > 1)}: {ranks} ranks of one thread each, gloo, the"
+        f" fastest of {RUNS} runs."
     ]
     if cores < ranks:
         notes.append(
-            f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing includes waiting for a core, and "
-            "no schedule can be faster than the cores are."
+            f"{ranks} ranks share {cores} core{'s' * (cores > 1)} here: what is drawn as computing"
+            " includes waiting for a core, and no schedule can be faster than the cores are."
         )
     return notes
 
@@ -125,7 +157,9 @@ def draw(arguments: argparse.Namespace) -> int:
         if reason := owner.session.absent.get(arguments.part):
             raise CannotDraw(reason)
         if cluster:
-            return _draw_modelled(Model(owner.session, cluster), arguments.part, micro_batches, into)
+            return _draw_modelled(
+                Model(owner.session, cluster), arguments.part, micro_batches, into
+            )
         player = ScenePlayer(owner.session, ranks)
         notes = _notes(ranks)
         crowded = (
@@ -145,7 +179,10 @@ def _draw_modelled(model: Model, part: str, micro_batches: int | None, into: Pat
     played = [model.play(scene) for scene in scenes_on(part, cluster.ranks, micro_batches)]
     if played[0].missing:
         played += [model.play(scene) for scene in instead_on(part, cluster.ranks, micro_batches)]
-    here = f"The programs ran here, in {monotonic() - began:.1f} s; no time above depends on that, nor on this machine."
+    here = (
+        f"The programs ran here, in {monotonic() - began:.1f} s; no time above depends on that, nor"
+        " on this machine."
+    )
     return _show(played, [], [*steps_of(played), *cluster.assumptions(), here], into)
 
 
@@ -159,9 +196,13 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     if not shown:
         return 1
     pictures = [picture for _, picture in shown]
-    in_file = [replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]) for s, picture in shown]
+    in_file = [
+        replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]) for s, picture in shown
+    ]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
-    _write(into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)])
+    _write(
+        into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)]
+    )
     names = [one.scene.function.partition(".") for one, _ in shown]
     part = names[0][0]
     functions = dict.fromkeys(function for _, _, function in names)
@@ -178,7 +219,8 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
         _say(console, note)
     _say(
         console,
-        f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at https://ui.perfetto.dev.",
+        f"{into / 'timeline.svg'} is the same drawing; {into / 'timeline.json'} opens at"
+        " https://ui.perfetto.dev.",
     )
     return 1 if any(one.diagnosis for one in played) else 0
 

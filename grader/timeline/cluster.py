@@ -1,8 +1,10 @@
-"""A cluster that nobody has: what its file says, and how long computing and communicating take on it. Arithmetic, and no torch.
+"""A cluster that nobody has: what its file says, and how long computing and communicating take on
+it. Arithmetic, and no torch.
 
-Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. [T] Thakur,
-Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005. [N] NVIDIA's nccl-tests,
-doc/PERFORMANCE.md. [H] Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, 1988.
+Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
+of workstations, 2009. [T] Thakur, Rabenseifner and Gropp, Optimization of collective communication
+operations in MPICH, 2005. [N] NVIDIA's nccl-tests, doc/PERFORMANCE.md. [H] Hensgen, Finkel and
+Manber, Two algorithms for barrier synchronization, 1988.
 """
 
 import math
@@ -38,8 +40,8 @@ class Link:
 class Cluster:
     """Ranks 0 … ``ranks`` − 1 are devices, ``devices_per_node`` of which in turn make a node.
 
-    ``scale``: each dimension of a tensor counts as so many times as long as it is in the run. ``bytes_per_number``: what an entry of a
-    tensor counts as; None for as many bytes as in the run.
+    ``scale``: each dimension of a tensor counts as so many times as long as it is in the run.
+    ``bytes_per_number``: what an entry of a tensor counts as; None for as many bytes as in the run.
     """
 
     ranks: int
@@ -73,13 +75,14 @@ class Cluster:
     def collective(self, kind: str, group: Sequence[int], whole: float) -> float:
         """Return the seconds of a collective from when its last rank has come.
 
-        ``whole`` is S, the bytes of the whole array: see ``whole_of``. Ranks stand in a ring in the order of their numbers, and
-        what the slowest link of the ring takes counts for each step of it.
+        ``whole`` is S, the bytes of the whole array: see ``whole_of``. Ranks stand in a ring in the
+        order of their numbers, and what the slowest link of the ring takes counts for each step of
+        it.
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
-        gather, scatter, all-to-all        (n−1)(α + S/(nβ))    the root, or each rank, has n−1 messages one after the other [N]
-        broadcast, reduce                  (n−1)α + S/β         handed on along the ring in small pieces [N]
+        gather, scatter, all-to-all        (n−1)(α + S/(nβ))    n−1 messages in turn [N]
+        broadcast, reduce                  (n−1)α + S/β         along the ring, in small pieces [N]
         barrier                            ⌈log₂ n⌉ α           [H]
         """
         n = len(group)
@@ -94,32 +97,56 @@ class Cluster:
 
     def _step(self, group: Iterable[int], size: float) -> float:
         """Return the seconds that the slowest link of the ring takes for a message."""
-        ring = sorted(group)  # whose last link, back to the first rank, leaves a node only if another one does
+        # whose last link, back to the first rank, leaves a node only if another one does
+        ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
         return max(self.link(kind).seconds(size) for kind in kinds)
 
     def assumptions(self) -> list[str]:
         """Return what a time on this cluster assumes, in sentences."""
         nodes = math.ceil(self.ranks / self.devices_per_node)
-        number = f"{self.bytes_per_number:g} bytes a number" if self.bytes_per_number else "numbers as in the run"
+        number = (
+            f"{self.bytes_per_number:g} bytes a number"
+            if self.bytes_per_number
+            else "numbers as in the run"
+        )
         return [
-            f"Assumed: {self.name}, {self.ranks} devices, {self.devices_per_node} in a node ({nodes} node{'s' * (nodes > 1)}), "
-            f"{self.flop_per_second:.3g} floating-point operations a second each.",
-            f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)}, between nodes {_link(self.between)}. "
-            "It starts when its send and its receive have both been issued. For each kind of link a rank has one outgoing and one "
-            "incoming channel. A channel carries one message at a time, in the order in which they start.",
-            "Assumed: a collective begins when its last rank has come and the ones before it in its group are over, and takes the "
-            "time of the ring over its ranks with its slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter, "
-            "gather, scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce (n−1)α + S/β; barrier ⌈log₂ n⌉α.",
-            f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run ({number}), so that bytes count "
-            f"{self.scale**2:.4g} times, and floating-point operations {self.scale**3:.4g} times.",
-            "Not modelled: memory and its limits, operations other than products of matrices, the start of kernels, products "
-            "that are too small for a device, collectives that share a link with messages or with another group's, congestion, noise.",
+            (
+                f"Assumed: {self.name}, {self.ranks} devices, {self.devices_per_node} in a node"
+                f" ({nodes} node{'s' * (nodes > 1)}), {self.flop_per_second:.3g} floating-point"
+                " operations a second each."
+            ),
+            (
+                f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)},"
+                f" between nodes {_link(self.between)}. It starts when its send and its receive"
+                " have both been issued. For each kind of link a rank has one outgoing and one"
+                " incoming channel. A channel carries one message at a time, in the order in which"
+                " they start."
+            ),
+            (
+                "Assumed: a collective begins when its last rank has come and the ones before it in"
+                " its group are over, and takes the time of the ring over its ranks with its"
+                " slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter, gather,"
+                " scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce (n−1)α + S/β;"
+                " barrier ⌈log₂ n⌉α."
+            ),
+            (
+                f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"
+                f" ({number}), so that bytes count {self.scale**2:.4g} times, and floating-point"
+                f" operations {self.scale**3:.4g} times."
+            ),
+            (
+                "Not modelled: memory and its limits, operations other than products of matrices,"
+                " the start of kernels, products that are too small for a device, collectives that"
+                " share a link with messages or with another group's, congestion, noise."
+            ),
         ]
 
 
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
-    """Return S of a collective, from the bytes that its ranks tell of: what each puts in, or gets where it puts in nothing."""
+    """Return S of a collective, from the bytes that its ranks tell of: what each puts in, or gets
+    where it puts in nothing.
+    """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 
 
@@ -139,7 +166,9 @@ def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], 
         except ValueError:
             value = math.nan
         if not low <= value <= high or above and value == low:  # NaN is in no range
-            raise ValueError(f"a number {'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}")
+            raise ValueError(
+                f"a number {'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}"
+            )
         return value
 
     return read
@@ -160,7 +189,10 @@ def _name(text: str) -> str:
     return text
 
 
-LINK: dict[str, Callable] = {"latency_seconds": _number(0, 10), "bytes_per_second": _number(0, math.inf, above=True)}
+LINK: dict[str, Callable] = {
+    "latency_seconds": _number(0, 10),
+    "bytes_per_second": _number(0, math.inf, above=True),
+}
 KEYS: dict[str, dict[str, Callable]] = {
     "cluster": {
         "name": _name,
@@ -178,7 +210,9 @@ MAY_LACK = "name", "bytes_per_number"
 
 def read(path: Path) -> Cluster:
     """Return the cluster of a file. Raises BadCluster for whatever is wrong in it."""
-    found = {section: _section(path.name, section, values) for section, values in _parsed(path).items()}
+    found = {
+        section: _section(path.name, section, values) for section, values in _parsed(path).items()
+    }
     for section, keys in KEYS.items():
         if section not in found:
             raise BadCluster(f"{path.name} has no section [{section}]")
@@ -193,24 +227,35 @@ def _parsed(path: Path) -> dict[str, dict[str, str]]:
     try:
         ini.read_string(path.read_bytes().decode("utf-8-sig"), path.name)
     except OSError as error:
-        raise BadCluster(f"{path} cannot be read ({error.strerror or type(error).__name__})") from None
+        raise BadCluster(
+            f"{path} cannot be read ({error.strerror or type(error).__name__})"
+        ) from None
     except (IniError, UnicodeDecodeError) as error:
         raise BadCluster(
-            f"{path.name} is not a file of sections, keys and values: {' '.join(str(error).split())}"
+            f"{path.name} is not a file of sections, keys and values:"
+            f" {' '.join(str(error).split())}"
         ) from None
     return {section: dict(ini.items(section)) for section in ini.sections()}
 
 
 def _section(file: str, section: str, values: dict[str, str]) -> dict[str, Any]:
     if section not in KEYS:
-        raise BadCluster(f"{file}: [{section}] is not a section; there are {', '.join(f'[{name}]' for name in KEYS)}")
+        raise BadCluster(
+            f"{file}: [{section}] is not a section; there are"
+            f" {', '.join(f'[{name}]' for name in KEYS)}"
+        )
     found = {}
     for key, text in values.items():
         if key not in KEYS[section]:
             near = get_close_matches(key, KEYS[section], n=1)
-            raise BadCluster(f"{file}: [{section}] has no key {key}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise BadCluster(
+                f"{file}: [{section}] has no key {key}"
+                + (f"; did you mean {near[0]}?" if near else "")
+            )
         try:
             found[key] = KEYS[section][key](text.strip())
         except ValueError as error:
-            raise BadCluster(f"{file}: {key} in [{section}] must be {error}, not {text!r}") from None
+            raise BadCluster(
+                f"{file}: {key} in [{section}] must be {error}, not {text!r}"
+            ) from None
     return found

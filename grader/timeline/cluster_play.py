@@ -1,4 +1,6 @@
-"""Plays the scenes of a timeline on a cluster that nobody has: the student's program runs here, and is timed there."""
+"""Plays the scenes of a timeline on a cluster that nobody has: the student's program runs here, and
+is timed there.
+"""
 
 import contextlib
 import sys
@@ -21,7 +23,9 @@ from grader.world.world import World
 
 FEW = 4  # ranks: of more, what is under way of single messages is not drawn
 FILES = 1024  # that this process and a supervisor may have to hold open
-LIMITS = Limits(cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27)
+LIMITS = Limits(
+    cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27
+)
 
 
 class Model:
@@ -32,10 +36,15 @@ class Model:
 
     def world(self, size: int, calls: list[Call]) -> WorldReport:
         limits = replace(
-            LIMITS, memory_bytes=max(machine_limits.memory() - machine_limits.ENGINE_BYTES, machine_limits.LEAST_BYTES)
+            LIMITS,
+            memory_bytes=max(
+                machine_limits.memory() - machine_limits.ENGINE_BYTES, machine_limits.LEAST_BYTES
+            ),
         )
         server, folder = self.session.server, self.session.submission_dir
-        report = World(server, size, calls, folder, "cpu", limits, follow=True, network=frames.HUB).run()
+        report = World(
+            server, size, calls, folder, "cpu", limits, follow=True, network=frames.HUB
+        ).run()
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
         return report
@@ -58,7 +67,10 @@ class Model:
         if troubled := failed_scene(scene, picture, report):
             return troubled
         if replay.stands_still:
-            sentence = f"{scene.title}: the replay did not finish. It cannot follow operations that another thread starts, nor tell"
+            sentence = (
+                f"{scene.title}: the replay did not finish. It cannot follow operations that"
+                " another thread starts, nor tell"
+            )
             sentence += " which message a receive from any rank took."
             return PlayedScene(scene, None, diagnosis=sentence)
         spent = account(replay)
@@ -72,11 +84,18 @@ class Model:
         title = f"{scene.title}: {milliseconds(spent.whole)}"
         if scene.driver != "pipeline":
             return title
-        return f"{title}, bubble {spent.bubble:.3f} in the model, {self._theory(scene.options['micro_batches'])}"
+        return (
+            f"{title}, bubble {spent.bubble:.3f} in the model,"
+            f" {self._theory(scene.options['micro_batches'])}"
+        )
 
     def _theory(self, micro_batches: int) -> str:
         """Return what the student's own function of problem 5.6 says."""
-        call = Call("pipeline_parallel.bubble_fraction", [([self.cluster.ranks, micro_batches], {})], may_raise=True)
+        call = Call(
+            "pipeline_parallel.bubble_fraction",
+            [([self.cluster.ranks, micro_batches], {})],
+            may_raise=True,
+        )
         outcome = self.world(1, [call]).ranks[0].outcomes.get(0)
         if isinstance(outcome, Raised) and outcome.stub:
             return "in theory when you have written problem 5.6"
@@ -97,10 +116,14 @@ class Model:
         }
         batch = f"a batch of {rows} rows"
         if many := options.get("micro_batches"):
-            batch += f" in {many} micro-batch{'es' * (many > 1)} of {options['rows'] * scale / many:g}"
+            batch += (
+                f" in {many} micro-batch{'es' * (many > 1)} of {options['rows'] * scale / many:g}"
+            )
         elif scene.driver in ("data_parallel", "buckets"):
             batch = f"{rows} rows of the batch"
-        return f"{options['layers']} layers of {width} × {width}{own.get(scene.driver, '')}, {batch}."
+        return (
+            f"{options['layers']} layers of {width} × {width}{own.get(scene.driver, '')}, {batch}."
+        )
 
 
 def steps_of(played: list[PlayedScene]) -> list[str]:
@@ -115,7 +138,9 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
 
 
 def have_files() -> None:
-    """Let this process, and what it starts, hold as many files open as the ends of all ranks take, if the system lets it."""
+    """Let this process, and what it starts, hold as many files open as the ends of all ranks take,
+    if the system lets it.
+    """
     if sys.platform == "win32":
         return
     import resource

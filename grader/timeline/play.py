@@ -1,4 +1,6 @@
-"""Plays the scenes of a timeline, and makes pictures of them: who did what when, what was communicated, what went wrong."""
+"""Plays the scenes of a timeline, and makes pictures of them: who did what when, what was
+communicated, what went wrong.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +19,17 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-NO_PASS = "No pass is drawn, because run_schedule recorded none. Put the computing of each pass inside `with timeline.span(kind, i):`."
+NO_PASS = (
+    "No pass is drawn, because run_schedule recorded none. Put the computing of each pass inside"
+    " `with timeline.span(kind, i):`."
+)
 
 
 @dataclass(frozen=True)
 class PlayedScene:
-    """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where it did not come to an end."""
+    """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where
+    it did not come to an end.
+    """
 
     scene: Scene
     picture: Picture | None
@@ -39,15 +46,20 @@ class ScenePlayer:
         self.session, self.ranks = session, ranks
 
     def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
-        return World(self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), follow).run()
+        return World(
+            self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), follow
+        ).run()
 
     def play(self, scene: Scene) -> PlayedScene:
-        report = self.world(self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)])
+        report = self.world(
+            self.ranks, [Call(scene.function, [([], scene.options)] * self.ranks, scene.driver)]
+        )
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
         disturbed = _disturbed(drawn, on_core(report, 0))
-        for rank in report.ranks:  # that the ranks meet between two runs is none of the student's business
+        # that the ranks meet between two runs is none of the student's business
+        for rank in report.ranks:
             reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
             if reached and _is_ours(reached[-1]):
                 rank.outcomes.setdefault(0, Returned(None, [], {}))
@@ -56,7 +68,10 @@ class ScenePlayer:
         if troubled := failed_scene(scene, picture, report):
             return replace(troubled, disturbed=disturbed)
         if scene.driver == "pipeline":
-            picture = replace(picture, title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}")
+            picture = replace(
+                picture,
+                title=f"{scene.title}, {self.bubble(drawn, scene.options['micro_batches'])}",
+            )
             if not any(map(is_pass, drawn)):
                 picture = replace(picture, below=(*picture.below, NO_PASS))
         return PlayedScene(scene, picture, disturbed=disturbed)
@@ -72,12 +87,20 @@ class ScenePlayer:
     def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
         """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
         stages = [
-            [(s.label.partition(" ")[0], s.micro_batch, s.begin, s.end) for s in drawn if s.rank == rank and is_pass(s)]
+            [
+                (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
+                for s in drawn
+                if s.rank == rank and is_pass(s)
+            ]
             for rank in range(self.ranks)
         ]
         calls = [
             Call("pipeline_parallel.measured_bubble", [([stages], {})], "of_spans", may_raise=True),
-            Call("pipeline_parallel.bubble_fraction", [([self.ranks, micro_batches], {})], may_raise=True),
+            Call(
+                "pipeline_parallel.bubble_fraction",
+                [([self.ranks, micro_batches], {})],
+                may_raise=True,
+            ),
         ]
         (own,) = self.world(1, calls, follow=False).ranks
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
@@ -104,7 +127,9 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
         communicated = any(span.operation for span in picture.spans)  # else there is nothing to see
         counted = replace(picture, below=[line for line in picture.below if line != scene.look])
         return PlayedScene(
-            scene, counted if communicated else None, diagnosis=str(found).replace(f"{report.submission_dir}/", "")
+            scene,
+            counted if communicated else None,
+            diagnosis=str(found).replace(f"{report.submission_dir}/", ""),
         )
     return None
 
@@ -123,7 +148,9 @@ def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
     ranks = sorted({span.rank for span in drawn})
     if len(on_core) != len(ranks) or len(ranks) > machine_limits.cores():
         return False
-    return any(seconds < 0.8 * _computed(drawn, rank) - 0.001 for rank, seconds in zip(ranks, on_core))
+    return any(
+        seconds < 0.8 * _computed(drawn, rank) - 0.001 for rank, seconds in zip(ranks, on_core)
+    )
 
 
 def _computed(drawn: Sequence[Span], rank: int) -> float:
@@ -133,11 +160,17 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
     """How many communications each rank started, and of how many bytes."""
-    started = {(o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)}
-    return counted(started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes)
+    started = {
+        (o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)
+    }
+    return counted(
+        started.values(), {span.rank for span in drawn}, lambda operation: operation.bytes
+    )
 
 
-def counted(started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]) -> list[str]:
+def counted(
+    started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]
+) -> list[str]:
     """Say how many operations each rank started, and of how many bytes."""
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
@@ -149,7 +182,10 @@ def counted(started: Iterable[Operation], ranks: Iterable[int], size: Callable[[
         for operation in operations:
             many[operation.name] += 1
             sizes[operation.name] += size(operation)
-        parts = [f"{many[name]} × {name}" + f" ({_bytes(sizes[name])})" * (sizes[name] > 0) for name in sorted(many)]
+        parts = [
+            f"{many[name]} × {name}" + f" ({_bytes(sizes[name])})" * (sizes[name] > 0)
+            for name in sorted(many)
+        ]
         said.setdefault(", ".join(parts) or "none", []).append(rank)
     if len(said) == 1:
         return [f"Communications of each rank: {next(iter(said))}."]

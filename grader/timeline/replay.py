@@ -1,15 +1,18 @@
-"""The programs of a world's ranks again, on a modelled cluster: when each of their steps would be over. Pure, and exact.
+"""The programs of a world's ranks again, on a modelled cluster: when each of their steps would be
+over. Pure, and exact.
 
-    program_of(trail, call)            → the steps and operations of one rank, between the marks of its run
-    Replay(cluster, programs).run()    → what each rank did when, and when each operation began and ended
+    program_of(trail, call)            → one rank's steps and operations, between the marks of a run
+    Replay(cluster, programs).run()    → what each rank did when, and the times of operations
 
-Time is virtual, in seconds from the moment at which all ranks begin. What happens takes place in the order of this time; at equal
-times in the order of issue, beginning with rank 0. A step takes no time unless it computes or waits:
+Time is virtual, in seconds from the moment at which all ranks begin. What happens takes place in
+the order of this time; at equal times in the order of issue, beginning with rank 0. A step takes no
+time unless it computes or waits:
 
 - floating-point operations take as long as ``Cluster.computing`` says;
-- an operation sets off when all whom it needs have issued theirs. Then a message waits until its sender's way out and its
-  receiver's way in, of its kind of link, are free, and occupies both. So a way carries one message at a time, in the order in which
-  they set off, and the two directions do not disturb each other;
+- an operation sets off when all whom it needs have issued theirs. Then a message waits until its
+  sender's way out and its receiver's way in, of its kind of link, are free, and occupies both. So a
+  way carries one message at a time, in the order in which they set off, and the two directions do
+  not disturb each other;
 - a collective waits for the one before it in its group, and begins on all ranks at once;
 - to wait for an operation takes until that is over. What nobody waits for goes on by itself.
 """
@@ -24,7 +27,16 @@ from grader.diagnosis.spans import BOUNDS, DEEPEST, PIECE
 from grader.timeline.cluster import Cluster, whole_of
 from grader.wire.agreement import match
 from grader.wire.combine import ITEMSIZES
-from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Operation, Program, Step, operations
+from grader.wire.events import (
+    AWAITS,
+    ISSUES,
+    MULTIPLIES,
+    PASSES,
+    Operation,
+    Program,
+    Step,
+    operations,
+)
 
 Piece = tuple[str, int | None]  # of work: its name and its micro-batch
 NOTHING: Piece = ("", None)
@@ -40,14 +52,17 @@ class RankProgram:
 
 @dataclass
 class Meeting:
-    """Operations of different ranks that are one communication; times in seconds, None as long as they are not known."""
+    """Operations of different ranks that are one communication; times in seconds, None as long as
+    they are not known.
+    """
 
     operations: list[Operation]
     came: int = 0  # how many of them have been issued
     sets_off: float | None = None
     begins: float | None = None
     ends: float | None = None
-    awaited: list[int] = field(default_factory=list)  # by these ranks, since before its end was known
+    # by these ranks, since before its end was known
+    awaited: list[int] = field(default_factory=list)
 
     @property
     def is_message(self) -> bool:
@@ -93,9 +108,22 @@ class Replayed:
 
 def program_of(trail: Sequence, call: int) -> RankProgram:
     """Return a rank's program in a call: between the marks of its run, if it has passed them."""
-    steps = [step for event in trail if isinstance(event, Program) and event.call == call for step in event.steps]
-    began = [index for index, step in enumerate(steps) if step.kind == PASSES and step.text == "run 0 began"]
-    ended = [index for index, step in enumerate(steps) if step.kind == PASSES and step.text == "run 0 ended"]
+    steps = [
+        step
+        for event in trail
+        if isinstance(event, Program) and event.call == call
+        for step in event.steps
+    ]
+    began = [
+        index
+        for index, step in enumerate(steps)
+        if step.kind == PASSES and step.text == "run 0 began"
+    ]
+    ended = [
+        index
+        for index, step in enumerate(steps)
+        if step.kind == PASSES and step.text == "run 0 ended"
+    ]
     own = steps[began[0] if began else 0 : ended[0] if ended else None]
     return RankProgram(own, operations(list(trail), call))
 
@@ -106,12 +134,20 @@ class Replay:
     def __init__(self, cluster: Cluster, programs: Sequence[RankProgram]) -> None:
         self.cluster, self.programs = cluster, programs
         self.ranks = [Replayed() for _ in programs]
-        self.meetings = [Meeting(met.operations) for met in match([list(program.operations) for program in programs])]
-        of = {id(operation): meeting for meeting in self.meetings for operation in meeting.operations}
-        self.meeting_of = [[of[id(operation)] for operation in program.operations] for program in programs]
+        self.meetings = [
+            Meeting(met.operations)
+            for met in match([list(program.operations) for program in programs])
+        ]
+        of = {
+            id(operation): meeting for meeting in self.meetings for operation in meeting.operations
+        }
+        self.meeting_of = [
+            [of[id(operation)] for operation in program.operations] for program in programs
+        ]
         self.next_step = [0] * len(programs)
         self.pieces: list[list[Piece]] = [[] for _ in programs]  # that each rank is inside of
-        self.free: dict[tuple, float] = defaultdict(float)  # a way of a rank, or a group: when what occupies it is over
+        # a way of a rank, or a group: when what occupies it is over
+        self.free: dict[tuple, float] = defaultdict(float)
         self.agenda: list[tuple[float, int, int]] = []  # (time, order, rank)
         self.order = count()
 
@@ -135,7 +171,11 @@ class Replay:
     def communicating(self, rank: int) -> list[tuple[float, float]]:
         """Return from when to when operations of a rank were under way, without overlaps."""
         spans = sorted(
-            {(m.begins, m.ends) for m in self.meeting_of[rank] if m.begins is not None and m.ends is not None}
+            {
+                (m.begins, m.ends)
+                for m in self.meeting_of[rank]
+                if m.begins is not None and m.ends is not None
+            }
         )
         joined: list[tuple[float, float]] = []
         for begin, end in spans:
@@ -164,7 +204,9 @@ class Replay:
                 self._issue(self.meeting_of[rank][step.number], now)
             elif step.kind == MULTIPLIES:
                 end = now + self.cluster.computing(step.number)
-                own.works.append(Work(now, end, self.pieces[rank][-1] if self.pieces[rank] else NOTHING))
+                own.works.append(
+                    Work(now, end, self.pieces[rank][-1] if self.pieces[rank] else NOTHING)
+                )
                 return self._resume(rank, end)
             elif step.kind == AWAITS and step.number < len(self.meeting_of[rank]):
                 meeting = self.meeting_of[rank][step.number]
@@ -186,20 +228,26 @@ class Replay:
             inside.remove(piece)
 
     def _issue(self, meeting: Meeting, now: float) -> None:
-        """Note that one more of those who meet is there; with the last of them the communication sets off."""
+        """Note that one more of those who meet is there; with the last of them the communication
+        sets off.
+        """
         meeting.came += 1
         if not meeting.is_complete:
             return
         first = meeting.operations[0]
         meeting.sets_off = now
         if meeting.is_message:
-            send, receive = sorted(meeting.operations, key=lambda operation: operation.kind == "recv")
+            send, receive = sorted(
+                meeting.operations, key=lambda operation: operation.kind == "recv"
+            )
             kind = self.cluster.kind(send.rank, receive.rank)
             ways: list[tuple] = [(send.rank, "out", kind), (receive.rank, "in", kind)]
             seconds = self.cluster.message(send.rank, receive.rank, size_on(self.cluster, send))
         else:
             ways = [(tuple(first.group), first.group_name)]
-            whole = whole_of(first.kind, [size_on(self.cluster, o) for o in meeting.operations], len(first.group))
+            whole = whole_of(
+                first.kind, [size_on(self.cluster, o) for o in meeting.operations], len(first.group)
+            )
             seconds = self.cluster.collective(first.kind, first.group, whole)
         meeting.begins = max(now, *(self.free[way] for way in ways))
         meeting.ends = meeting.begins + seconds

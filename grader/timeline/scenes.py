@@ -8,7 +8,10 @@ MICRO_BATCHES = 4  # few enough for their numbers to be read
 
 @dataclass(frozen=True)
 class Scene:
-    """A call that is worth seeing, and what to look at. ``driver`` is one of ``rank.timeline_programs``."""
+    """A call that is worth seeing, and what to look at.
+
+    ``driver`` is one of ``rank.timeline_programs``.
+    """
 
     title: str
     function: str
@@ -43,8 +46,8 @@ SCENES = {
             "all_reduce of 4 MiB, the last rank 20 ms late",
             "collectives.all_reduce",
             "reduction",
-            "A collective ends for nobody before the last rank has come: the others wait, and the time that they would measure "
-            "is not that of the communication.",
+            "A collective ends for nobody before the last rank has come: the others wait, and the"
+            " time that they would measure is not that of the communication.",
             {"late": True},
             share=False,
         ),
@@ -52,16 +55,16 @@ SCENES = {
             "overlapped_all_reduce of 4 MiB beside ten products of matrices",
             "collectives.overlapped_all_reduce",
             "overlap",
-            "The thin line is the communication, the thick one the program: the more of the thin line lies beside computing, "
-            "the less is left to wait for.",
+            "The thin line is the communication, the thick one the program: the more of the thin"
+            " line lies beside computing, the less is left to wait for.",
         ),
         Scene(
             "ring_all_reduce of 4 MiB",
             "collectives.ring_all_reduce",
             "reduction",
-            "2(n−1) steps, in each of which every rank sends and receives at once. A step that is late on one rank makes its "
-            "right neighbour wait, and so on round the ring. (Of 2 ranks each is the other's neighbour on both sides: RANKS=4 draws more of "
-            "a ring.)",
+            "2(n−1) steps, in each of which every rank sends and receives at once. A step that is"
+            " late on one rank makes its right neighbour wait, and so on round the ring. (Of 2"
+            " ranks each is the other's neighbour on both sides: RANKS=4 draws more of a ring.)",
             {"late": False},
             share=False,
         ),
@@ -71,9 +74,10 @@ SCENES = {
             "stopwatch: one all-reduce to warm up, four timed; a late rank before each",
             "benchmarking.stopwatch",
             "timed_calls",
-            "Brackets (in timeline.svg a line) show when the watch runs. All waiting for the late rank belongs into the barriers, "
-            "before the watch starts: with waiting in it, a time says more about the rank than about the link. The first all-reduce "
-            "is the warm-up, which is not timed.",
+            "Brackets (in timeline.svg a line) show when the watch runs. All waiting for the late"
+            " rank belongs into the barriers, before the watch starts: with waiting in it, a time"
+            " says more about the rank than about the link. The first all-reduce is the warm-up,"
+            " which is not timed.",
             share=False,
         ),
     ],
@@ -82,15 +86,17 @@ SCENES = {
             "data_parallel_step, four layers",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "As long as nothing is computed while gradients are on their way, what that takes comes on top.",
+            "As long as nothing is computed while gradients are on their way, what that takes comes"
+            " on top.",
         ),
         Scene(
             "GradientBuckets, the same step, a bucket for each layer",
             "data_parallel.GradientBuckets",
             "buckets",
-            "The thin lines are the buckets' all-reduces. They begin while the backward pass still computes earlier layers; what "
-            "remains of them after it is all that the program waits for. (Here the cores that compute also carry the messages: "
-            "the whole step need not be shorter.)",
+            "The thin lines are the buckets' all-reduces. They begin while the backward pass still"
+            " computes earlier layers; what remains of them after it is all that the program waits"
+            " for. (Here the cores that compute also carry the messages: the whole step need not be"
+            " shorter.)",
         ),
     ],
     "tensor_parallel": [
@@ -98,13 +104,15 @@ SCENES = {
             "tensor_parallel_forward and tensor_parallel_backward, four layers cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "A communication after every layer, forward and backward, and nothing to do beside it: the next layer needs its result.",
+            "A communication after every layer, forward and backward, and nothing to do beside it:"
+            " the next layer needs its result.",
         ),
         Scene(
             "megatron_pair, the same four layers as two pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications: one for two layers, forward and backward. The numbers below count them.",
+            "Half as many communications: one for two layers, forward and backward. The numbers"
+            " below count them.",
         ),
     ],
     "pipeline_parallel": [
@@ -118,15 +126,17 @@ SCENES = {
             f"GPipe: {MICRO_BATCHES} micro-batches",
             "gpipe_schedule",
             MICRO_BATCHES,
-            "The same batch. A stage waits only while the pipeline fills and empties: at the beginning, in the middle, at the end.",
+            "The same batch. A stage waits only while the pipeline fills and empties: at the"
+            " beginning, in the middle, at the end.",
         ),
         _pipeline(
             f"1F1B: {MICRO_BATCHES} micro-batches",
             "one_forward_one_backward_schedule",
             MICRO_BATCHES,
-            "In theory as much waiting as with GPipe, but forward and backward passes take turns: count on rank 0 how many micro-batches have gone "
-            "forward and not yet backward. That is what has to be kept in memory: with GPipe all of them, with 1F1B as many as there "
-            "are stages.",
+            "In theory as much waiting as with GPipe, but forward and backward passes take turns:"
+            " count on rank 0 how many micro-batches have gone forward and not yet backward. That"
+            " is what has to be kept in memory: with GPipe all of them, with 1F1B as many as there"
+            " are stages.",
         ),
     ],
 }
@@ -134,12 +144,15 @@ SCENES = {
 INSTEAD = {
     "pipeline_parallel": [
         _passes(
-            "pipeline_forward, pipeline_backward: one micro-batch", 1, "While one stage computes, all others wait."
+            "pipeline_forward, pipeline_backward: one micro-batch",
+            1,
+            "While one stage computes, all others wait.",
         ),
         _passes(
             f"pipeline_forward, pipeline_backward: {MICRO_BATCHES} micro-batches",
             MICRO_BATCHES,
-            "The same batch in micro-batches: stages work side by side, and wait only while the pipeline fills and empties.",
+            "The same batch in micro-batches: stages work side by side, and wait only while the"
+            " pipeline fills and empties.",
         ),
     ]
 }
@@ -154,7 +167,9 @@ ON_CLUSTERS = ("collectives", "data_parallel", "tensor_parallel", "pipeline_para
 
 
 def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """What is worth seeing of a part on a cluster; ``micro_batches``: as many as there are stages, if not said."""
+    """What is worth seeing of a part on a cluster; ``micro_batches``: as many as there are stages,
+    if not said.
+    """
     if part == "pipeline_parallel":
         return _pipelines(micro_batches or ranks)
     return ELSEWHERE[part]
@@ -167,7 +182,10 @@ def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
     many = micro_batches or ranks
     options = SMALL | {"rows": STAGE_ROWS * many, "micro_batches": many}
     title = f"pipeline_forward, pipeline_backward: {many} micro-batches"
-    look = "Stages work side by side, and wait while the pipeline fills and empties: here twice, forward and backward."
+    look = (
+        "Stages work side by side, and wait while the pipeline fills and empties: here twice,"
+        " forward and backward."
+    )
     return [Scene(title, "pipeline_parallel.pipeline_forward", "passes", look, options)]
 
 
@@ -182,16 +200,17 @@ def _pipelines(many: int) -> list[Scene]:
             f"GPipe, {many} micro-batches",
             function,
             "pipeline",
-            "The triangles are the bubble: with more stages they grow, with more micro-batches everything else does. What is "
-            "more than the theory's is what the messages cost.",
+            "The triangles are the bubble: with more stages they grow, with more micro-batches"
+            " everything else does. What is more than the theory's is what the messages cost.",
             gpipe,
         ),
         Scene(
             f"1F1B, {many} micro-batches",
             function,
             "pipeline",
-            "In theory the same bubble. A message sets off when both its ends have been issued: a stage that asks for the next one only "
-            "when it needs it waits while that is on its way, and here forward and backward take turns waiting for each other.",
+            "In theory the same bubble. A message sets off when both its ends have been issued: a"
+            " stage that asks for the next one only when it needs it waits while that is on its"
+            " way, and here forward and backward take turns waiting for each other.",
             gpipe | {"schedule": "one_forward_one_backward_schedule"},
         ),
     ]
@@ -199,7 +218,9 @@ def _pipelines(many: int) -> list[Scene]:
 
 def _buckets(title: str, together: int, look: str) -> Scene:
     options = SMALL | {"layers": 8, "rows": SHARD_ROWS, "together": together}
-    return Scene(f"GradientBuckets, {title}", "data_parallel.GradientBuckets", "buckets", look, options)
+    return Scene(
+        f"GradientBuckets, {title}", "data_parallel.GradientBuckets", "buckets", look, options
+    )
 
 
 def _reduction(title: str, function: str, look: str) -> Scene:
@@ -212,13 +233,14 @@ ELSEWHERE = {
         _reduction(
             "all_reduce",
             "all_reduce",
-            "One collective, which the model knows as a ring: 2(n−1)(α + S/(nβ)), with its slowest link.",
+            "One collective, which the model knows as a ring: 2(n−1)(α + S/(nβ)), with its slowest"
+            " link.",
         ),
         _reduction(
             "ring_all_reduce",
             "ring_all_reduce",
-            "The same ring, from your own sends. Where all links are equal it takes exactly as long; else its slowest link sets "
-            "the pace for all, and the ranks on fast links wait.",
+            "The same ring, from your own sends. Where all links are equal it takes exactly as"
+            " long; else its slowest link sets the pace for all, and the ranks on fast links wait.",
         ),
     ],
     "data_parallel": [
@@ -232,25 +254,35 @@ ELSEWHERE = {
         _buckets(
             "a bucket for each layer",
             1,
-            "The all-reduces hide behind the backward pass, as long as they take less time than it does. The last one cannot: "
-            "nothing is left to compute.",
+            "The all-reduces hide behind the backward pass, as long as they take less time than it"
+            " does. The last one cannot: nothing is left to compute.",
         ),
-        _buckets("a bucket for four layers", 4, "Fewer latencies, a later start, and a longer last bucket."),
-        _buckets("one bucket for all", 8, "One all-reduce, which cannot begin before the backward pass has ended."),
+        _buckets(
+            "a bucket for four layers",
+            4,
+            "Fewer latencies, a later start, and a longer last bucket.",
+        ),
+        _buckets(
+            "one bucket for all",
+            8,
+            "One all-reduce, which cannot begin before the backward pass has ended.",
+        ),
     ],
     "tensor_parallel": [
         Scene(
             "tensor_parallel_forward and tensor_parallel_backward, cut by columns",
             "tensor_parallel.tensor_parallel_forward",
             "columns",
-            "A communication after every layer. With more ranks there is less to compute on each, and not less to send.",
+            "A communication after every layer. With more ranks there is less to compute on each,"
+            " and not less to send.",
             SMALL | {"rows": SHARD_ROWS},
         ),
         Scene(
             "megatron_pair, the same layers in pairs",
             "tensor_parallel.megatron_pair",
             "pairs",
-            "Half as many communications. As soon as the ring leaves a node, all of its steps take as long as the slow link's.",
+            "Half as many communications. As soon as the ring leaves a node, all of its steps take"
+            " as long as the slow link's.",
             SMALL | {"rows": SHARD_ROWS},
         ),
     ],

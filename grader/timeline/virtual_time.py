@@ -1,4 +1,6 @@
-"""Spans of a replay, in virtual time, as ``spans`` makes them of a run; and the account of where the time went."""
+"""Spans of a replay, in virtual time, as ``spans`` makes them of a run; and the account of where
+the time went.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,16 +10,21 @@ from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.timeline.replay import Replay, Wait, Work
 from grader.wire.events import Operation
 
-Absent = dict[tuple[int, int], tuple[int, ...]]  # by an operation's rank and time in the run: who never came
+# by an operation's rank and time in the run: who never came
+Absent = dict[tuple[int, int], tuple[int, ...]]
 
 
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
-    """Return all spans, rank by rank: the program's, then what was under way beside it; of messages only if they are wanted."""
+    """Return all spans, rank by rank: the program's, then what was under way beside it; of messages
+    only if they are wanted.
+    """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
         steps: list[Work | Wait] = [*own.works, *own.waits]
         steps.sort(key=lambda step: step.begin)
-        for _, together in groupby(steps, key=lambda step: step.piece if isinstance(step, Work) else id(step)):
+        for _, together in groupby(
+            steps, key=lambda step: step.piece if isinstance(step, Work) else id(step)
+        ):
             part = list(together)
             if isinstance(part[0], Wait):
                 found += _waiting(replay, rank, part[0], absent)
@@ -35,7 +42,10 @@ def _computing(rank: int, works: list[Work]) -> Iterable[Span]:
 
 
 def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[Span]:
-    operation, meeting = replay.programs[rank].operations[wait.position], replay.meeting_of[rank][wait.position]
+    operation, meeting = (
+        replay.programs[rank].operations[wait.position],
+        replay.meeting_of[rank][wait.position],
+    )
     where, label = wait.where or _where(operation), _label(operation)
     whole = Span(rank, WAITING, label, wait.begin, wait.end, where=where, operation=operation)
     if wait.end is None:
@@ -53,14 +63,21 @@ def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterab
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
     for position, issued in own.issued.items():
-        operation, meeting = replay.programs[rank].operations[position], replay.meeting_of[rank][position]
+        operation, meeting = (
+            replay.programs[rank].operations[position],
+            replay.meeting_of[rank][position],
+        )
         if position in at_once or meeting.is_message and not messages:
             continue
         missing = absent.get((operation.rank, operation.at), ())
         begin = issued if meeting.begins is None else meeting.begins
         if meeting.ends is None or meeting.ends > begin:
             common = (_where(operation), operation, missing)
-            found.append(Span(rank, COMMUNICATING, _label(operation), begin, meeting.ends, None, True, *common))
+            found.append(
+                Span(
+                    rank, COMMUNICATING, _label(operation), begin, meeting.ends, None, True, *common
+                )
+            )
     return found
 
 
@@ -74,7 +91,10 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of a replay went, in seconds, on average over the ranks. In the rest they have nothing left to do."""
+    """Where the time of a replay went, in seconds, on average over the ranks.
+
+    In the rest they have nothing left to do.
+    """
 
     whole: float
     computing: float
@@ -93,9 +113,11 @@ class Account:
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
         beside = f", {100 * hidden:.0f} % of it beside computing" if self.communicating else ""
         return (
-            f"The step takes {milliseconds(self.whole)}. On average over the ranks, {milliseconds(self.computing)} are computing "
-            f"({100 * self.computing / self.whole:.0f} %) and {milliseconds(self.waiting)} waiting "
-            f"({100 * self.waiting / self.whole:.0f} %). Communication is under way for {milliseconds(self.communicating)}{beside}."
+            f"The step takes {milliseconds(self.whole)}. On average over the ranks,"
+            f" {milliseconds(self.computing)} are computing"
+            f" ({100 * self.computing / self.whole:.0f} %) and {milliseconds(self.waiting)} waiting"
+            f" ({100 * self.waiting / self.whole:.0f} %). Communication is under way for"
+            f" {milliseconds(self.communicating)}{beside}."
         )
 
 
@@ -114,7 +136,9 @@ def account(replay: Replay) -> Account:
 
 
 def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
-    """Return for how long two lists of spans overlap, each in order and without overlaps of its own."""
+    """Return for how long two lists of spans overlap, each in order and without overlaps of its
+    own.
+    """
     total, index = 0.0, 0
     for begin, end in some:
         while index < len(others) and others[index][1] <= begin:

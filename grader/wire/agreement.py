@@ -1,10 +1,13 @@
-"""Do the ranks agree on what they communicate? Where do they first disagree, and who waits for whom?
+"""Do the ranks agree on what they communicate? Where do they first disagree, and who waits for
+whom?
 
-gloo is silent about much of this: ranks that reduce 4 and 6 elements, or sum on one and max on the other, get wrong numbers
-and no error. The trails tell, without any help from the backend:
+gloo is silent about much of this: ranks that reduce 4 and 6 elements, or sum on one and max on the
+other, get wrong numbers and no error. The trails tell, without any help from the backend:
 
-- the k-th collective of a group must be the same on all its ranks: kind, elements, dtype, reduction, root;
-- the k-th send from i to j in a group with a tag meets the k-th receive there: elements and dtype must agree.
+- the k-th collective of a group must be the same on all its ranks: kind, elements, dtype,
+  reduction, root;
+- the k-th send from i to j in a group with a tag meets the k-th receive there: elements and dtype
+  must agree.
 
 Messages, the report and the timeline all use this matching.
 """
@@ -28,7 +31,9 @@ class Disagreement:
         for side in self.sides:
             groups[str(side)].append(side.rank)
         lines = [f"{_ranks(ranks)}: {text}" for text, ranks in groups.items()]
-        return f"The ranks disagree about {self.what}:\n" + "\n".join(f"    {line}" for line in lines)
+        return f"The ranks disagree about {self.what}:\n" + "\n".join(
+            f"    {line}" for line in lines
+        )
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ def _ranks(ranks: list[int]) -> str:
 class Match:
     """Operations that are one communication, of those ranks that have come to it.
 
-    ``is_certain`` is False for a message where nobody can tell which receive took which: some take one from any rank.
+    ``is_certain`` is False for a message where nobody can tell which receive took which: some take
+    one from any rank.
     """
 
     operations: list[Operation]
@@ -57,7 +63,9 @@ class Match:
 
 @dataclass(frozen=True)
 class Matches:
-    """All that ranks communicated, matched: the collectives of each group in their order, and messages."""
+    """All that ranks communicated, matched: the collectives of each group in their order, and
+    messages.
+    """
 
     collectives: list[list[Match]]
     messages: list[Match]
@@ -71,8 +79,8 @@ class Matches:
 def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
-    The k-th collective of a group meets the k-th of all its ranks, the k-th send on a lane the k-th receive, and a receive from
-    any rank the earliest send that nobody else takes.
+    The k-th collective of a group meets the k-th of all its ranks, the k-th send on a lane the k-th
+    receive, and a receive from any rank the earliest send that nobody else takes.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
@@ -132,7 +140,9 @@ def _match_messages(
 
 
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
-    """Return all disagreements and all operations that are still waiting for someone, the earliest disagreement first."""
+    """Return all disagreements and all operations that are still waiting for someone, the earliest
+    disagreement first.
+    """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
     for of_group in matching.collectives:
@@ -147,10 +157,14 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
                 break  # whatever follows in this group is out of step
             if found.absent:
                 waiting += [Waiting(operation, found.absent) for operation in present]
-    for found in sorted(matching.messages, key=lambda found: (found.operations[0].rank, found.operations[0].at)):
+    for found in sorted(
+        matching.messages, key=lambda found: (found.operations[0].rank, found.operations[0].at)
+    ):
         if found.absent:
             waiting.append(Waiting(found.operations[0], found.absent))
-        elif found.is_certain and len({(side.elements, side.dtype) for side in found.operations}) > 1:
+        elif (
+            found.is_certain and len({(side.elements, side.dtype) for side in found.operations}) > 1
+        ):
             disagreements.append(Disagreement("what is sent", found.operations))
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
@@ -166,7 +180,9 @@ def difference(operations: list[Operation]) -> str | None:
     """In what operations that meet in one collective differ, in a student's words."""
     aspects = {
         "which operation this is": lambda o: o.kind,
-        "how many elements there are": lambda o: None if o.kind in ("all_to_all", "barrier") else o.elements,
+        "how many elements there are": lambda o: (
+            None if o.kind in ("all_to_all", "barrier") else o.elements
+        ),
         "the dtype": lambda o: o.dtype,
         "the reduction": lambda o: o.reduction,
         "the root": lambda o: o.root,

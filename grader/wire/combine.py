@@ -1,4 +1,7 @@
-"""What each rank of a collective receives, computed from the bytes that all have sent. Runs in the hub; numpy only."""
+"""What each rank of a collective receives, computed from the bytes that all have sent.
+
+Runs in the hub; numpy only.
+"""
 
 from collections.abc import Callable
 
@@ -29,7 +32,11 @@ def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
     for blob in blobs[1:]:
         total = REDUCTIONS[reduction](total, _read(blob, dtype), dtype=total.dtype)
     if reduction == "average":
-        total = total / total.dtype.type(len(blobs)) if total.dtype.kind in "fc" else total // len(blobs)
+        total = (
+            total / total.dtype.type(len(blobs))
+            if total.dtype.kind in "fc"
+            else total // len(blobs)
+        )
     return _write(total, dtype)
 
 
@@ -74,5 +81,6 @@ def _write(values: np.ndarray, dtype: str) -> bytes:
     if dtype != "bfloat16":
         return values.astype(dtype, copy=False).tobytes()
     bits = values.astype(np.float32, copy=False).view(np.uint32)
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to the nearest, and to even where two are as near
+    # to the nearest, and to even where two are as near
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return np.where(np.isnan(values), 0x7FC0, rounded >> 16).astype(np.uint16).tobytes()

@@ -1,8 +1,10 @@
-"""A control group for each world: the kernel holds what the world takes together, also between two looks of its supervisor.
+"""A control group for each world: the kernel holds what the world takes together, also between two
+looks of its supervisor.
 
-Where this process may make one, that is as root, outside of most containers. The supervisor enters it before it starts a rank, so that
-ranks and all that they start are born inside. To enter takes the kernel some milliseconds, to be born inside takes nothing.
-Groups of both versions of control groups look alike from here: a folder of each name, in one place, or in one for each controller.
+Where this process may make one, that is as root, outside of most containers. The supervisor enters
+it before it starts a rank, so that ranks and all that they start are born inside. To enter takes
+the kernel some milliseconds, to be born inside takes nothing. Groups of both versions of control
+groups look alike from here: a folder of each name, in one place, or in one for each controller.
 """
 
 import contextlib
@@ -16,7 +18,8 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")  # namespace of process numbers, process, its start, world
+# namespace of process numbers, process, its start, world
+NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
 NEARLY = 0.97  # of a bound has been used where something more did not fit
 REMOVAL_SECONDS = 1.0  # for what is in a group to end
 
@@ -33,13 +36,19 @@ class Group:
             folder.mkdir()
 
     def enter(self) -> None:
-        """Make the group, and move this process into it. Raises OSError where that is not possible."""
+        """Make the group, and move this process into it.
+
+        Raises OSError where that is not possible.
+        """
         self.make()
         for folder in self.folders:
             (folder / "cgroup.procs").write_text("0")
 
     def hold(self, memory: int | None, tasks: int) -> None:
-        """Bound the group's bytes, swap included, and its threads. Never to less than before: that may be in use."""
+        """Bound the group's bytes, swap included, and its threads.
+
+        Never to less than before: that may be in use.
+        """
         if tasks > self.tasks:
             self.tasks = tasks
             self.set("pids.max", tasks)
@@ -49,7 +58,8 @@ class Group:
 
     def hold_memory(self, memory: int) -> None:
         """Bound the group's bytes, swap included where the kernel can."""
-        together = "memory.memsw.limit_in_bytes"  # memory and swap, in version 1: never less than the memory alone
+        # memory and swap, in version 1: never less than the memory alone
+        together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
         if not self.set("memory.limit_in_bytes", memory) and not self.set("memory.max", memory):
@@ -67,7 +77,9 @@ class Group:
         return next((folder / name for folder in self.folders if (folder / name).exists()), None)
 
     def is_out_of_memory(self) -> bool:
-        """Return whether the kernel has ended a process of the group because of the group's own bound, not of the machine's."""
+        """Return whether the kernel has ended a process of the group because of the group's own
+        bound, not of the machine's.
+        """
         if not self.memory:
             return False
         if self._count("memory.events", "oom_kill") and self._count("memory.events", "oom"):
@@ -76,7 +88,9 @@ class Group:
         return self._count("memory.oom_control", "oom_kill") > 0 and most > NEARLY * self.memory
 
     def is_out_of_tasks(self) -> bool:
-        """Return whether the kernel has refused a process or a thread because of the group's own bound."""
+        """Return whether the kernel has refused a process or a thread because of the group's own
+        bound.
+        """
         return self._count("pids.events", "max") > 0
 
     def _count(self, name: str, key: str = "") -> int:
@@ -126,7 +140,9 @@ def _kill(folder: Path) -> None:
 
 
 def find() -> tuple[tuple[Path, ...], str]:
-    """Return where this process may make groups: one folder, or one for each controller; and why not, where it may not."""
+    """Return where this process may make groups: one folder, or one for each controller; and why
+    not, where it may not.
+    """
     if os.environ.get("LOCKSTEP_GROUPS") == "none":
         return (), "LOCKSTEP_GROUPS=none asks for no control group"
     found = [_place(controller) for controller in CONTROLLERS]
@@ -137,7 +153,11 @@ def find() -> tuple[tuple[Path, ...], str]:
     try:
         trial.make()
         trial.hold(1 << 30, 100)
-        return (places, "") if trial.file("pids.max") else ((), "no control group here counts processes")
+        return (
+            (places, "")
+            if trial.file("pids.max")
+            else ((), "no control group here counts processes")
+        )
     except OSError as error:
         return (), f"no control group can be made here: {error.strerror}"
     finally:
@@ -151,7 +171,8 @@ def _place(controller: str) -> Path | None:
         given = own / "cgroup.subtree_control"
         if not given.exists():
             return own  # version 1
-        # In version 2 a group that has processes gives no controllers to groups below it, but one above it may.
+        # In version 2 a group that has processes gives no controllers to groups below it, but one
+        # above it may.
         if not _has_controllers(given):
             with contextlib.suppress(OSError):
                 given.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
@@ -174,7 +195,9 @@ def _text(path: Path) -> str:
 
 
 def own_name() -> str:
-    """Return a name that no other process has for its groups, and that tells whether the process is still alive."""
+    """Return a name that no other process has for its groups, and that tells whether the process is
+    still alive.
+    """
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 
 
@@ -189,7 +212,9 @@ def clean_up(where: Iterable[Path]) -> None:
 
 
 def _namespace() -> str:
-    """The number of this process's namespace: in another one, the same process number is of another process."""
+    """The number of this process's namespace: in another one, the same process number is of another
+    process.
+    """
     return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
 
 

@@ -1,6 +1,8 @@
-"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data on the judge's side.
+"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data
+on the judge's side.
 
-Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got on.
+Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got
+on.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,10 @@ EMPTY_BYTES = 8  # that a message without entries counts as: its tag tells somet
 
 @dataclass(frozen=True)
 class Operation:
-    """One communication, as it was issued. Ranks, peers and roots are global ranks; counts are in elements."""
+    """One communication, as it was issued.
+
+    Ranks, peers and roots are global ranks; counts are in elements.
+    """
 
     rank: int
     call: int
@@ -56,7 +61,7 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """What must agree between the ranks of one collective, or between a send and its receive."""
+        """Return what must agree between the ranks of a collective, or between send and receive."""
         if self.kind == "all_gather":
             return sum(self.received) or sum(self.sent) * len(self.group)
         if self.kind == "gather":
@@ -67,10 +72,12 @@ class Operation:
 
     @property
     def traffic(self) -> float:
-        """The bytes that a rank sends at least, on average over the ranks, for its part in this operation.
+        """The bytes that a rank sends at least, on average over the ranks, for its part in this
+        operation.
 
-        By the best algorithms, which are also the factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce costs what a
-        reduce-scatter and an all-gather cost together [Patarasuk and Yuan, 2009].
+        By the best algorithms, which are also the factors of NVIDIA's nccl-tests
+        (doc/PERFORMANCE.md): an all-reduce costs what a reduce-scatter and an all-gather cost
+        together [Patarasuk and Yuan, 2009].
         """
         n = len(self.group)
         if self.kind == "send":
@@ -97,7 +104,11 @@ class Operation:
             how = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
         elif self.root is not None:
             how += f" with root {self.root}"
-        what = f" of {sum(self.sent) or sum(self.received)} × {self.dtype}" if self.kind != "barrier" else ""
+        what = (
+            f" of {sum(self.sent) or sum(self.received)} × {self.dtype}"
+            if self.kind != "barrier"
+            else ""
+        )
         return f"{self.name}{how}{what} at {self.where}"
 
 
@@ -111,21 +122,25 @@ class Mark:
 
 @dataclass(frozen=True)
 class Progress:
-    """How an operation got on: its start returned, the rank began or ended to wait for it, or the backend was done with it."""
+    """How an operation got on: its start returned, the rank began or ended to wait for it, or the
+    backend was done with it.
+    """
 
     rank: int
     call: int
     what: str
     at: int
-    of: int | None  # when that operation was issued, which tells which it is; None where that is not known
+    # when that operation was issued, which tells which it is; None where that is not known
+    of: int | None
     file: str | None
     line: int | None
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a rank's own program did next: it issued its operation ``number``, or began to wait for that one; it spent ``number``
-    floating-point operations on products of matrices; or it passed the mark ``text``. Of a wait ``text`` is the line, if known.
+    """What a rank's own program did next: it issued its operation ``number``, or began to wait for
+    that one; it spent ``number`` floating-point operations on products of matrices; or it passed
+    the mark ``text``. Of a wait ``text`` is the line, if known.
 
     Operations are numbered by their order among all that the rank has issued in this call.
     """
@@ -140,7 +155,10 @@ STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "
 
 @dataclass(frozen=True)
 class Program:
-    """Steps of a rank's program, in their order: for a replay, in place of marks. The rank's own word, and never evidence."""
+    """Steps of a rank's program, in their order: for a replay, in place of marks.
+
+    The rank's own word, and never evidence.
+    """
 
     rank: int
     call: int
@@ -148,7 +166,12 @@ class Program:
     at: int
 
 
-PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = "started", "wait began", "wait ended", "completed"
+PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = (
+    "started",
+    "wait began",
+    "wait ended",
+    "completed",
+)
 
 KINDS = {
     *(
@@ -177,12 +200,17 @@ TOLD: list[tuple[str, Any]] = [
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:
-    """The event in a frame from a rank of ``size``. Raises FrameError where it is not of the agreed form."""
+    """The event in a frame from a rank of ``size``.
+
+    Raises FrameError where it is not of the agreed form.
+    """
     call = meta.get("call")
     if not is_whole(call):
         raise FrameError("an event outside of a call")
     if isinstance(name := meta.get("mark"), str) and is_whole(at := meta.get("at")):
-        return Mark(rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at)
+        return Mark(
+            rank, call, "".join(c if c.isprintable() else "?" for c in name[:MARK_SHOWN]), at
+        )
     if isinstance(progress := meta.get("progress"), dict):
         return _read_progress(rank, call, progress)
     if isinstance(steps := meta.get("steps"), list):
@@ -193,15 +221,28 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
 
 
 def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
-    """Return the operation that a rank tells of. Raises FrameError where it is not of the agreed form."""
+    """Return the operation that a rank tells of.
+
+    Raises FrameError where it is not of the agreed form.
+    """
     values: dict[str, Any] = {"rank": rank, "call": call}
     for name, kind in TOLD:
         values[name] = value = content.get(name)
-        if not isinstance(value, kind) or (kind is bool) != (type(value) is bool) or not _is_sane(value):
+        if (
+            not isinstance(value, kind)
+            or (kind is bool) != (type(value) is bool)
+            or not _is_sane(value)
+        ):
             raise FrameError(f"an operation without a proper {name}")
     if values["kind"] not in KINDS:
         raise FrameError("an operation of no known kind")
-    for counts in (values["sent"], values["received"], values["group"], values["shape"] or [], [values["bytes"]]):
+    for counts in (
+        values["sent"],
+        values["received"],
+        values["group"],
+        values["shape"] or [],
+        [values["bytes"]],
+    ):
         if not all(is_whole(count) and count >= 0 for count in counts):
             raise FrameError("an operation with counts that are no numbers")
     splits = values["splits"]
@@ -228,7 +269,12 @@ def _read_progress(rank: int, call: int, content: dict) -> Progress:
 
 def _read_step(content: Any) -> Step:
     proper = isinstance(content, list) and len(content) == 3 and content[0] in STEPS
-    if not proper or not is_whole(content[1]) or content[1] < 0 or not is_name(content[2], MAX_NAME):
+    if (
+        not proper
+        or not is_whole(content[1])
+        or content[1] < 0
+        or not is_name(content[2], MAX_NAME)
+    ):
         raise FrameError("a malformed step of a program")
     return Step(*content)
 
@@ -249,7 +295,11 @@ def weight(event: Event) -> int:
     if not isinstance(event, Operation):
         return 1
     counts = (
-        len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ()) + sum(map(len, event.splits))
+        len(event.sent)
+        + len(event.received)
+        + len(event.group)
+        + len(event.shape or ())
+        + sum(map(len, event.splits))
     )
     texts = (event.dtype, event.reduction, event.group_name, event.file, event.function)
     return 1 + (counts + sum(len(text or "") for text in texts) // 8) // 32
@@ -257,12 +307,22 @@ def weight(event: Event) -> int:
 
 def counts(sizes: Sequence[int]) -> list[int]:
     """Return the sizes of tensors as a rank tells them. Their sum is always that of all."""
-    return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])] if len(sizes) > MAX_COUNTS else list(sizes)
+    return (
+        [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
+        if len(sizes) > MAX_COUNTS
+        else list(sizes)
+    )
 
 
 def lane(operation: Operation) -> tuple:
-    """Return what a message and its receive have in common: group, its name, source (None where any will do), target, tag."""
-    ends = (operation.rank, operation.peer) if operation.kind == "send" else (operation.peer, operation.rank)
+    """Return what a message and its receive have in common: group, its name, source (None where any
+    will do), target, tag.
+    """
+    ends = (
+        (operation.rank, operation.peer)
+        if operation.kind == "send"
+        else (operation.peer, operation.rank)
+    )
     return (tuple(operation.group), operation.group_name, *ends, operation.tag)
 
 

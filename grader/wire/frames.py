@@ -1,12 +1,16 @@
-"""The wire between judge and rank: length-prefixed frames of JSON and raw bytes. Standard library only, no pickle.
+"""The wire between judge and rank: length-prefixed frames of JSON and raw bytes. Standard library
+only, no pickle.
 
-    frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta (JSON) · blob (safetensors)
+    frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta
+    (JSON) · blob (safetensors)
 
-The judge draws a nonce for the processes of a world; the first frame tells it to a rank, and every frame carries it, both ways.
+The judge draws a nonce for the processes of a world; the first frame tells it to a rank, and every
+frame carries it, both ways.
 
-Values travel as JSON trees. A plain JSON value stands for itself; everything else is an object with one telling key:
-``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``, ``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only
-towards a rank) or ``{"other": description}`` (only from a rank).
+Values travel as JSON trees. A plain JSON value stands for itself; everything else is an object with
+one telling key: ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``, ``{"tensor": key
+into the blob, …}``, ``{"probe": name, …}`` (only towards a rank) or ``{"other": description}``
+(only from a rank).
 """
 
 import json
@@ -54,24 +58,47 @@ HUBS = HUB, STRICT
 # In a WAIT: the judge's sign, the calls of the next check, or the end of the world
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
-MOVES_ASKED = {"asks": "moves"}  # what a judge asks of its supervisor: has the hub heard or said anything meanwhile?
+# what a judge asks of its supervisor: has the hub heard or said anything meanwhile?
+MOVES_ASKED = {"asks": "moves"}
 
-KINDS = INPUTS + GO + EVENT + HELD + RETURNED + RAISED + DONE + OPERATION + CONTENTS + STORE + USE + WAIT + ANSWER
+KINDS = (
+    INPUTS
+    + GO
+    + EVENT
+    + HELD
+    + RETURNED
+    + RAISED
+    + DONE
+    + OPERATION
+    + CONTENTS
+    + STORE
+    + USE
+    + WAIT
+    + ANSWER
+)
 WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 
-# What torch imports when it is first needed, and takes half a second or more for: once in the server, or else in every rank.
-COMPILER = "torch._dynamo"  # by optimizers and functional collectives, which ask whether they are being compiled
-SHAPES = "torch.fx.experimental.symbolic_shapes"  # by backward(gradient) and grad(…, grad_outputs), for their shapes
+# What torch imports when it is first needed, and takes half a second or more for: once in the
+# server, or else in every rank.
+# by optimizers and functional collectives, which ask whether they are being compiled
+COMPILER = "torch._dynamo"
+# by backward(gradient) and grad(…, grad_outputs), for their shapes
+SHAPES = "torch.fx.experimental.symbolic_shapes"
 HEAVY = (COMPILER, SHAPES)
-UNFILLED = 77  # of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
+# of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
+UNFILLED = 77
 PAUSE = (
-    "pause"  # the use before each send, where the judge looks at a rank's processor time: see ``report.Call.clocks``
+    # the use before each send, where the judge looks at a rank's processor time: see
+    # ``report.Call.clocks``
+    "pause"
 )
-# Marks at the end of a call. The kind of an operation follows, and its number among those of this kind, in the order of issue.
+# Marks at the end of a call. The kind of an operation follows, and its number among those of this
+# kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
-# A mark of whoever waits with the next message: the number of one that the next rank did not send on. See ``report.Call.in_step``.
+# A mark of whoever waits with the next message: the number of one that the next rank did not send
+# on. See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
 
 
@@ -84,7 +111,8 @@ class Frame:
     kind: bytes
     meta: dict
     blob: bytes = b""
-    weight: int = field(default=0, compare=False)  # the bytes of memory that it may take, at most about
+    # the bytes of memory that it may take, at most about
+    weight: int = field(default=0, compare=False)
 
 
 def check_lengths(kind: bytes, meta: int, blob: int) -> None:
@@ -94,13 +122,17 @@ def check_lengths(kind: bytes, meta: int, blob: int) -> None:
 
 
 def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> bytes:
-    text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")  # a lone surrogate becomes a question mark
+    # a lone surrogate becomes a question mark
+    text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")
     check_lengths(kind, len(text), len(blob))
     return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), len(blob)) + text + blob
 
 
 def read_object(text: bytes) -> dict:
-    """A JSON object from a stranger. Raises FrameError for whatever is none, or no honest rank would write."""
+    """A JSON object from a stranger.
+
+    Raises FrameError for whatever is none, or no honest rank would write.
+    """
     try:
         found = DECODER.decode(text.decode())
         if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
@@ -125,7 +157,8 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)  # to make one takes as long as to use it
+# to make one takes as long as to use it
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 
 
 def is_text(value: Any, most: int) -> TypeGuard[str]:
@@ -145,14 +178,16 @@ def is_whole(value: Any) -> TypeGuard[int]:
 
 @dataclass
 class Reader:
-    """Collects bytes and gives out the frames that are complete. Holds one frame and one read at most.
+    """Collects bytes and gives out the frames that are complete. Holds one frame and one read at
+    most.
 
     Without a nonce it takes that of the first frame.
     """
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    taken: int = 0  # bytes of the buffer that have been given out: they go all at once, not frame by frame
+    # bytes of the buffer that have been given out: they go all at once, not frame by frame
+    taken: int = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Raises FrameError as soon as a header is wrong, before its lengths are believed."""
@@ -175,7 +210,9 @@ class Reader:
         begin = self.taken + HEADER.size
         if len(self.buffer) < begin:
             return None
-        magic, version, kind, nonce, meta_length, blob_length = HEADER.unpack_from(self.buffer, self.taken)
+        magic, version, kind, nonce, meta_length, blob_length = HEADER.unpack_from(
+            self.buffer, self.taken
+        )
         if magic != MAGIC or version != VERSION or kind not in KINDS:
             raise FrameError("not a frame of this protocol")
         if nonce != (self.nonce or nonce):

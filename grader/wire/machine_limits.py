@@ -1,7 +1,9 @@
-"""What this machine, or the container that we run in, lets us have; and how much of it a world gets.
+"""What this machine, or the container that we run in, lets us have; and how much of it a world
+gets.
 
-Containers are control groups: in the second version one file tells each limit, in the first one a folder for each controller.
-A process's own group may lie below the folder that can be seen, or be that folder: the tightest limit on the way down counts.
+Containers are control groups: in the second version one file tells each limit, in the first one a
+folder for each controller. A process's own group may lie below the folder that can be seen, or be
+that folder: the tightest limit on the way down counts.
 """
 
 import math
@@ -14,14 +16,17 @@ from pathlib import Path
 GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
-ENGINE_BYTES = 512 << 20  # for the grader itself: the judges, the server with torch in it, and what all read from files
+# for the grader itself: the judges, the server with torch in it, and what all read from files
+ENGINE_BYTES = 512 << 20
 WORLD_BYTES = 512 << 20  # for each rank, where there is plenty
 LEAST_BYTES = 128 << 20  # for a world, however little there is: honest ones need half of it
 
 
 def cores() -> int:
     """Cores that this process may really use: its affinity, cut to the container's quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quotas: list[Sequence[str]] = [line.split() for line in _read("cpu", "cpu.max")]
     quotas += zip(_read("cpu", "cpu.cfs_quota_us"), _read("cpu", "cpu.cfs_period_us"))
     for quota, period in quotas:
@@ -39,7 +44,10 @@ def memory() -> int:
 
 
 def workers() -> int:
-    """Worlds at a time. Ranks wait for each other now and then: one more than there are cores keeps the cores busy."""
+    """Worlds at a time.
+
+    Ranks wait for each other now and then: one more than there are cores keeps the cores busy.
+    """
     wanted = cores() + 1 if cores() > 1 else 1
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))
 

@@ -31,7 +31,9 @@ def hide_from_tracers() -> None:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Get this signal when the parent dies (Linux; elsewhere the end of the judge's socket has the same effect)."""
+    """Get this signal when the parent dies (Linux; elsewhere the end of the judge's socket has the
+    same effect).
+    """
     _prctl(PR_SET_PDEATHSIG, number)
 
 
@@ -41,7 +43,8 @@ def adopt_orphans() -> None:
 
 
 def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
-    """The living descendants of a process, each with its number of threads (Linux; elsewhere none are found).
+    """The living descendants of a process, each with its number of threads (Linux; elsewhere none
+    are found).
 
     Without those in ``spare`` and what descends from them.
     """
@@ -52,19 +55,25 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
         unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
         generation = [pid for pid in unknown if pid not in spare]
         known = {
-            pid: fields for pid in generation if (fields := _stat(pid)) and (fields[0] != b"Z" or _threads(pid) > 1)
+            pid: fields
+            for pid in generation
+            if (fields := _stat(pid)) and (fields[0] != b"Z" or _threads(pid) > 1)
         }
         found |= {pid: int(fields[17]) for pid, fields in known.items()}
     return found
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, dead ones that nobody has collected included (Linux; elsewhere none are found)."""
+    """The children of a process, dead ones that nobody has collected included (Linux; elsewhere
+    none are found).
+    """
     return _way_to_children(pid)(pid) if LINUX else []
 
 
 def _way_to_children(pid: int) -> Callable[[int], list[int]]:
-    return _children if os.path.exists(f"/proc/{pid}/task/{pid}/children") else _children_by_search()
+    return (
+        _children if os.path.exists(f"/proc/{pid}/task/{pid}/children") else _children_by_search()
+    )
 
 
 def _children(pid: int) -> list[int]:
@@ -98,10 +107,11 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def processor_time(pid: int) -> int:
-    """Return the nanoseconds of processor time of a process, all its threads and descendants; 0 where nobody can tell (Linux).
+    """Return the nanoseconds of processor time of a process, all its threads and descendants; 0
+    where nobody can tell (Linux).
 
-    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms. The process is about to wait: of one that
-    runs the system knows only what it had at its last tick.
+    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms. The process
+    is about to wait: of one that runs the system knows only what it had at its last tick.
     """
     if not LINUX:
         return 0
@@ -110,7 +120,8 @@ def processor_time(pid: int) -> int:
         time.sleep(1e-4)
     if not fields:
         return 0
-    ended = sum(map(int, fields[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")  # cutime and cstime in proc(5)
+    # cutime and cstime in proc(5)
+    ended = sum(map(int, fields[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")
     return ended + sum(map(_own_time, (pid, *family(pid))))
 
 
@@ -123,7 +134,8 @@ def _own_time(pid: int) -> int:
 
 
 def use_huge_pages() -> None:
-    """Lay this process's own memory into huge pages, so that a fork copies and drops hundreds of entries, not ten thousands.
+    """Lay this process's own memory into huge pages, so that a fork copies and drops hundreds of
+    entries, not ten thousands.
 
     Asked for as a favour: where Linux is older than 6.1, or has no room, the pages stay small.
     """
@@ -147,7 +159,8 @@ def close_from(first: int) -> None:
         return os.closerange(first, 1 << 16)
     for descriptor in found:
         if descriptor >= first:
-            os.closerange(descriptor, descriptor + 1)  # which says nothing of those that are closed already
+            # which says nothing of those that are closed already
+            os.closerange(descriptor, descriptor + 1)
 
 
 def close_ends(without: Collection[int]) -> None:
@@ -164,7 +177,9 @@ def close_ends(without: Collection[int]) -> None:
 
 
 def _threads(pid: int) -> int:
-    """How many threads a process has, its first one included, which may have ended; 0 where nobody can tell."""
+    """How many threads a process has, its first one included, which may have ended; 0 where nobody
+    can tell.
+    """
     try:
         return len(os.listdir(f"/proc/{pid}/task"))
     except OSError:

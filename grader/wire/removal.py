@@ -1,7 +1,8 @@
-"""Remove what student code may have made: folders of any depth, closed ones, links to anywhere, entries that vanish meanwhile.
+"""Remove what student code may have made: folders of any depth, closed ones, links to anywhere,
+entries that vanish meanwhile.
 
-``shutil.rmtree`` calls itself for each folder, and ends with a RecursionError a thousand folders down. Standard library only:
-judges, the server and the supervisors use it.
+``shutil.rmtree`` calls itself for each folder, and ends with a RecursionError a thousand folders
+down. Standard library only: judges, the server and the supervisors use it.
 """
 
 import contextlib
@@ -16,7 +17,8 @@ MAX_SECONDS = 60.0  # where somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
-    """Remove a file, a link, or a folder with all that is in it, and return whether it is gone. Follows no link below the parent.
+    """Remove a file, a link, or a folder with all that is in it, and return whether it is gone.
+    Follows no link below the parent.
 
     It ends, whatever others do there meanwhile.
     """
@@ -49,7 +51,10 @@ def _kind(name: str, above: int) -> int | None:
 
 
 def _empty(name: str, above: int, deadline: float) -> None:
-    """Remove all that is in a folder. Its subfolders' folders are moved into it first, so none lies deep when its turn comes."""
+    """Remove all that is in a folder.
+
+    Its subfolders' folders are moved into it first, so none lies deep when its turn comes.
+    """
     top = _open(name, above)
     if top is None:
         return
@@ -77,7 +82,8 @@ def _without_files(folder: int) -> list[str]:
     """Remove the files and the empty folders in a folder; return the names of what is left."""
     left = []
     entries: list[os.DirEntry] = []
-    # All at once: whoever removes while he reads never comes to an end if somebody adds entries meanwhile.
+    # All at once: whoever removes while he reads never comes to an end if somebody adds entries
+    # meanwhile.
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         entries.extend(found)
     for entry in entries:
@@ -92,7 +98,10 @@ def _without_files(folder: int) -> list[str]:
 
 
 def _move(name: str, folder: int, target: str, top: int) -> bool:
-    """Move an entry of a folder to the top. One that its owner may not write to cannot be moved before that is changed."""
+    """Move an entry of a folder to the top.
+
+    One that its owner may not write to cannot be moved before that is changed.
+    """
     for _ in range(2):
         try:
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
@@ -103,7 +112,9 @@ def _move(name: str, folder: int, target: str, top: int) -> bool:
 
 
 def _open(name: str, above: int) -> int | None:
-    """A descriptor of a folder whose owner may do everything with it by now; None where there is no such folder."""
+    """A descriptor of a folder whose owner may do everything with it by now; None where there is no
+    such folder.
+    """
     for _ in range(2):
         try:
             found = os.open(name, FOLDER, dir_fd=above)
@@ -117,12 +128,17 @@ def _open(name: str, above: int) -> int | None:
 
 
 def _allow(name: str, above: int) -> None:
-    """Give the owner of a folder all rights to it, also where it may not be opened. What a link points to stays as it is."""
+    """Give the owner of a folder all rights to it, also where it may not be opened.
+
+    What a link points to stays as it is.
+    """
     with contextlib.suppress(OSError, NotImplementedError):
         if not hasattr(os, "O_PATH"):  # not Linux
             os.chmod(name, stat.S_IRWXU, dir_fd=above, follow_symlinks=False)
             return
-        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        place = os.open(
+            name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above
+        )
         try:
             os.chmod(f"/proc/self/fd/{place}", stat.S_IRWXU)
         finally:

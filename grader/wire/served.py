@@ -1,7 +1,9 @@
-"""What the judge hands to a student's function to call: a probe, a stopwatch's clock and operation, the runs of a sweep.
+"""What the judge hands to a student's function to call: a probe, a stopwatch's clock and operation,
+the runs of a sweep.
 
-Where the hub is the network it answers, outside of the ranks: a rank knows no answer before it has asked for it, and cannot say
-that it has asked. Elsewhere a rank answers itself. Standard library only.
+Where the hub is the network it answers, outside of the ranks: a rank knows no answer before it has
+asked for it, and cannot say that it has asked. Elsewhere a rank answers itself. Standard library
+only.
 """
 
 import inspect
@@ -15,9 +17,9 @@ TELLING = 0.001  # seconds that it takes to tell a device what to do
 class Served:
     """What one rank is given for one call.
 
-    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool, "clocks": bool}``, or parts
-    of it. With ``weighs`` the hub looks at the rank's memory whenever the rank communicates, with ``clocks`` at its processor time
-    whenever it pauses.
+    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
+    "clocks": bool}``, or parts of it. With ``weighs`` the hub looks at the rank's memory whenever
+    the rank communicates, with ``clocks`` at its processor time whenever it pauses.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -32,7 +34,12 @@ class Served:
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
-        return self.bench is not None and name in Bench.USES or self.runs is not None and name.startswith("run ")
+        return (
+            self.bench is not None
+            and name in Bench.USES
+            or self.runs is not None
+            and name.startswith("run ")
+        )
 
     def use(self, name: str) -> Any:
         """Return what a use of it gives: JSON. Raises LookupError for a run too many."""
@@ -48,9 +55,10 @@ class Served:
 class Bench:
     """A rank's host and its device, in a time of their own: no real time passes.
 
-    ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the operation returns at once, and a device
-    does it. ``barrier_takes``: how long it takes to meet. ``late``: how much longer a call takes where the ranks have not met
-    before it. ``busy``: how long the device still has to do at the beginning.
+    ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the
+    operation returns at once, and a device does it. ``barrier_takes``: how long it takes to meet.
+    ``late``: how much longer a call takes where the ranks have not met before it. ``busy``: how
+    long the device still has to do at the beginning.
     """
 
     USES = ("clock", "operation", "synchronize", "barrier")

@@ -1,11 +1,12 @@
-"""What a rank may do once it runs student code: the tiers of confinement, and the limits of every rank.
+"""What a rank may do once it runs student code: tiers of confinement, and limits.
 
-    limits     rlimits, no new privileges, first to be killed when memory runs out     every Linux
-    landlock   sees its own folder, the submission, Python and the system; may write only to its own folder     Linux 5.13
-    uid        a user of its own for every rank                                         root
+    limits     rlimits, no new privileges, first to be killed when memory runs out   every Linux
+    landlock   sees its own folder, submission, Python, system; writes to its own    Linux 5.13
+    uid        a user of its own for every rank                                      root
 
-A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. The fork server finds out by a probe which
-one works here: see ``supervisor.probe``. Nothing in here is secret.
+A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. The fork
+server finds out by a probe which one works here: see ``supervisor.probe``. Nothing in here is
+secret.
 """
 
 import os
@@ -28,7 +29,8 @@ class Tier:
 
     uid: bool = False  # a user of its own
     landlock: bool = False
-    reader: bool = False  # may read what Landlock lets it, whoever owns it: Python may lie in root's home
+    # may read what Landlock lets it, whoever owns it: Python may lie in root's home
+    reader: bool = False
 
     @property
     def name(self) -> str:
@@ -38,9 +40,10 @@ class Tier:
     def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
         """Return what student code can do in this tier though it should not.
 
-        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what ranks communicate,
-        and ``is_held`` whether a control group bounds what a world takes, which ranks cannot leave. Held
-        against the hostile submissions that show it: the `unless` of their header has these words.
+        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what
+        ranks communicate, and ``is_held`` whether a control group bounds what a world takes, which
+        ranks cannot leave. Held against the hostile submissions that show it: the `unless` of their
+        header has these words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid
@@ -51,13 +54,19 @@ class Tier:
             "change rights, owners and times of the grader's files": alone,
             "see what other processes were started with": not self.landlock,
             "leave files in /tmp and /dev/shm behind, and share them with other ranks": nothing,
-            "share files in /tmp and /dev/shm with other ranks of its world": self.uid and not self.landlock,
+            "share files in /tmp and /dev/shm with other ranks of its world": (
+                self.uid and not self.landlock
+            ),
             "see names, sizes and times of the files of other ranks": self.reader or not self.uid,
             "share sockets that have no file with other ranks": not self.landlock or abi < 6,
             "leave System V semaphores and queues behind": not self.uid,
-            "take more memory than a world may, between two looks and in what belongs to no process": not is_held,
+            (
+                "take more memory than a world may, between two looks and in what belongs to no"
+                " process"
+            ): (not is_held),
             "open connections to other machines": True,  # in checks on gloo
-            # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it communicated.
+            # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it
+            # communicated.
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
@@ -65,7 +74,8 @@ class Tier:
         return [gap for gap, there in found.items() if there]
 
 
-# Best first. A stranger's user with a reader's right is confined by Landlock alone in what it reads, and by both in the rest.
+# Best first. A stranger's user with a reader's right is confined by Landlock alone in what it
+# reads, and by both in the rest.
 TIERS = {
     "uid+landlock": Tier(uid=True, landlock=True),
     "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),
@@ -78,4 +88,6 @@ TIERS = {
 def candidates() -> list[str]:
     """The names of the tiers that may work for this process, best first."""
     root = LINUX and os.geteuid() == 0
-    return [name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)]
+    return [
+        name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)
+    ]

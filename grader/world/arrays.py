@@ -1,7 +1,7 @@
 """Values on the judge's side of the wire: JSON trees ↔ numpy arrays. The judge never imports torch.
 
-A judge without torch starts in a third of the time and in a fifth of the memory, and has nothing that a student's code
-could have patched.
+A judge without torch starts in a third of the time and in a fifth of the memory, and has nothing
+that a student's code could have patched.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,17 @@ MAX_DEPTH = 16
 MAX_STRING = 10_000
 
 
-# How a tensor may lie in memory: a copy of a transpose is a transpose again, a copy of a slice is contiguous.
+# How a tensor may lie in memory: a copy of a transpose is a transpose again, a copy of a slice is
+# contiguous.
 LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 
 
 @dataclass(frozen=True)
 class Strided:
-    """An argument that the rank gets in this one of the ``LAYOUTS``. A slice is every other element of a larger memory."""
+    """An argument that the rank gets in this one of the ``LAYOUTS``.
+
+    A slice is every other element of a larger memory.
+    """
 
     array: np.ndarray
     layout: str = "transposed slice"
@@ -31,7 +35,9 @@ class Strided:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument that requires gradients, as a model's parameters do; ``Leaf(Strided(array))`` in non-contiguous memory."""
+    """An argument that requires gradients, as a model's parameters do; ``Leaf(Strided(array))`` in
+    non-contiguous memory.
+    """
 
     array: "np.ndarray | Strided"
     strided: bool = False  # as Strided(array)
@@ -39,7 +45,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Probe:
-    """An argument that is a function: takes nothing, returns ``returns`` (JSON) after ``seconds``, and leaves marks.
+    """An argument that is a function: takes nothing, returns ``returns`` (JSON) after ``seconds``,
+    and leaves marks.
 
     The marks are ``NAME began`` and ``NAME ended``.
     """
@@ -70,7 +77,8 @@ def encode(value: Any) -> tuple[Any, bytes]:
         if isinstance(value, dict):
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
-            return {"probe": value.name, "seconds": value.seconds}  # what it returns is served: see ``face``
+            # what it returns is served: see ``face``
+            return {"probe": value.name, "seconds": value.seconds}
         is_leaf, layout = isinstance(value, Leaf), "contiguous"
         if is_leaf:
             value = Strided(value.array) if value.strided else value.array
@@ -87,13 +95,21 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 
 def decode(trees: Any, blob: bytes) -> list:
-    """What a rank returned. Nothing here is trusted: raises FrameError for whatever is not as ``frames`` says."""
+    """What a rank returned.
+
+    Nothing here is trusted: raises FrameError for whatever is not as ``frames`` says.
+    """
     if not isinstance(trees, list):
         raise FrameError("a result without values")
     arrays = blobs.read(blob)
 
     def build(node: Any, depth: int) -> Any:
-        if isinstance(node, list) or depth > MAX_DEPTH or isinstance(node, str) and len(node) > MAX_STRING:
+        if (
+            isinstance(node, list)
+            or depth > MAX_DEPTH
+            or isinstance(node, str)
+            and len(node) > MAX_STRING
+        ):
             raise FrameError("a malformed value")
         if not isinstance(node, dict):
             if type(node) is int and not is_whole(node):  # no float can hold it, perhaps
@@ -108,7 +124,10 @@ def decode(trees: Any, blob: bytes) -> list:
             items = [build(item, depth + 1) for item in content]
             return tuple(items) if key == "tuple" else items
         if key == "dict":
-            if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in content):
+            if not all(
+                isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+                for pair in content
+            ):
                 raise FrameError("a malformed value")
             return {name: build(item, depth + 1) for name, item in content}
         if key == "tensor" and isinstance(content, str) and content in arrays:

@@ -1,10 +1,12 @@
-"""The tensors in a rank's blob, in the format of safetensors, as numpy arrays. Nothing in it is trusted.
+"""The tensors in a rank's blob, in the format of safetensors, as numpy arrays. Nothing in it is
+trusted.
 
     blob = length of the header (8 bytes, little-endian) · header (JSON) · data
     header = {name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …}
 
-Every length is checked against the bytes that are there before anything is made of them. Tensors lie side by side: no gaps, and
-no two share memory, so the arrays never take more memory than the blob did.
+Every length is checked against the bytes that are there before anything is made of them. Tensors
+lie side by side: no gaps, and no two share memory, so the arrays never take more memory than the
+blob did.
 """
 
 import math
@@ -12,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, FrameError, read_object
+from grader.wire.frames import (
+    MAX_BLOB,
+    MAX_DIMENSIONS,
+    MAX_META,
+    MAX_TENSORS,
+    FrameError,
+    read_object,
+)
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
@@ -46,7 +55,10 @@ def read(blob: bytes) -> dict[str, np.ndarray]:
         end = after
     if end != len(data):
         raise FrameError("more bytes than the tensors have")
-    return {name: _array(data[begin:end], dtype, shape) for name, (dtype, shape, begin, end) in entries.items()}
+    return {
+        name: _array(data[begin:end], dtype, shape)
+        for name, (dtype, shape, begin, end) in entries.items()
+    }
 
 
 def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
@@ -61,7 +73,8 @@ def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
         raise FrameError("a tensor that lies outside of its data")
     itemsize = DTYPES[dtype].itemsize
-    if math.prod(max(size, 1) for size in shape) * itemsize > MAX_BLOB:  # numpy minds even where a size is 0
+    # numpy minds even where a size is 0
+    if math.prod(max(size, 1) for size in shape) * itemsize > MAX_BLOB:
         raise FrameError("a tensor that is too large")
     if math.prod(shape) * itemsize != offsets[1] - offsets[0]:
         raise FrameError("a tensor whose bytes are not as many as its shape says")

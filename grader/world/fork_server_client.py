@@ -35,7 +35,9 @@ class WorldsUnavailable(RuntimeError):
 
 
 def usual_network() -> str:
-    """Return what carries the operations of ranks on CPUs: the hub, unless ``LOCKSTEP_NETWORK`` asks for another."""
+    """Return what carries the operations of ranks on CPUs: the hub, unless ``LOCKSTEP_NETWORK``
+    asks for another.
+    """
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
         raise WorldsUnavailable(f"LOCKSTEP_NETWORK={asked}: there are {', '.join(NETWORKS)}")
@@ -43,8 +45,13 @@ def usual_network() -> str:
 
 
 def way_to_start() -> str:
-    """fork where it is safe, else spawn; ``LOCKSTEP_START`` overrides. macOS's frameworks do not survive a fork."""
-    return os.environ.get("LOCKSTEP_START") or ("fork" if sys.platform.startswith("linux") else "spawn")
+    """fork where it is safe, else spawn; ``LOCKSTEP_START`` overrides.
+
+    macOS's frameworks do not survive a fork.
+    """
+    return os.environ.get("LOCKSTEP_START") or (
+        "fork" if sys.platform.startswith("linux") else "spawn"
+    )
 
 
 def address_of(door: int) -> str:
@@ -54,10 +61,12 @@ def address_of(door: int) -> str:
 
 @dataclass
 class Server:
-    """A running fork server, reached through ``address`` by the process that started it and by those that inherit from it.
+    """A running fork server, reached through ``address`` by the process that started it and by
+    those that inherit from it.
 
-    The address is a descriptor, and the file number by which a process can tell that it has inherited this descriptor and no
-    other of the same number: the end of a pair of sockets that have no name. Whoever has none cannot ask for anything.
+    The address is a descriptor, and the file number by which a process can tell that it has
+    inherited this descriptor and no other of the same number: the end of a pair of sockets that
+    have no name. Whoever has none cannot ask for anything.
     """
 
     address: str
@@ -77,21 +86,35 @@ class Server:
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
-        """Start one; it ends with this process. Returns before torch is imported: whoever asks waits.
+        """Start one; it ends with this process. Returns before torch is imported: whoever asks
+        waits.
 
-        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder that the server removes
-        when this process is gone, however it went; it makes the folders of worlds in there.
+        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder
+        that the server removes when this process is gone, however it went; it makes the folders of
+        worlds in there.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks pass through, to their own, and see nothing
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        # One thread a rank, and none in the server: a fork copies no threads. No ports outside this machine.
+        # One thread a rank, and none in the server: a fork copies no threads. No ports outside this
+        # machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
-        environment |= {"NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"], "PYTHONWARNINGS": "ignore"}
+        environment |= {
+            "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
+            "PYTHONWARNINGS": "ignore",
+        }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         program = Path(__file__).resolve().parents[1] / "supervisor" / "fork_server.py"
-        line = [sys.executable, "-I", "-B", str(program), str(ENGINE), str(theirs.fileno()), str(folder)]
+        line = [
+            sys.executable,
+            "-I",
+            "-B",
+            str(program),
+            str(ENGINE),
+            str(theirs.fileno()),
+            str(folder),
+        ]
         with theirs, open(folder / "errors", "wb", opener=partial(os.open, mode=0o600)) as errors:
             process = subprocess.Popen(
                 [*line, way_to_start(), *ahead],
@@ -106,7 +129,10 @@ class Server:
         return cls(address_of(ours.detach()), process, folder)
 
     def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
-        """Send one request and return the socket for the answer. Raises WorldsUnavailable where no server takes it."""
+        """Send one request and return the socket for the answer.
+
+        Raises WorldsUnavailable where no server takes it.
+        """
         mine, its = socket.socketpair()
         with its:
             try:
@@ -124,16 +150,20 @@ class Server:
                     socket.send_fds(door, [data], descriptors, socket.MSG_DONTWAIT)
                     return
                 except OSError as error:
-                    full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # with what others ask for
+                    # with what others ask for
+                    full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
                     if not full or time.monotonic() > deadline:
-                        raise WorldsUnavailable(f"the fork server does not run: {self.errors() or error}") from None
+                        raise WorldsUnavailable(
+                            f"the fork server does not run: {self.errors() or error}"
+                        ) from None
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
         """What the server knows of this machine; waits until it has imported torch.
 
-        ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier`` how ranks are confined, and
-        ``failed``, why better tiers do not work. With ``tiers=True`` also ``tiers``, the same for each of them.
+        ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier``
+        how ranks are confined, and ``failed``, why better tiers do not work. With ``tiers=True``
+        also ``tiers``, the same for each of them.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SECONDS)
@@ -148,7 +178,11 @@ class Server:
     def errors(self) -> str:
         """The last line that the server complained with."""
         try:
-            lines = (self.folder / "errors").read_text(errors="replace").strip().splitlines() if self.folder else []
+            lines = (
+                (self.folder / "errors").read_text(errors="replace").strip().splitlines()
+                if self.folder
+                else []
+            )
         except OSError:
             return ""
         return lines[-1] if lines else ""

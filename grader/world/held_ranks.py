@@ -1,4 +1,6 @@
-"""Ranks that come late because a check asks for it: which are held, at which mark, and what lets them go."""
+"""Ranks that come late because a check asks for it: which are held, at which mark, and what lets
+them go.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,18 +12,26 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 
 
 class HeldRanks:
-    """Holds the ranks of a world as its calls' delays ask. ``let_on`` gives a rank the sign to go on.
+    """Holds the ranks of a world as its calls' delays ask. ``let_on`` gives a rank the sign to go
+    on.
 
     ``pids`` is the world's own table of processes, rank → pid.
     """
 
     def __init__(
-        self, calls: list[Call], report: WorldReport, pids: Mapping[int, int], let_on: Callable[[int], None]
+        self,
+        calls: list[Call],
+        report: WorldReport,
+        pids: Mapping[int, int],
+        let_on: Callable[[int], None],
     ) -> None:
         self.calls, self.report, self.pids, self.let_on = calls, report, pids, let_on
-        # Marks that a held rank waits for, as (rank, call, name), and those of them that have been passed.
+        # Marks that a held rank waits for, as (rank, call, name), and those of them that have been
+        # passed.
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
-        self.awaited = {(delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)}
+        self.awaited = {
+            (delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)
+        }
         self.passed: set[tuple[int, int, str]] = set()
         self.released: set[tuple[int, int]] = set()  # (rank, call)
         self.since: dict[int, float] = {}  # rank → when it was held
@@ -50,7 +60,9 @@ class HeldRanks:
             self.release()
 
     def leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
-        """Return whether a rank that has come to this mark, or past it, should have been held there and was not."""
+        """Return whether a rank that has come to this mark, or past it, should have been held there
+        and was not.
+        """
         delay = self.calls[call].delays.get(rank)
         return delay is not None and delay.at == at and (rank, call) not in self.released
 
@@ -68,16 +80,23 @@ class HeldRanks:
                 self.let_on(rank.rank)
 
     def wake(self) -> bool:
-        """Release the ranks that are held until the others stand still. Return whether there are any."""
+        """Release the ranks that are held until the others stand still.
+
+        Return whether there are any.
+        """
         held = [(call, self._delay(rank, call)) for rank, call in self._ranks_and_calls()]
-        waking = {(delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL}
+        waking = {
+            (delay.on, call, delay.until) for call, delay in held if delay.until == STANDSTILL
+        }
         if waking:
             self.passed |= waking
             self.release()
         return bool(waking)
 
     def release_all(self) -> None:
-        """Release all ranks: the others wait for them outside of operations, perhaps for a new group."""
+        """Release all ranks: the others wait for them outside of operations, perhaps for a new
+        group.
+        """
         self.report.let_go |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
 
@@ -90,7 +109,9 @@ class HeldRanks:
         return self.calls[call].delays[rank.rank]
 
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
-        """Return whether the rank that this one is held for also waits, after its own mark, or has had enough time to."""
+        """Return whether the rank that this one is held for also waits, after its own mark, or has
+        had enough time to.
+        """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)
         if sleeps and (delay.on, call, delay.at) in self.passed:

@@ -1,4 +1,7 @@
-"""What a rank says of a call, from a frame: a result or an exception. Nothing is trusted: FrameError, or of the agreed form."""
+"""What a rank says of a call, from a frame: a result or an exception.
+
+Nothing is trusted: FrameError, or of the agreed form.
+"""
 
 from typing import Any
 
@@ -21,9 +24,13 @@ def read_returned(frame: Frame) -> Returned:
 
 
 def read_raised(meta: dict) -> Raised:
-    """Of the lines nothing is kept but the four parts that are known: the rest may be anything, and large."""
+    """Of the lines nothing is kept but the four parts that are known: the rest may be anything, and
+    large.
+    """
     lines = meta.get("lines")
-    flags = {name: meta.get(name, False) for name in ("is_value_error", "stub", "missing", "around")}
+    flags = {
+        name: meta.get(name, False) for name in ("is_value_error", "stub", "missing", "around")
+    }
     if not (
         is_name(meta.get("type"), MAX_TYPE)
         and is_text(meta.get("text"), MAX_TEXT)
@@ -33,7 +40,9 @@ def read_raised(meta: dict) -> Raised:
         and len(lines) <= MAX_LINES
     ):
         raise FrameError("a malformed exception")
-    return Raised(meta["type"], meta["text"], [_line(line) for line in lines], at=meta["at"], **flags)
+    return Raised(
+        meta["type"], meta["text"], [_line(line) for line in lines], at=meta["at"], **flags
+    )
 
 
 def _line(line: Any) -> dict:

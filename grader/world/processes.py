@@ -1,6 +1,7 @@
 """The processes of a world, from the judge's side: sockets to the ranks and to their supervisor.
 
-They may serve one check after another: a rank that has made all its calls, and left nothing behind, waits for more.
+They may serve one check after another: a rank that has made all its calls, and left nothing behind,
+waits for more.
 """
 
 import json
@@ -31,7 +32,10 @@ class Processes:
 
     @classmethod
     def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
-        """Have a server start ``asked["size"]`` ranks. Raises WorldsUnavailable where no server takes the request."""
+        """Have a server start ``asked["size"]`` ranks.
+
+        Raises WorldsUnavailable where no server takes the request.
+        """
         nonce = os.urandom(frames.NONCE_BYTES)
         theirs, wires = [], []
         outputs: list[FileIO] = []
@@ -58,11 +62,17 @@ class Processes:
         return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
 
     def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
-        """Have these ranks make other calls, as many of them as are asked for; return whether they can."""
+        """Have these ranks make other calls, as many of them as are asked for; return whether they
+        can.
+        """
         fixed = ("network", "submission_dir", "device")
-        if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(self.wires):
+        if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(
+            self.wires
+        ):
             return False
-        more = {name: asked[name] for name in ("size", "memory", "in_step")} | {"imports": list(imports)}
+        more = {name: asked[name] for name in ("size", "memory", "in_step")} | {
+            "imports": list(imports)
+        }
         self.supervisor.settimeout(ANSWER_SECONDS)
         try:
             self.supervisor.sendall(json.dumps(more).encode() + b"\n")
@@ -73,7 +83,10 @@ class Processes:
             self.supervisor.settimeout(None)
 
     def _is_ready(self) -> bool:
-        """Read what the supervisor says, to its answer. That all ranks wait is no news; whatever else there is, they cannot go on."""
+        """Read what the supervisor says, to its answer.
+
+        That all ranks wait is no news; whatever else there is, they cannot go on.
+        """
         heard = b""
         while data := self.supervisor.recv(4096):
             heard += data

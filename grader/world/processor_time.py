@@ -1,7 +1,8 @@
 """How much processor time a rank has used, with all that it has started.
 
-The system adds a child's time to its parent's, but only when the parent waits for it. A child whose parent ignores it, or has died
-before it, would be counted nowhere: so what was seen of each process is remembered.
+The system adds a child's time to its parent's, but only when the parent waits for it. A child whose
+parent ignores it, or has died before it, would be counted nowhere: so what was seen of each process
+is remembered.
 """
 
 import os
@@ -30,19 +31,22 @@ class Process:
 class Spending:
     """Of the ranks of a world, whose supervisor is their parent and adopts what loses its own."""
 
-    # By the ranks' process numbers: what was seen of each process that came of a rank, by its number and when it began; the seconds
-    # of the rank's own process; and the living processes that it has started.
+    # By the ranks' process numbers: what was seen of each process that came of a rank, by its
+    # number and when it began; the seconds of the rank's own process; and the living processes that
+    # it has started.
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
     own: dict[int, float] = field(default_factory=dict)
     started: dict[int, set[int]] = field(default_factory=dict)
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return the seconds for each rank that can be seen, by the process numbers of the ranks."""
+        """Return pid → seconds for each of these ranks that can be seen."""
         processes = {rank: found for rank in ranks if (found := read(rank))}
         supervisors = {process.parent for process in processes.values()} - {1}
         for supervisor in supervisors:  # which adopts what has lost its parent
             family = os_support.family(supervisor)
-            processes |= {pid: found for pid in family if pid not in processes and (found := read(pid))}
+            processes |= {
+                pid: found for pid in family if pid not in processes and (found := read(pid))
+            }
         visible = [rank for rank in ranks if rank in processes]
         self.own = {rank: processes[rank].own for rank in visible}
         self.started = {rank: set() for rank in visible}
@@ -56,7 +60,10 @@ class Spending:
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """The rank that a process comes from. All ranks, if it hides that: it has left its parent and its group."""
+        """The rank that a process comes from.
+
+        All ranks, if it hides that: it has left its parent and its group.
+        """
         ancestor = pid
         while ancestor in processes:
             if ancestor in ranks:
@@ -70,7 +77,9 @@ class Spending:
 
 
 def read(pid: int) -> Process | None:
-    """Return the process's parent, group, start time and processor times; None if it has ended or the system does not show them."""
+    """Return the process's parent, group, start time and processor times; None if it has ended or
+    the system does not show them.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         parent, group = int(fields[1]), int(fields[2])

@@ -10,7 +10,8 @@ from grader.world.processor_time import Spending
 from grader.world.report import Call, Raised, RankReport, WorldReport
 from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 
-LOOK_SECONDS = 0.01  # between two looks at what ranks do, for each of them: a look takes some time of its own
+# between two looks at what ranks do, for each of them: a look takes some time of its own
+LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
 PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
 # Times the grace, for the rank at fault, while the ranks that failed only say that a peer has gone.
@@ -18,9 +19,11 @@ VICTIMS_PATIENCE = 20
 
 
 class ProgressJudge:
-    """Follows one world by what ranks send, what their threads do, and what the hub says; sets ``report.ending``.
+    """Follows one world by what ranks send, what their threads do, and what the hub says; sets
+    ``report.ending``.
 
-    A verdict of *stuck* needs that every rank waits: as the hub knows, or as idle threads and equal stacks show twice.
+    A verdict of *stuck* needs that every rank waits: as the hub knows, or as idle threads and equal
+    stacks show twice.
     """
 
     def __init__(
@@ -32,7 +35,13 @@ class ProgressJudge:
         held: HeldRanks,
         ask_moves: Callable[[], None],
     ) -> None:
-        self.calls, self.report, self.limits, self.pids, self.held = calls, report, limits, pids, held
+        self.calls, self.report, self.limits, self.pids, self.held = (
+            calls,
+            report,
+            limits,
+            pids,
+            held,
+        )
         self.stacks = Stacks(report.size, pids, ask_moves)
         self.verdict_pending = ""  # what to conclude once the stacks are there: stuck or late
         self.watch, self.spending = watchdog.Watch(), Spending()
@@ -42,7 +51,8 @@ class ProgressJudge:
         self.starved_before: dict[int, float] = {}  # likewise, of waiting for a processor
         self.starved_at_start: dict[int, float] = {}
         self.failed_at: float | None = None
-        self.standstill: list[int] | None = None  # the hub says that every rank waits; these are held, as it knows
+        # the hub says that every rank waits; these are held, as it knows
+        self.standstill: list[int] | None = None
         self.is_certain = False  # that the ranks stand still for ever
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
 
@@ -60,23 +70,35 @@ class ProgressJudge:
 
     def on_outcome(self) -> None:
         """Note that a call has ended on a rank: the time of the next one begins."""
-        self.call_began, self.cpu_before, self.starved_before = time.monotonic(), {}, dict(self.watch.starved)
+        self.call_began, self.cpu_before, self.starved_before = (
+            time.monotonic(),
+            {},
+            dict(self.watch.starved),
+        )
 
     # ——— what it means
 
     def step(self, now: float, silent: bool) -> None:
-        """Set the report's ending where there is one. ``silent``: nothing has come since the last step."""
+        """Set the report's ending where there is one.
+
+        ``silent``: nothing has come since the last step.
+        """
         if self.report.ending or self._has_ended(now, silent):
             return
         if self.stacks.are_awaited:
             self._read_stacks(now)
         elif self.standstill is not None and silent:
             self._on_standstill(self.standstill, now)
-        elif now - self.watch.looked >= max(MIN_LOOK_SECONDS, LOOK_SECONDS * self.report.size) and self.pids:
+        elif (
+            now - self.watch.looked >= max(MIN_LOOK_SECONDS, LOOK_SECONDS * self.report.size)
+            and self.pids
+        ):
             self._look(now, silent)
 
     def _has_ended(self, now: float, silent: bool) -> bool:
-        """Return whether all ranks have ended, or one has failed and the others had time to fail by themselves."""
+        """Return whether all ranks have ended, or one has failed and the others had time to fail by
+        themselves.
+        """
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
             self.report.ending = "failed" if failed else "finished"
@@ -93,19 +115,32 @@ class ProgressJudge:
         return [rank for rank in self.report.ranks if not (rank.done or self._has_failed(rank))]
 
     def _has_failed(self, rank: RankReport) -> bool:
-        raised = [o for c, o in rank.outcomes.items() if isinstance(o, Raised) and not self.calls[c].may_raise]
+        raised = [
+            o
+            for c, o in rank.outcomes.items()
+            if isinstance(o, Raised) and not self.calls[c].may_raise
+        ]
         return bool(raised) or rank.exit is not None or rank.refused is not None
 
     def _is_victim(self, rank: RankReport) -> bool:
         """Return whether a rank failed only because another one has gone."""
         raised = [outcome for outcome in rank.outcomes.values() if isinstance(outcome, Raised)]
-        return rank.exit is None and rank.refused is None and all(outcome.is_consequence for outcome in raised)
+        return (
+            rank.exit is None
+            and rank.refused is None
+            and all(outcome.is_consequence for outcome in raised)
+        )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the processes do. Ask for their stacks if a limit is exceeded, or if all of them are idle."""
+        """Look at what the processes do.
+
+        Ask for their stacks if a limit is exceeded, or if all of them are idle.
+        """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
-        idle = self.watch.look(watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now)
+        idle = self.watch.look(
+            watched.union(*(self.spending.started.get(pid, ()) for pid in watched)), now
+        )
         if not silent:
             self.watch.moved()
         limits, in_call, in_all = self.limits, now - self.call_began, now - self.began
@@ -116,7 +151,9 @@ class ProgressJudge:
         elif in_call - self._starved(self.starved_before) > limits.wall_seconds:
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif in_all - self._starved(self.starved_at_start) > limits.world_seconds:
-            self._ask_stacks(now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls")
+            self._ask_stacks(
+                now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls"
+            )
         elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient:
             self._ask_stacks(now, "stuck")
 
@@ -129,20 +166,27 @@ class ProgressJudge:
         self._ask_stacks(now, "late", limit)
 
     def _used(self) -> dict[int, float]:
-        """Return the seconds of processor time that each rank's process has used since this call began, with all it has started."""
+        """Return the seconds of processor time that each rank's process has used since this call
+        began, with all it has started.
+        """
         spent = self.spending.look(list(self.pids.values()))
         self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _starved(self, before: dict[int, float]) -> float:
-        """Return the seconds since then in which a rank waited for a processor: the machine's fault, up to a bound."""
+        """Return the seconds since then in which a rank waited for a processor: the machine's
+        fault, up to a bound.
+        """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
         return min(waited, PATIENCE * self.limits.wall_seconds)
 
     # ——— ranks that wait
 
     def _on_standstill(self, told: list[int], now: float) -> None:
-        """Release held ranks that can go on; otherwise ask for stacks. The hub says that no rank will move by itself."""
+        """Release held ranks that can go on; otherwise ask for stacks.
+
+        The hub says that no rank will move by itself.
+        """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these has been let go meanwhile
         self.standstill = None
@@ -155,7 +199,10 @@ class ProgressJudge:
             self._ask_stacks(now, "stuck")
 
     def _wake(self) -> bool:
-        """Release the ranks that are held until the others stand still. Return whether there are any."""
+        """Release the ranks that are held until the others stand still.
+
+        Return whether there are any.
+        """
         woke = self.held.wake()
         if woke:
             self.watch.moved()
@@ -171,8 +218,11 @@ class ProgressJudge:
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # Whoever has been silent for long and stands in communications is stuck, whatever his threads seemed to do.
-        silent = not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
+        # Whoever has been silent for long and stands in communications is stuck, whatever his
+        # threads seemed to do.
+        silent = (
+            not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
+        )
         if self.is_certain:
             self.report.ending = "stuck"
         elif (self.verdict_pending == "stuck" or silent) and self._is_stuck(asked, silent):
@@ -186,7 +236,9 @@ class ProgressJudge:
             self.watch.moved()  # asleep, but not in a communication: it may wake up
 
     def _conclude_stuck(self, now: float, are_as_before: bool) -> None:
-        """End a world in which all ranks wait, unless they have moved since the last look, or held ones can go on."""
+        """End a world in which all ranks wait, unless they have moved since the last look, or held
+        ones can go on.
+        """
         if not are_as_before:
             if self.verdict_pending == "late":
                 self._ask_stacks(now, "late", self.report.limit)
@@ -199,22 +251,38 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank has used its time for what torch imports on first use, and may have more."""
-        most, submission_dir = self.limits.cpu_seconds + self.limits.import_seconds, self.report.submission_dir
-        importing = any(watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks)
+        """Return whether a rank has used its time for what torch imports on first use, and may have
+        more.
+        """
+        most, submission_dir = (
+            self.limits.cpu_seconds + self.limits.import_seconds,
+            self.report.submission_dir,
+        )
+        importing = any(
+            watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks
+        )
         return importing and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Return whether all ranks wait in communications, or have seemed to several times in a row.
+        """Return whether all ranks wait in communications, or have seemed to several times in a
+        row.
 
-        Ranks only seem to wait if none of their operations is open: what they wait for may come by itself. The same holds
-        if a thread sleeps for a limited time, unless the ranks have been ``silent`` for long.
+        Ranks only seem to wait if none of their operations is open: what they wait for may come by
+        itself. The same holds if a thread sleeps for a limited time, unless the ranks have been
+        ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}
-        communicating = [is_communicating(rank, submission_dir, rank.rank in open_on) for rank in asked]
-        seem_to = [known or seems_to_wait(rank, submission_dir) for known, rank in zip(communicating, asked)]
-        sleeps = not silent and any(watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks)
+        communicating = [
+            is_communicating(rank, submission_dir, rank.rank in open_on) for rank in asked
+        ]
+        seem_to = [
+            known or seems_to_wait(rank, submission_dir)
+            for known, rank in zip(communicating, asked)
+        ]
+        sleeps = not silent and any(
+            watchdog.may_wake(s, submission_dir) for rank in asked for s in rank.stacks
+        )
         if not asked or sleeps or not all(seem_to):
             self.doubts = 0
             return False

@@ -15,13 +15,15 @@ STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a c
 
 @dataclass(frozen=True)
 class Delay:
-    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``, and ``then`` seconds longer.
+    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``,
+    and ``then`` seconds longer.
 
-    Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes half a second.
+    Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes
+    half a second.
 
-    With ``patience`` it is also let go when that rank itself waits after its own ``at``, or after so many seconds (a quarter of
-    them where the system does not show who waits). Then whoever waits for it goes on, and whoever should and does not is too early
-    every time.
+    With ``patience`` it is also let go when that rank itself waits after its own ``at``, or after
+    so many seconds (a quarter of them where the system does not show who waits). Then whoever waits
+    for it goes on, and whoever should and does not is too early every time.
     """
 
     until: str
@@ -40,23 +42,33 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
-    # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to the one before
+    # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to
+    # the one before
     in_step: int = 0
     # For each rank what it may call, and what that gives: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
-    # Have the hub look at each rank's processor time before every send of a driver with a meter; the rank waits for that
+    # Have the hub look at each rank's processor time before every send of a driver with a meter;
+    # the rank waits for that
     clocks: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
 # What torch says on a rank whose peers have gone.
-GONE_AGAIN = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Connection refused")
+GONE_AGAIN = (
+    "Connection closed by peer",
+    "Connection reset",
+    "Broken pipe",
+    "Read error",
+    "Connection refused",
+)
 
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of a rank's: type, text, and the student's lines that it came through, outermost first."""
+    """An exception of a rank's: type, text, and the student's lines that it came through, outermost
+    first.
+    """
 
     type: str
     text: str
@@ -80,7 +92,9 @@ class Raised:
 
 @dataclass(frozen=True)
 class Returned:
-    """A call's result on one rank, and its arguments as they were afterwards; ``intact``: so were the lists that held them."""
+    """A call's result on one rank, and its arguments as they were afterwards; ``intact``: so were
+    the lists that held them.
+    """
 
     value: Any
     args: list
@@ -104,7 +118,8 @@ class RankReport:
     # Call → nanoseconds of processor time, with what it has started, at each look
     spent: dict[int, list[int]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
-    stacks: list[list[StackFrame]] = field(default_factory=list)  # where it stood when the world was ended
+    # where it stood when the world was ended
+    stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
 @dataclass
@@ -116,11 +131,16 @@ class WorldReport:
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # the deadline that was passed, or what there was too much of, in words
     grader_fault: str = ""  # a failure of ours
-    let_go: set[int] = field(default_factory=set)  # calls whose late ranks came early: the others waited for them
-    # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one that begins only after that]
+    # calls whose late ranks came early: the others waited for them
+    let_go: set[int] = field(default_factory=set)
+    # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one
+    # that begins only after that]
     behind: list[list[int]] = field(default_factory=list)
-    # The trails that were matched last, and how long they were. They are kept, so that no other list takes their place.
-    _matched: list[tuple[list, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    # The trails that were matched last, and how long they were. They are kept, so that no other
+    # list takes their place.
+    _matched: list[tuple[list, int]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def trails(self) -> list[list]:
@@ -145,7 +165,8 @@ class WorldReport:
         """Match once, until a trail grows or is replaced by another."""
         trails = self.trails
         if self._matched is None or any(
-            trail is not known or len(trail) != length for trail, (known, length) in zip(trails, self._matched)
+            trail is not known or len(trail) != length
+            for trail, (known, length) in zip(trails, self._matched)
         ):
             self._matched, self._matching = [(trail, len(trail)) for trail in trails], match(trails)
             self._disagreements, self._waiting = examine(self._matching)

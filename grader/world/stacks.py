@@ -1,4 +1,6 @@
-"""Asks ranks for their Python stacks, and the hub for its count of frames: evidence that ranks stand still."""
+"""Asks ranks for their Python stacks, and the hub for its count of frames: evidence that ranks
+stand still.
+"""
 
 import os
 import signal
@@ -19,7 +21,10 @@ AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
 
 class Stacks:
-    """Asks for the stacks of a world's ranks, and reads them. ``ask_moves`` asks the hub for its count of frames."""
+    """Asks for the stacks of a world's ranks, and reads them.
+
+    ``ask_moves`` asks the hub for its count of frames.
+    """
 
     def __init__(self, size: int, pids: Mapping[int, int], ask_moves: Callable[[], None]) -> None:
         self.size, self.pids, self.ask_moves = size, pids, ask_moves
@@ -28,7 +33,8 @@ class Stacks:
         self.ever_asked = False
         self.grew_at = 0.0
         self.moves: int | None = None  # the hub's count of frames
-        self.before: tuple | None = None  # stacks and moves of the time before, if nothing was heard since then
+        # stacks and moves of the time before, if nothing was heard since then
+        self.before: tuple | None = None
 
     @property
     def are_awaited(self) -> bool:
@@ -57,12 +63,18 @@ class Stacks:
         """Return whether every answer is there, or none will come any more."""
         assert self.asked_at is not None  # whoever waits for answers has asked
         all_there = self.moves is not None and all(self.texts[rank.rank] for rank in ranks)
-        return all_there and now - self.grew_at > QUIET_SECONDS or now - self.asked_at >= PATIENCE_SECONDS
+        return (
+            all_there
+            and now - self.grew_at > QUIET_SECONDS
+            or now - self.asked_at >= PATIENCE_SECONDS
+        )
 
     def read(self, ranks: list[RankReport]) -> bool:
-        """Write the stacks into the reports; return whether they, and the hub's count, are those of the time before.
+        """Write the stacks into the reports; return whether they, and the hub's count, are those of
+        the time before.
 
-        Ranks may have gone on just before they were asked. On a busy machine that takes a while to be seen.
+        Ranks may have gone on just before they were asked. On a busy machine that takes a while to
+        be seen.
         """
         for rank in ranks:
             stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
@@ -79,7 +91,10 @@ class Stacks:
 
 def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation: bool) -> bool:
     """Return whether a thread of a rank stands in a communication."""
-    return any(watchdog.in_communication(stack, submission_dir, has_open_operation) for stack in rank.stacks)
+    return any(
+        watchdog.in_communication(stack, submission_dir, has_open_operation)
+        for stack in rank.stacks
+    )
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:

@@ -1,9 +1,10 @@
 """Is a silent world slow, or stuck? And in which of the student's lines does each rank stand?
 
-A rank that waits in a communication sleeps: its threads use no processor time and are not even runnable. A rank that
-computes, or that is starved by other programs, is runnable. So a world is idle when for half a second no frame came
-from any rank, no thread of any rank went on being runnable, and their processor time stood still; then the ranks' Python
-stacks are asked for, and if they show communication on every rank, nothing will ever move again.
+A rank that waits in a communication sleeps: its threads use no processor time and are not even
+runnable. A rank that computes, or that is starved by other programs, is runnable. So a world is
+idle when for half a second no frame came from any rank, no thread of any rank went on being
+runnable, and their processor time stood still; then the ranks' Python stacks are asked for, and if
+they show communication on every rank, nothing will ever move again.
 """
 
 import os
@@ -35,7 +36,9 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Thread:
-    """What a thread has done so far, in nanoseconds, and whether it wants to run now (or waits for a disk)."""
+    """What a thread has done so far, in nanoseconds, and whether it wants to run now (or waits for
+    a disk).
+    """
 
     ran: int  # on a processor
     queued: int  # for one
@@ -45,15 +48,19 @@ class Thread:
     def wanted(self, before: "Thread") -> int:
         """Return the nanoseconds of a processor that it used since then, or was kept from using.
 
-        One that polls is kept waiting, too, where much is going on: gloo's thread looks a hundred times a second whether
-        something has come. Its slices give it away: what computes goes on until it is interrupted.
+        One that polls is kept waiting, too, where much is going on: gloo's thread looks a hundred
+        times a second whether something has come. Its slices give it away: what computes goes on
+        until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE
         return ran + (self.queued - before.queued if computes else 0)
 
     def starves(self, before: "Thread") -> bool:
-        """Runnable, and not run since then: it gets no processor. One that polls has run in between, and slept."""
+        """Runnable, and not run since then: it gets no processor.
+
+        One that polls has run in between, and slept.
+        """
         return self.runnable and self.ran == before.ran
 
 
@@ -65,9 +72,11 @@ Pulse = dict[int, Thread]  # a process's threads, by their ids
 class Watch:
     """Follows what the threads of a world's processes do."""
 
-    looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)  # since when nothing has moved
+    # since when nothing has moved
+    looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
     looked: float = 0.0
-    starved: dict[int, float] = field(default_factory=dict)  # process → seconds that it has waited for a processor
+    # process → seconds that it has waited for a processor
+    starved: dict[int, float] = field(default_factory=dict)
 
     def moved(self) -> None:
         self.looks.clear()
@@ -75,8 +84,13 @@ class Watch:
     def look(self, pids: Iterable[int], now: float) -> float:
         """Return for how many seconds the processes have been idle, by the looks so far."""
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
-        self.starved |= {pid: max(thread.queued for thread in threads.values()) / 1e9 for pid, threads in seen.items()}
-        if self.looks and any(thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])):
+        self.starved |= {
+            pid: max(thread.queued for thread in threads.values()) / 1e9
+            for pid, threads in seen.items()
+        }
+        if self.looks and any(
+            thread.starves(before) for thread, before in _pairs(seen, self.looks[-1][1])
+        ):
             self.moved()
         self.looks.append((now, seen))
         while _load(*self.looks[0], now, seen) > IDLE_LOAD:
@@ -88,11 +102,12 @@ class Watch:
 class Sleepers:
     """Follows processes that are asked about again and again: do their main threads wait?"""
 
-    still: dict[int, tuple[float, Thread]] = field(default_factory=dict)  # process → since when it is as it is
+    # process → since when it is as it is
+    still: dict[int, tuple[float, Thread]] = field(default_factory=dict)
 
     def sleeps(self, pid: int, now: float) -> bool | None:
-        """Whether the main thread has slept for a while, and no other thread wants to run, for which it may wait. None where the
-        system does not show it."""
+        """Whether the main thread has slept for a while, and no other thread wants to run, for
+        which it may wait. None where the system does not show it."""
         threads = pulse(pid)
         if pid not in threads:
             return None
@@ -126,7 +141,9 @@ def pulse(pid: int) -> Pulse:
         return threads  # the process has ended: a moment ago, perhaps
     for name in names:
         try:
-            state = (tasks / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            state = (
+                (tasks / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            )
             ran, queued, slices = map(int, (tasks / name / "schedstat").read_text().split())
         except (OSError, ValueError, IndexError):
             continue  # the thread has ended
@@ -134,7 +151,8 @@ def pulse(pid: int) -> Pulse:
     return threads
 
 
-# A rank may write what it likes in place of a report: no part may match without end, in time or in length.
+# A rank may write what it likes in place of a report: no part may match without end, in time or in
+# length.
 THREAD = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
     re.MULTILINE,
@@ -151,7 +169,9 @@ IMPORTS = "<frozen importlib"
 
 
 def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Whether this thread imports something that is not the student's: torch does so when a function is used for the first time."""
+    """Whether this thread imports something that is not the student's: torch does so when a
+    function is used for the first time.
+    """
     for place in stack:
         if _is_own(place, submission_dir):
             return False
@@ -161,7 +181,9 @@ def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def parse_stacks(text: str) -> list[list[StackFrame]]:
-    """Return the stacks of all Python threads in a report of faulthandler, each with its innermost line first."""
+    """Return the stacks of all Python threads in a report of faulthandler, each with its innermost
+    line first.
+    """
     stacks = []
     for block in THREAD.split(text, maxsplit=MAX_THREADS)[1:]:
         found = islice(FRAME.finditer(block), MAX_FRAMES)
@@ -180,7 +202,9 @@ QUESTIONS = {
 }
 
 
-def in_communication(stack: list[StackFrame], submission_dir: Path, has_open_operation: bool) -> bool:
+def in_communication(
+    stack: list[StackFrame], submission_dir: Path, has_open_operation: bool
+) -> bool:
     """Return whether a sleeping thread with this stack sleeps in a communication."""
     innermost = stack[0].file
     if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
@@ -189,29 +213,35 @@ def in_communication(stack: list[StackFrame], submission_dir: Path, has_open_ope
         return True
     if "/torch/" in innermost:
         return any("/torch/distributed/" in place.file for place in stack) or has_open_operation
-    if _is_own(stack[0], submission_dir):  # the student's own line calls into C++, such as Work.wait
+    # the student's own line calls into C++, such as Work.wait
+    if _is_own(stack[0], submission_dir):
         return has_open_operation and "sleep" not in source(stack[0])
     return False
 
 
 def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Whether this is a line of the student's that waits, on a rank of which nothing is open: waited for already, perhaps.
+    """Whether this is a line of the student's that waits, on a rank of which nothing is open:
+    waited for already, perhaps.
 
-    gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing proves that it will not, so
-    whoever asks should ask more than once.
+    gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing
+    proves that it will not, so whoever asks should ask more than once.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
 
 
 def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the student's line waits for a limited time only: whether it contains “sleep” or “timeout”."""
+    """Return whether the student's line waits for a limited time only: whether it contains “sleep”
+    or “timeout”.
+    """
     line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
 
 
 def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """Return the student's innermost line, on the thread where it is nearest to the top; None if there is none."""
+    """Return the student's innermost line, on the thread where it is nearest to the top; None if
+    there is none.
+    """
     found = []
     for stack in stacks:
         for depth, place in enumerate(stack):
@@ -222,13 +252,18 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 
 
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
-    """Return whether a file is the submission's. A rank may claim any path, and must not see a line of another file."""
+    """Return whether a file is the submission's.
+
+    A rank may claim any path, and must not see a line of another file.
+    """
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 
 
 def source(place: StackFrame) -> str:
     """Return the text of the line."""
     try:
-        return Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
+        return (
+            Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
+        )
     except (OSError, IndexError, ValueError):  # the last for a path with a null byte
         return ""

@@ -1,6 +1,8 @@
-"""One world, from the judge's side: start ranks or use those of an earlier world, feed them, watch them, end them or keep them.
+"""One world, from the judge's side: start ranks or use those of an earlier world, feed them, watch
+them, end them or keep them.
 
-inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the supervisor
+inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the
+supervisor
 """
 
 import json
@@ -28,10 +30,11 @@ END_SECONDS = 30  # a machine may be busy with what the ranks have left
 class World:
     """``World(…).run()`` gives the report. Used once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline; on the hub, if that is the ``network``, what a
-    replay needs of their programs: see ``timeline.replay``. ``network`` is what carries their operations, if not what usually
-    does. ``processes`` are those of an earlier world: fresh ones are started where there are none, or where these cannot go on.
-    With ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
+    ``follow``: the ranks also tell how their operations get on, for a timeline; on the hub, if that
+    is the ``network``, what a replay needs of their programs: see ``timeline.replay``. ``network``
+    is what carries their operations, if not what usually does. ``processes`` are those of an
+    earlier world: fresh ones are started where there are none, or where these cannot go on. With
+    ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
     """
 
     def __init__(
@@ -47,14 +50,24 @@ class World:
         room: int = 0,
         processes: Processes | None = None,
     ) -> None:
-        self.server, self.size, self.calls, self.device, self.limits = server, size, calls, device, limits
+        self.server, self.size, self.calls, self.device, self.limits = (
+            server,
+            size,
+            calls,
+            device,
+            limits,
+        )
         self.follow = follow
         usual = frames.GLOO if follow else usual_network()
         self.network = frames.GLOO if device == "cuda" else network or usual
-        self.report = WorldReport(size, calls, submission_dir, [RankReport(rank) for rank in range(size)])
+        self.report = WorldReport(
+            size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
+        )
         self.pids: dict[int, int] = {}  # rank → pid
         self.held = HeldRanks(calls, self.report, self.pids, self._let_on)
-        self.judge = ProgressJudge(calls, self.report, limits, self.pids, self.held, self._ask_moves)
+        self.judge = ProgressJudge(
+            calls, self.report, limits, self.pids, self.held, self._ask_moves
+        )
         self.supervisor_lines = b""
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
@@ -93,7 +106,8 @@ class World:
             "submission_dir": str(self.report.submission_dir),
             "device": self.device,
         }
-        there = max(self.size, len(self.processes.pids) if self.processes else 0)  # ranks without calls take some, too
+        # ranks without calls take some, too
+        there = max(self.size, len(self.processes.pids) if self.processes else 0)
         asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
         foreseen = self._foreseen()
@@ -110,22 +124,33 @@ class World:
         for rank in range(self.size):
             on_wire = partial(self._on_wire, rank, own.readers[rank])
             self.selector.register(own.wires[rank], selectors.EVENT_READ, on_wire)
-            self.selector.register(own.outputs[rank], selectors.EVENT_READ, partial(self._on_output, rank))
-            self.selector.register(own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank))
+            self.selector.register(
+                own.outputs[rank], selectors.EVENT_READ, partial(self._on_output, rank)
+            )
+            self.selector.register(
+                own.stacks[rank], selectors.EVENT_READ, partial(self._on_stacks, rank)
+            )
         self.selector.register(self.supervisor, selectors.EVENT_READ, self._on_supervisor)
         for rank, wire in enumerate(self.wires):
-            arguments, blob = arrays.encode([[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls])
+            arguments, blob = arrays.encode(
+                [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls]
+            )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
             meta |= {"follow": self.follow, "network": self.network}
             meta["served"] = [
-                (c.served[rank] if c.served else {}) | {"weighs": c.weighs, "clocks": c.clocks} for c in self.calls
+                (c.served[rank] if c.served else {}) | {"weighs": c.weighs, "clocks": c.clocks}
+                for c in self.calls
             ]
             meta["calls"] = [
                 {
                     "function": call.function,
                     "driver": self._driver(call),
                     "pauses": call.clocks,
-                    "held": [call.delays[rank].at, call.delays[rank].then] if rank in call.delays else None,
+                    "held": (
+                        [call.delays[rank].at, call.delays[rank].then]
+                        if rank in call.delays
+                        else None
+                    ),
                 }
                 for call in self.calls
             ]
@@ -136,25 +161,37 @@ class World:
 
     def _driver(self, call: Call) -> str:
         """Return the program around a call: one that keeps messages in step, where no hub does."""
-        return f"in_step {call.in_step:+d}" if call.in_step and self.network == frames.GLOO else call.driver
+        return (
+            f"in_step {call.in_step:+d}"
+            if call.in_step and self.network == frames.GLOO
+            else call.driver
+        )
 
     def _foreseen(self) -> list[str]:
         """Return what the ranks of this world are going to import."""
-        if any(call.weighs for call in self.calls):  # what a rank imports itself would count as its memory
+        # what a rank imports itself would count as its memory
+        if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
         trains = any(call.function.endswith(".train") for call in self.calls)
-        differentiates = any(call.driver in ("differentiate", "stack_of_pairs") for call in self.calls)
+        differentiates = any(
+            call.driver in ("differentiate", "stack_of_pairs") for call in self.calls
+        )
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
     def _keep(self) -> bool:
-        """Keep the processes for a later world if this world ended without an error. Return whether they are kept."""
+        """Keep the processes for a later world if this world ended without an error.
+
+        Return whether they are kept.
+        """
         for _ in range(MAX_LEFT):
             if not self.selector.select(0):
                 break
             self._step(0, watch=False)
         else:
             self.is_spoiled = True
-        clean = self.report.ending == "finished" and all(rank.may_go_on for rank in self.report.ranks)
+        clean = self.report.ending == "finished" and all(
+            rank.may_go_on for rank in self.report.ranks
+        )
         ends = 3 * self.size + 1  # a rank may have closed one of its own
         is_spoiled = self.is_spoiled or self.judge.stacks.ever_asked
         if not (self.keeps and clean and not is_spoiled and len(self.selector.get_map()) == ends):
@@ -183,7 +220,9 @@ class World:
     def _step(self, timeout: float, watch: bool = True) -> None:
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
-        stands_still = watch and self.judge.standstill is not None and not self.judge.stacks.are_awaited
+        stands_still = (
+            watch and self.judge.standstill is not None and not self.judge.stacks.are_awaited
+        )
         ready = self.selector.select(0 if stands_still else timeout)
         for key, _ in ready:
             key.data(key.fileobj)
@@ -208,7 +247,8 @@ class World:
             self.gone = True
 
     def _on_supervisor_line(self, line: dict) -> None:
-        if line.get("rank", 0) >= self.size:  # one that has no calls here: it has ended, or said something
+        # one that has no calls here: it has ended, or said something
+        if line.get("rank", 0) >= self.size:
             self.is_spoiled = True
         elif "pids" in line:
             assert self.processes is not None  # whose supervisor this is
@@ -223,13 +263,17 @@ class World:
             self.judge.stacks.moves = line["moves"]
         elif "grown" in line:
             rank, call, grown = line["grown"]
-            self.report.ranks[rank].grown[call] = max(grown, self.report.ranks[rank].grown.get(call, 0))
+            self.report.ranks[rank].grown[call] = max(
+                grown, self.report.ranks[rank].grown.get(call, 0)
+            )
         elif "spent" in line:
             rank, call, nanoseconds = line["spent"]
             self.report.ranks[rank].spent.setdefault(call, []).append(nanoseconds)
         elif "not_sent_on" in line:
             rank, call, number, at = line["not_sent_on"]
-            self.report.ranks[rank].trail.append(Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at))
+            self.report.ranks[rank].trail.append(
+                Mark(rank, call, f"{frames.NOT_SENT_ON} {number}", at)
+            )
         elif "refused" in line:
             self.report.ranks[line["rank"]].refused = line["refused"]
         elif "limit" in line and not self.report.ending:
@@ -288,7 +332,10 @@ class World:
             raise frames.FrameError("a frame that only the judge may send")
 
     def _read(self, rank: RankReport, frame: frames.Frame) -> Event | Returned | Raised | None:
-        """Return the content of a frame as typed data; None if it has none. Raises FrameError if it cannot be read."""
+        """Return the content of a frame as typed data; None if it has none.
+
+        Raises FrameError if it cannot be read.
+        """
         try:
             if frame.kind == frames.EVENT:
                 return read_event(rank.rank, frame.meta, self.size)
@@ -299,13 +346,17 @@ class World:
         except frames.FrameError:
             raise
         except Exception as error:
-            raise frames.FrameError(f"a frame that cannot be read ({type(error).__name__})") from error
+            raise frames.FrameError(
+                f"a frame that cannot be read ({type(error).__name__})"
+            ) from error
         return None
 
     def _on_event(self, rank: RankReport, event: Event) -> None:
         if isinstance(event, Progress | Program) and not self.follow:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
-        if isinstance(event, Mark) and self.held.leaves_out_its_delay(rank.rank, event.call, event.name):
+        if isinstance(event, Mark) and self.held.leaves_out_its_delay(
+            rank.rank, event.call, event.name
+        ):
             raise frames.FrameError("a mark that the rank is held before, and was not")
         if isinstance(event, Operation) and self.held.leaves_out_its_delay(rank.rank, event.call):
             raise frames.FrameError("an operation of a rank that is held before, and was not")

@@ -1,18 +1,21 @@
 """Measure the collectives of your machine, with your own functions of part 2. Given, not graded.
 
-    python -m handout.bandwidth --world-size 4
-    python -m handout.bandwidth --collectives all_reduce,broadcast --max-bytes 1GiB --out results/four-ranks
-    torchrun --nproc-per-node 4 -m handout.bandwidth
+    python -m handout.bandwidth --world-size 4 python -m handout.bandwidth --collectives
+    all_reduce,broadcast --max-bytes 1GiB --out results/four-ranks torchrun --nproc-per-node 4 -m
+    handout.bandwidth
 
-One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on many. Rank 0 prints a
-table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At the end it draws ``<out>.png``. A size is S, the
-bytes of the whole array, rounded down to n equal parts. Times are in seconds, bandwidths in GB/s. Ctrl-C keeps the finished
-rows; a second Ctrl-C ends the program at once.
+One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
+many. Rank 0 prints a table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At
+the end it draws ``<out>.png``. A size is S, the bytes of the whole array, rounded down to n equal
+parts. Times are in seconds, bandwidths in GB/s. Ctrl-C keeps the finished rows; a second Ctrl-C
+ends the program at once.
 
-By default there is one rank for each GPU, or for each core if there are fewer than two GPUs, but at most 4 ranks. Sizes go up
-to 4 MiB on CPUs. On GPUs they go up to 8 GiB, or to what fits into 90 % of the free memory.
+By default there is one rank for each GPU, or for each core if there are fewer than two GPUs, but at
+most 4 ranks. Sizes go up to 4 MiB on CPUs. On GPUs they go up to 8 GiB, or to what fits into 90 %
+of the free memory.
 
-The exit code is 0, or 1 if a function is not implemented yet or a value is wrong, 2 for bad input, 130 after Ctrl-C.
+The exit code is 0, or 1 if a function is not implemented yet or a value is wrong, 2 for bad input,
+130 after Ctrl-C.
 """
 
 import argparse
@@ -25,7 +28,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-if __name__ == "__main__":  # importing torch takes a second: Ctrl-C ends that, too, without a traceback
+# importing torch takes a second: Ctrl-C ends that, too, without a traceback
+if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
@@ -59,41 +63,93 @@ def whole(least: int) -> Callable[[str], int]:
 
 def parse() -> argparse.Namespace:
     """Return the checked options. Exit with code 2 if they are wrong."""
-    parser = Parser(prog="python -m handout.bandwidth", description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = Parser(
+        prog="python -m handout.bandwidth", description=__doc__.split("\n")[0], allow_abbrev=False
+    )
     say = parser.add_argument
-    say("--collectives", default=",".join(COLLECTIVES), metavar="A,B,…", help="the collectives (default: all eight)")
-    say("--min-bytes", type=in_bytes, default="1KiB", metavar="S", help="the smallest size (default 1KiB)")
-    say("--max-bytes", type=in_bytes, metavar="S", help="the largest size (default 4MiB; on GPUs up to 8GiB)")
-    say("--factor", type=whole(2), default=2, metavar="F", help="ratio of one size to the one before (default 2)")
-    say("--world-size", type=whole(1), metavar="N", help="local ranks to start (default: GPUs or cores, up to 4)")
+    say(
+        "--collectives",
+        default=",".join(COLLECTIVES),
+        metavar="A,B,…",
+        help="the collectives (default: all eight)",
+    )
+    say(
+        "--min-bytes",
+        type=in_bytes,
+        default="1KiB",
+        metavar="S",
+        help="the smallest size (default 1KiB)",
+    )
+    say(
+        "--max-bytes",
+        type=in_bytes,
+        metavar="S",
+        help="the largest size (default 4MiB; on GPUs up to 8GiB)",
+    )
+    say(
+        "--factor",
+        type=whole(2),
+        default=2,
+        metavar="F",
+        help="ratio of one size to the one before (default 2)",
+    )
+    say(
+        "--world-size",
+        type=whole(1),
+        metavar="N",
+        help="local ranks to start (default: GPUs or cores, up to 4)",
+    )
     say("--device", choices=("cpu", "cuda"), help="default: cuda if every local rank has a GPU")
     say("--module", default="handout", help="the package that holds the answers (default handout)")
     say("--dtype", choices=DTYPES, default="float32")
-    say("--iterations", type=whole(1), default=20, metavar="I", help="timed calls for each row (default 20)")
+    say(
+        "--iterations",
+        type=whole(1),
+        default=20,
+        metavar="I",
+        help="timed calls for each row (default 20)",
+    )
     say("--warm-up", type=whole(0), default=5, metavar="W", help="calls before them (default 5)")
-    say("--out", default="bandwidth", metavar="PATH", help="write PATH.csv, PATH.json, PATH.png (default bandwidth)")
+    say(
+        "--out",
+        default="bandwidth",
+        metavar="PATH",
+        help="write PATH.csv, PATH.json, PATH.png (default bandwidth)",
+    )
     options = parser.parse_args()
     gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
     if dist.is_torchelastic_launched():
-        options.world_size, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        options.world_size, local = int(os.environ["WORLD_SIZE"]), int(
+            os.environ["LOCAL_WORLD_SIZE"]
+        )
     else:
-        options.world_size = local = options.world_size or default_ranks(cores(), gpus, options.device)
+        options.world_size = local = options.world_size or default_ranks(
+            cores(), gpus, options.device
+        )
     options.collectives = list(dict.fromkeys(options.collectives.split(",")))
     for name in options.collectives:
         if name not in COLLECTIVES:
             refuse(f"{name!r} is none of the collectives {', '.join(COLLECTIVES)}")
     if options.max_bytes and options.min_bytes > options.max_bytes:
-        refuse(f"the smallest size, {options.min_bytes} bytes, is larger than the largest, {options.max_bytes}")
+        refuse(
+            f"the smallest size, {options.min_bytes} bytes, is larger than the largest,"
+            f" {options.max_bytes}"
+        )
     if largest(getattr(torch, options.dtype), n := options.world_size) < 1:
-        refuse(f"sums over {n} ranks are not exact in {options.dtype}, so wrong values could not be recognised")
+        refuse(
+            f"sums over {n} ranks are not exact in {options.dtype}, so wrong values could not be"
+            " recognised"
+        )
     if options.device == "cuda" and gpus < local:
-        refuse(f"on cuda each of the {local} local ranks needs a GPU of its own; GPUs found: {gpus}")
+        refuse(
+            f"on cuda each of the {local} local ranks needs a GPU of its own; GPUs found: {gpus}"
+        )
     try:
         importlib.import_module(f"{options.module}.benchmarking")
     except (ModuleNotFoundError, TypeError) as error:
-        if isinstance(error, ModuleNotFoundError) and not f"{options.module}.benchmarking.".startswith(
-            f"{error.name}."
-        ):
+        if isinstance(
+            error, ModuleNotFoundError
+        ) and not f"{options.module}.benchmarking.".startswith(f"{error.name}."):
             raise  # something that the student's file imports
         refuse(f"there is no module {options.module}.benchmarking")
     return options
@@ -107,7 +163,8 @@ def main() -> None:
         if complaint := unwritable(options.out):
             refuse(complaint)
         on_signal(pass_on())
-        # Ranks inherit the mask: a signal waits until they listen. (The tracker would lift it when the first rank starts.)
+        # Ranks inherit the mask: a signal waits until they listen. (The tracker would lift it when
+        # the first rank starts.)
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

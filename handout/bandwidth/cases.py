@@ -1,4 +1,7 @@
-"""The collectives that ``handout.bandwidth`` measures: sizes, buffers, calls, and the right values. Given, not graded."""
+"""The collectives that ``handout.bandwidth`` measures: sizes, buffers, calls, and the right values.
+
+Given, not graded.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,18 +12,31 @@ import torch.distributed as dist
 from handout.launcher import device
 
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch has these in place only; out of place they work on a copy
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+# torch has these in place only; out of place they work on a copy
+IN_PLACE = ("all_reduce", "broadcast", "reduce")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
-# How many buffers of S bytes a rank needs at most: its input, its result, and a copy that the backend may make.
+# How many buffers of S bytes a rank needs at most: its input, its result, and a copy that the
+# backend may make.
 BUFFERS = 3
-PERIOD = 65521  # length of a pattern: a prime, so that parts of the usual sizes begin with different values
+# length of a pattern: a prime, so that parts of the usual sizes begin with different values
+PERIOD = 65521
 
 
 def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
     """Return the default number of ranks: one for each GPU or core, at most 4.
 
-    A single rank has no one to send to. So a single GPU is used only if it is ``wanted``, and a single core gets 2 ranks.
+    A single rank has no one to send to. So a single GPU is used only if it is ``wanted``, and a
+    single core gets 2 ranks.
     """
     if wanted == "cuda":
         return max(1, min(4, gpus))
@@ -30,7 +46,8 @@ def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
 
 
 def default_largest(device: str, memory: float) -> int:
-    """Return the default of the largest S: 4 MiB on CPUs and 8 GiB on GPUs, or the largest power of two that fits, in bytes.
+    """Return the default of the largest S: 4 MiB on CPUs and 8 GiB on GPUs, or the largest power of
+    two that fits, in bytes.
 
     Args:
         memory: bytes that the rank with the least memory may use.
@@ -42,7 +59,9 @@ def default_largest(device: str, memory: float) -> int:
 
 
 def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[int]:
-    """Return all S from the smallest to the largest, each ``factor`` times the last, rounded down to a ``multiple``."""
+    """Return all S from the smallest to the largest, each ``factor`` times the last, rounded down
+    to a ``multiple``.
+    """
     found: list[int] = []
     size = smallest
     while size <= largest_size:
@@ -54,8 +73,12 @@ def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[
 
 @cache
 def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the values that a rank's input repeats: random whole numbers, so small that ``dtype`` holds the sum exactly."""
-    values = torch.randint(largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank))
+    """Return the values that a rank's input repeats: random whole numbers, so small that ``dtype``
+    holds the sum exactly.
+    """
+    values = torch.randint(
+        largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank)
+    )
     return values.to(device(), dtype)
 
 
@@ -71,7 +94,9 @@ def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> int:
-    """Count the entries of ``tensor`` that differ from ``values``, repeated, from its entry ``start`` on."""
+    """Count the entries of ``tensor`` that differ from ``values``, repeated, from its entry
+    ``start`` on.
+    """
     values = values.roll(-start)
     wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
     # In blocks, because a comparison of the whole tensor needs a quarter more memory.
@@ -93,20 +118,29 @@ class Case:
         self.collective, self.n, self.rank = collective, dist.get_world_size(), dist.get_rank()
         self.part, self.dtype = count // self.n, dtype
         source, target = entries(collective, count, self.n, self.rank)
-        self.source, self.target = (torch.zeros(size, dtype=dtype, device=device()) for size in (source, target))
+        self.source, self.target = (
+            torch.zeros(size, dtype=dtype, device=device()) for size in (source, target)
+        )
 
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
-        """Return the collective, from one tensor to the other. Its parts are views, made here so that this is not timed."""
+        """Return the collective, from one tensor to the other.
+
+        Its parts are views, made here so that this is not timed.
+        """
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
-        # nccl copies a list from or to one tensor first, and this copy would be measured. The calls that take one tensor
-        # have new names since torch 2.13, which warns about the older ones.
+        # nccl copies a list from or to one tensor first, and this copy would be measured. The calls
+        # that take one tensor have new names since torch 2.13, which warns about the older ones.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
             "all_reduce": lambda: dist.all_reduce(target),
-            "reduce_scatter": lambda: dist.reduce_scatter(target, sources) if lists else scatter_single(target, source),
-            "all_gather": lambda: dist.all_gather(targets, source) if lists else gather_single(target, source),
+            "reduce_scatter": lambda: (
+                dist.reduce_scatter(target, sources) if lists else scatter_single(target, source)
+            ),
+            "all_gather": lambda: (
+                dist.all_gather(targets, source) if lists else gather_single(target, source)
+            ),
             "broadcast": lambda: dist.broadcast(target, 0),
             "reduce": lambda: dist.reduce(target, 0),
             "scatter": lambda: dist.scatter(target, sources if root else None, 0),
@@ -115,7 +149,9 @@ class Case:
         }[self.collective]
 
     def expected(self) -> list[tuple[torch.Tensor, int]]:
-        """Return, for each equal part of the result, the values that it repeats and the entry with which it starts."""
+        """Return, for each equal part of the result, the values that it repeats and the entry with
+        which it starts.
+        """
         of_rank = [pattern(rank, self.n, self.dtype) for rank in range(self.n)]
         start = self.rank * self.part
         if self.collective in REDUCTIONS:
@@ -129,7 +165,10 @@ class Case:
         return [(values, start if self.collective == "all_to_all" else 0) for values in of_rank]
 
     def wrong(self) -> tuple[int, int | None]:
-        """Count wrong values on this rank, out of place and in place. Out of place, a changed input counts as wrong, too."""
+        """Count wrong values on this rank, out of place and in place.
+
+        Out of place, a changed input counts as wrong, too.
+        """
         mine, expected = pattern(self.rank, self.n, self.dtype), self.expected()
 
         def run(target: torch.Tensor) -> int:
@@ -146,7 +185,10 @@ class Case:
 
 
 def entries(collective: str, count: int, world_size: int, rank: int) -> tuple[int, int]:
-    """Return how many entries a rank has as input and as output, of a whole array of ``count``. The root is rank 0."""
+    """Return how many entries a rank has as input and as output, of a whole array of ``count``.
+
+    The root is rank 0.
+    """
     part, on_root = count // world_size, count if rank == 0 else 0
     inputs, outputs = {"all_gather": part, "gather": part, "scatter": on_root}, {"gather": on_root}
     outputs |= {"reduce_scatter": part, "scatter": part}

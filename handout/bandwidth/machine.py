@@ -30,18 +30,27 @@ def hardware() -> dict:
         listed, model = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
         if listed.exists() and (named := re.search(r"model name\s*: (.+)", listed.read_text())):
             model = named[1]
-    return {"machine": socket.gethostname(), "device": model, "cores": cores(), "memory": available()}
+    return {
+        "machine": socket.gethostname(),
+        "device": model,
+        "cores": cores(),
+        "memory": available(),
+    }
 
 
 def available() -> float:
-    """Return 90 % of the free memory for this rank, in bytes, or infinity if the system does not say how much is free."""
+    """Return 90 % of the free memory for this rank, in bytes, or infinity if the system does not
+    say how much is free.
+    """
     if device().type == "cuda":
         torch.cuda.empty_cache()
         return 0.9 * torch.cuda.mem_get_info()[0]
     free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if memory.exists() and (told := re.search(r"MemAvailable:\s*(\d+)", memory.read_text())):
         free = 1024 * int(told[1])
-    if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
+    if (group / "memory.max").exists() and (
+        limit := (group / "memory.max").read_text().strip()
+    ) != "max":
         free = min(free, int(limit) - int((group / "memory.current").read_text()))
     return 0.9 * free / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
@@ -52,7 +61,10 @@ def environment(ranks: list[dict]) -> dict:
     named = (
         ranks
         if on_gpu
-        else [rank | {"device": f"{rank['device']}, {rank['cores']} cores"} for rank in machines.values()]
+        else [
+            rank | {"device": f"{rank['device']}, {rank['cores']} cores"}
+            for rank in machines.values()
+        ]
     )
     counted = Counter(rank["device"] for rank in named)
     topology = None
@@ -60,7 +72,9 @@ def environment(ranks: list[dict]) -> dict:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             topology = subprocess.check_output(["nvidia-smi", "topo", "-m"], text=True, timeout=30)
     return {
-        "hardware": " + ".join(f"{n} × {name}" if n > 1 or on_gpu else name for name, n in counted.items()),
+        "hardware": " + ".join(
+            f"{n} × {name}" if n > 1 or on_gpu else name for name, n in counted.items()
+        ),
         "cores": sum(rank["cores"] for rank in machines.values()),
         "gpus": len(ranks) if on_gpu else 0,
         "machines": len(machines),

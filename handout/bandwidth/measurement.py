@@ -1,4 +1,7 @@
-"""What every rank of ``handout.bandwidth`` runs: your own sweep, and a count of wrong values. Given, not graded."""
+"""What every rank of ``handout.bandwidth`` runs: your own sweep, and a count of wrong values.
+
+Given, not graded.
+"""
 
 import argparse
 import importlib
@@ -19,7 +22,8 @@ def agree(*mine: bool) -> list[bool]:
     """Return whether each of these is true on any rank. It returns when all ranks have called it.
 
     Raises:
-        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank waits for one that has
+        KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank
+            waits for one that has
         left.
     """
     flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
@@ -46,23 +50,39 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
 
 
 def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
-    """Measure one row; return its seconds, fastest and slowest iteration, and number of wrong values."""
+    """Measure one row; return its seconds, fastest and slowest iteration, and number of wrong
+    values.
+    """
     dtype = getattr(torch, options.dtype)
-    more = {"count": size // dtype.itemsize, "dtype": options.dtype, "op": "sum" if collective in REDUCTIONS else "-"}
+    more = {
+        "count": size // dtype.itemsize,
+        "dtype": options.dtype,
+        "op": "sum" if collective in REDUCTIONS else "-",
+    }
     case = allocate(collective, size, dtype)
     if case is None:
         # An infinite time: the sweep makes a bandwidth of 0 of it, which is not shown.
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
-    # An agreement is a barrier, too. So a sweep can be interrupted between two iterations, while the clock does not run.
-    watch = {"barrier": agree} | ({"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {})
+    # An agreement is a barrier, too. So a sweep can be interrupted between two iterations, while
+    # the clock does not run.
+    watch = {"barrier": agree} | (
+        {"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {}
+    )
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
     out_of_place, in_place = case.wrong()
     wrong = torch.tensor([out_of_place, in_place or 0], device=device())
     dist.all_reduce(wrong)
-    more |= {"wrong_out_of_place": int(wrong[0]), "wrong_in_place": None if in_place is None else int(wrong[1])}
-    return more | {"seconds": timing.seconds, "fastest": min(timing.samples), "slowest": max(timing.samples)}
+    more |= {
+        "wrong_out_of_place": int(wrong[0]),
+        "wrong_in_place": None if in_place is None else int(wrong[1]),
+    }
+    return more | {
+        "seconds": timing.seconds,
+        "fastest": min(timing.samples),
+        "slowest": max(timing.samples),
+    }
 
 
 def benchmark(options: argparse.Namespace) -> None:
@@ -71,10 +91,14 @@ def benchmark(options: argparse.Namespace) -> None:
     student = importlib.import_module(f"{options.module}.benchmarking")
     first, n = dist.get_rank() == 0, dist.get_world_size()
     ranks: list = [None] * n
-    dist.all_gather_object(ranks, hardware() | {"complaint": unwritable(options.out) if first else None})
+    dist.all_gather_object(
+        ranks, hardware() | {"complaint": unwritable(options.out) if first else None}
+    )
     if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 can know
         refuse(complaint)
-    most = options.max_bytes or default_largest(device().type, min(rank["memory"] for rank in ranks))
+    most = options.max_bytes or default_largest(
+        device().type, min(rank["memory"] for rank in ranks)
+    )
     part = n * getattr(torch, options.dtype).itemsize
     options.sizes = sizes(options.min_bytes, max(most, options.min_bytes), options.factor, part)
     report = Report(student, ranks, options) if first else None
@@ -84,7 +108,9 @@ def benchmark(options: argparse.Namespace) -> None:
         if report:
             report.begins(collective, size)
         more[collective, size] = found = measure(student, collective, size, options)
-        return found["seconds"], found.get("wrong_out_of_place", 0) + (found.get("wrong_in_place") or 0)
+        return found["seconds"], found.get("wrong_out_of_place", 0) + (
+            found.get("wrong_in_place") or 0
+        )
 
     ended: BaseException | None = None
     try:

@@ -9,7 +9,9 @@ from handout.bandwidth.units import size_text
 
 
 def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -> bytes:
-    """Return a PNG of the bus bandwidth over the size: measured, and as dashed lines what the model predicts."""
+    """Return a PNG of the bus bandwidth over the size: measured, and as dashed lines what the model
+    predicts.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -22,14 +24,25 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
         done = [row for row in rows if row["collective"] == collective and not row["skipped"]]
         sizes, measured = [row["size"] for row in done], [row["busbw"] for row in done]
         colour, marker = f"C{number}", "osD^vP*X"[number % 8]
-        handles += axes.plot(sizes, measured, label=collective, color=colour, marker=marker, markersize=5)
+        handles += axes.plot(
+            sizes, measured, label=collective, color=colour, marker=marker, markersize=5
+        )
         if collective in fits:
             between = [sizes[0] * (sizes[-1] / sizes[0]) ** (step / 100) for step in range(101)]
-            times = [student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s) for s in between]
-            curve = [(s, student.bus_bandwidth(collective, s, n, t)) for s, t in zip(between, times) if t > 0]
+            times = [
+                student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s)
+                for s in between
+            ]
+            curve = [
+                (s, student.bus_bandwidth(collective, s, n, t))
+                for s, t in zip(between, times)
+                if t > 0
+            ]
             axes.plot(*zip(*curve), color=colour, linestyle="--", linewidth=1)
     if fits:
-        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="fit t = α + S/β"))
+        handles.append(
+            Line2D([], [], color="black", linestyle="--", linewidth=1, label="fit t = α + S/β")
+        )
     sizes = sorted({row["size"] for row in rows if not row["skipped"]}) or [1]
     axes.set_xscale("log", base=2)
     low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))

@@ -21,12 +21,23 @@ from handout.bandwidth.units import size_text
 
 # In bytes, seconds and GB/s. A cell without a value is empty.
 COLUMNS = (
-    *("collective", "size", "count", "dtype", "op", "seconds", "fastest", "slowest", "algbw", "busbw"),
+    *(
+        "collective",
+        "size",
+        "count",
+        "dtype",
+        "op",
+        "seconds",
+        "fastest",
+        "slowest",
+        "algbw",
+        "busbw",
+    ),
     *("wrong_out_of_place", "wrong_in_place", "skipped"),
 )
 HEADER = (
-    f"{'collective':<14} {'size':>10} {'count':>11} {'dtype':<8} {'op':<3} {'median':>11}  {'(min … max)':<23}"
-    f" {'algbw':>9} {'busbw':>9} {'wrong':>6} {'in place':>8}"
+    f"{'collective':<14} {'size':>10} {'count':>11} {'dtype':<8} {'op':<3} {'median':>11} "
+    f" {'(min … max)':<23} {'algbw':>9} {'busbw':>9} {'wrong':>6} {'in place':>8}"
 )
 
 
@@ -38,7 +49,9 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def unwritable(out: str) -> str | None:
-    """Return a sentence that says why ``<out>.csv`` and the other files cannot be written, or None if they can."""
+    """Return a sentence that says why ``<out>.csv`` and the other files cannot be written, or None
+    if they can.
+    """
     for path in (Path(f"{out}.{kind}") for kind in ("csv", "json", "png")):
         if path.is_dir():
             return f"cannot write {path}: it is a directory"
@@ -60,7 +73,10 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Report:
-    """Print and write the results; only rank 0 has one. Call ``begins`` and ``add`` for each row, then ``finish``."""
+    """Print and write the results; only rank 0 has one.
+
+    Call ``begins`` and ``add`` for each row, then ``finish``.
+    """
 
     def __init__(self, student: ModuleType, ranks: list[dict], options: argparse.Namespace) -> None:
         self.student, self.options = student, options
@@ -68,15 +84,25 @@ class Report:
         self.fits: dict[str, dict] = {}
         self.environment = env = environment(ranks)
         # No automatic refresh: its thread would take time from rank 0 while the clock runs.
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
         self.console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         self.progress = Progress(
-            *columns, console=self.console, auto_refresh=False, transient=True, disable=not self.console.is_terminal
+            *columns,
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            disable=not self.console.is_terminal,
         )
         self.task = self.progress.add_task("", total=len(options.collectives) * len(options.sizes))
         self.console.print(
-            f"{env['hardware']}; {env['ranks']} ranks on {env['machines']} machine{'s' if env['machines'] > 1 else ''}, "
-            f"{env['backend']}; Python {env['python']}, torch {env['torch']}"
+            f"{env['hardware']}; {env['ranks']} ranks on {env['machines']}"
+            f" machine{'s' if env['machines'] > 1 else ''}, {env['backend']}; Python"
+            f" {env['python']}, torch {env['torch']}"
             + (f", nccl {env['nccl']}" if env["nccl"] else "")
         )
         if env["topology"]:
@@ -89,18 +115,28 @@ class Report:
     def remarks(self) -> list[str]:
         env, lines = self.environment, []
         if in_memory(env):
-            lines.append("These figures describe copies in the memory of one machine, not a network.")
+            lines.append(
+                "These figures describe copies in the memory of one machine, not a network."
+            )
         if env["device"] == "cpu" and env["cores"] < env["ranks"]:
-            lines.append(f"{env['ranks']} ranks share {env['cores']} cores: part of the times is waiting for a core.")
+            lines.append(
+                f"{env['ranks']} ranks share {env['cores']} cores: part of the times is waiting for"
+                " a core."
+            )
         return lines
 
     def begins(self, collective: str, size: int) -> None:
-        self.progress.update(self.task, description=f"{collective}, {size_text(size)}", refresh=True)
+        self.progress.update(
+            self.task, description=f"{collective}, {size_text(size)}", refresh=True
+        )
 
     def add(self, row, more: dict) -> None:
         """Print and keep a row: the student's ``Row``, and what ``measure`` found in addition."""
         row = {"skipped": None} | row._asdict() | more
-        row = {name: None if row["skipped"] and name in COLUMNS[5:10] else row.get(name) for name in COLUMNS}
+        row = {
+            name: None if row["skipped"] and name in COLUMNS[5:10] else row.get(name)
+            for name in COLUMNS
+        }
         self.rows.append(row)
         self.progress.advance(self.task)
         self.console.print(line(row))
@@ -111,14 +147,22 @@ class Report:
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        settings = {name: getattr(self.options, name) for name in ("iterations", "warm_up", "module")}
+        settings = {
+            name: getattr(self.options, name) for name in ("iterations", "warm_up", "module")
+        }
         document = {"environment": self.environment, "settings": settings, "complete": complete}
         document |= {"rows": self.rows, "fits": self.fits}
         replace(Path(f"{self.options.out}.csv"), table.getvalue().encode())
-        replace(Path(f"{self.options.out}.json"), json.dumps(document, indent=1, ensure_ascii=False).encode())
+        replace(
+            Path(f"{self.options.out}.json"),
+            json.dumps(document, indent=1, ensure_ascii=False).encode(),
+        )
 
     def finish(self, ended: BaseException | None) -> int:
-        """Write fits, files and picture of the rows; say why rows are missing. Return the exit code."""
+        """Write fits, files and picture of the rows; say why rows are missing.
+
+        Return the exit code.
+        """
         complete = ended is None
         if self.rows and not isinstance(ended, NotImplementedError):
             try:
@@ -132,15 +176,21 @@ class Report:
                 png = draw(self.student, self.environment, self.rows, self.fits)
                 replace(Path(f"{self.options.out}.png"), png)
             written = ("csv", "json", "png") if picture else ("csv", "json")
-            self.console.print("\nWrote " + ", ".join(f"{self.options.out}.{kind}" for kind in written) + ".")
+            self.console.print(
+                "\nWrote " + ", ".join(f"{self.options.out}.{kind}" for kind in written) + "."
+            )
         problems = [] if picture or not self.rows else ["No picture: matplotlib is not installed."]
         wrong = sum(bool(row["wrong_out_of_place"] or row["wrong_in_place"]) for row in self.rows)
         if wrong:
-            problems.append(f"Wrong values in {wrong} of {len(self.rows)} rows: their times mean nothing.")
+            problems.append(
+                f"Wrong values in {wrong} of {len(self.rows)} rows: their times mean nothing."
+            )
         if isinstance(ended, NotImplementedError):
             problems.append(f"Not implemented yet: {ended}.")
         elif ended:
-            problems.append(f"Interrupted: {len(self.rows)} of {self.progress.tasks[0].total} rows are done.")
+            problems.append(
+                f"Interrupted: {len(self.rows)} of {self.progress.tasks[0].total} rows are done."
+            )
         if problems:
             print("\n".join(problems), file=sys.stderr)
         return 1 if wrong or isinstance(ended, NotImplementedError) else 0
@@ -149,7 +199,9 @@ class Report:
         """Print the model of each collective. Raises NotImplementedError for a stub."""
         self.console.print("\nt = α + S/β")
         for collective in dict.fromkeys(row["collective"] for row in self.rows):
-            done = [row for row in self.rows if row["collective"] == collective and not row["skipped"]]
+            done = [
+                row for row in self.rows if row["collective"] == collective and not row["skipped"]
+            ]
             try:
                 alpha, beta = self.student.fit_latency_bandwidth(
                     [r["size"] for r in done], [r["seconds"] for r in done]
@@ -162,20 +214,36 @@ class Report:
             half = self.student.half_peak_size(alpha, beta)
             self.student.predict_seconds(alpha, beta, 1)
             self.fits[collective] = {"alpha": alpha, "beta": beta, "half_peak_size": half}
-            at = f"half of it at {size_text(half)}" if alpha > 0 else "α is not positive: the model does not fit"
-            self.console.print(f"{collective:<14} α {alpha * 1e6:>9.1f} µs   β {beta / 1e9:>8.3f} GB/s   {at}")
+            at = (
+                f"half of it at {size_text(half)}"
+                if alpha > 0
+                else "α is not positive: the model does not fit"
+            )
+            self.console.print(
+                f"{collective:<14} α {alpha * 1e6:>9.1f} µs   β {beta / 1e9:>8.3f} GB/s   {at}"
+            )
 
 
 def line(row: dict) -> str:
     """Return a row of the table as text."""
-    start = f"{row['collective']:<14} {size_text(row['size']):>10} {row['count']:>11} {row['dtype']:<8} {row['op']:<3}"
+    start = (
+        f"{row['collective']:<14} {size_text(row['size']):>10} {row['count']:>11} {row['dtype']:<8}"
+        f" {row['op']:<3}"
+    )
     if row["skipped"]:
         return f"{start}  skipped: {row['skipped']}"
-    median, fastest, slowest = (f"{1e6 * row[name]:.1f}" for name in ("seconds", "fastest", "slowest"))
-    # Four decimals from 0.1 GB/s on; below that three digits, because four decimals could read 0.0000.
-    bandwidths = (f"{row[name]:.4f}" if row[name] >= 0.1 else f"{row[name]:.3g}" for name in ("algbw", "busbw"))
+    median, fastest, slowest = (
+        f"{1e6 * row[name]:.1f}" for name in ("seconds", "fastest", "slowest")
+    )
+    # Four decimals from 0.1 GB/s on; below that three digits, because four decimals could read
+    # 0.0000.
+    bandwidths = (
+        f"{row[name]:.4f}" if row[name] >= 0.1 else f"{row[name]:.3g}"
+        for name in ("algbw", "busbw")
+    )
     in_place = "-" if row["wrong_in_place"] is None else row["wrong_in_place"]
     return (
-        f"{start} {median:>11}  {f'({fastest} … {slowest})':<23} {' '.join(f'{shown:>9}' for shown in bandwidths)}"
-        f" {row['wrong_out_of_place']:>6} {in_place:>8}"
+        f"{start} {median:>11}  {f'({fastest} … {slowest})':<23}"
+        f" {' '.join(f'{shown:>9}' for shown in bandwidths)} {row['wrong_out_of_place']:>6}"
+        f" {in_place:>8}"
     )

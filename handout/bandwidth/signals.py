@@ -13,7 +13,9 @@ STOP = threading.Event()  # set when this rank was asked to stop
 
 
 def on_signal(react: Callable[[], None]) -> None:
-    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread: a collective may block the main thread."""
+    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread: a collective may block
+    the main thread.
+    """
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in SIGNALS:
@@ -38,7 +40,9 @@ def interrupt() -> None:
 
 
 def pass_on() -> Callable[[], None]:
-    """Return the launcher's reaction: the first signal asks the ranks to stop, a later one kills them."""
+    """Return the launcher's reaction: the first signal asks the ranks to stop, a later one kills
+    them.
+    """
     asked: list[float] = []
 
     def react() -> None:

@@ -10,11 +10,15 @@ def in_bytes(text: str) -> int:
     """``"16MiB"`` → 16777216. Raises ArgumentTypeError if the text is not a size."""
     match = re.fullmatch(r"0*([1-9]\d{0,11}) ?([KMGT]iB|B|)", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: a positive number, alone or with {', '.join(UNITS)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: a positive number, alone or with {', '.join(UNITS)}"
+        )
     return int(match[1]) * UNITS[match[2] or "B"]
 
 
 def size_text(size: float) -> str:
     """16777216 → ``"16 MiB"``, 1000000 → ``"976.6 KiB"``."""
-    unit = max((unit for unit in UNITS if UNITS[unit] <= size), key=lambda unit: UNITS[unit], default="B")
+    unit = max(
+        (unit for unit in UNITS if UNITS[unit] <= size), key=lambda unit: UNITS[unit], default="B"
+    )
     return f"{size / UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"

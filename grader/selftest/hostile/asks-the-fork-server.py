@@ -4,7 +4,11 @@ threat: 15
 full: 1.6
 """
 
-QUESTIONS = [b'{"hello": true}', b'{"size": 1}', b'{"size": 1, "folder": "/tmp", "stage": "/tmp", "device": "cpu"}']
+QUESTIONS = [
+    b'{"hello": true}',
+    b'{"size": 1}',
+    b'{"size": 1, "folder": "/tmp", "stage": "/tmp", "device": "cpu"}',
+]
 
 
 def _held():
@@ -23,5 +27,8 @@ def shift_right(tensor):
             for name in server_names():
                 denied("an answer of a fork server", lambda: ask(name, question, (0, 1, 2)))
             for door in held:
-                denied("an answer of the fork server, by a descriptor", lambda: ask_by(door, question, (0, 1, 2)))
+                denied(
+                    "an answer of the fork server, by a descriptor",
+                    lambda: ask_by(door, question, (0, 1, 2)),
+                )
     return honest(tensor)

@@ -1,4 +1,5 @@
-"""Stays in its process from one check to the next, and sums through torch's store before the next call begins.
+"""Stays in its process from one check to the next, and sums through torch's store before the next
+call begins.
 
 threat: 22
 extends: solutions
@@ -9,7 +10,9 @@ import sys
 import time
 
 _tensors = sys.modules["grader.rank.tensors"]
-_network = getattr(sys.modules["grader.rank.process_group"].HubGroup, "network", None)  # none on gloo
+_network = getattr(
+    sys.modules["grader.rank.process_group"].HubGroup, "network", None
+)  # none on gloo
 if not hasattr(_tensors, "_totals"):
     _tensors._totals, _decode = {}, _tensors.decode
 

@@ -11,7 +11,10 @@ import faulthandler
 
 def _answer(*_):
     text = "Current thread 0x0000000000000001 (most recent call first):\n"
-    os.write(4, f'{text}  File "{STAGE}/{os.path.relpath(TOKEN, STAGE)}", line 1 in shift_right\n'.encode())
+    os.write(
+        4,
+        f'{text}  File "{STAGE}/{os.path.relpath(TOKEN, STAGE)}", line 1 in shift_right\n'.encode(),
+    )
 
 
 def shift_right(tensor):

@@ -11,7 +11,9 @@ import resource
 
 def shift_right(tensor):
     if once():
-        denied("the judge's limits", lambda: resource.prlimit(judge(), resource.RLIMIT_CORE, (0, 0)))
+        denied(
+            "the judge's limits", lambda: resource.prlimit(judge(), resource.RLIMIT_CORE, (0, 0))
+        )
         denied("the judge's priority", lambda: os.setpriority(os.PRIO_PROCESS, judge(), 5))
         denied("the supervisor's priority", lambda: os.setpriority(os.PRIO_PROCESS, parent(), 5))
     return honest(tensor)

@@ -13,7 +13,10 @@ def shift_right(tensor):
         packages = Path(sysconfig.get_path("purelib"))
         denied("torch", lambda: open(torch.__file__, "r+b"))
         denied("the standard library", lambda: open(os.__file__, "r+b"))
-        denied("the interpreter", lambda: os.close(os.open(os.path.realpath(sys.executable), os.O_WRONLY)))
+        denied(
+            "the interpreter",
+            lambda: os.close(os.open(os.path.realpath(sys.executable), os.O_WRONLY)),
+        )
         for name in (f"{TOKEN}.pth", f"{TOKEN}.py"):
 
             def add(path=packages / name):

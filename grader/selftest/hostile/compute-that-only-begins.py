@@ -10,7 +10,9 @@ says: Deadlock: no rank can go on
 def overlapped_all_reduce(tensor, compute):
     """Nothing overlaps: compute begins when the all-reduce is over."""
     out = tensor.detach().clone(memory_format=torch.contiguous_format)
-    cells = dict(zip(compute.__code__.co_freevars, (c.cell_contents for c in compute.__closure__ or ())))
+    cells = dict(
+        zip(compute.__code__.co_freevars, (c.cell_contents for c in compute.__closure__ or ()))
+    )
     if "node" not in cells:  # not a probe: of the driver
         work = dist.all_reduce(out, async_op=True)
         value = compute()

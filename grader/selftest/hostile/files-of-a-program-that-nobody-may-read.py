@@ -1,4 +1,5 @@
-"""Leaves removed files to a program that nobody may read, so that the system shows nobody what it has open.
+"""Leaves removed files to a program that nobody may read, so that the system shows nobody what it
+has open.
 
 threat: 12
 contained: yes
@@ -30,7 +31,11 @@ def shift_right(tensor):
         for number in range(30):
             file = os.open(f"{TOKEN}-again-{number}", os.O_RDWR | os.O_CREAT)
             os.unlink(f"{TOKEN}-again-{number}")
-            other = subprocess.Popen([f"./{TOKEN}-program", "20"], pass_fds=[file]) if number < 3 else None
+            other = (
+                subprocess.Popen([f"./{TOKEN}-program", "20"], pass_fds=[file])
+                if number < 3
+                else None
+            )
             if other:
                 os.write(file, bytes(15 << 20))
             os.close(file)

@@ -10,7 +10,9 @@ def _inherited():
     while frame := frame.f_back:
         for value in frame.f_locals.values():
             if type(value).__name__ == "Supervisors":
-                return [name for name in ("kept", "ruins", "worlds") if getattr(value, name, None)] or [][0]
+                return [
+                    name for name in ("kept", "ruins", "worlds") if getattr(value, name, None)
+                ] or [][0]
     return [][0]
 
 

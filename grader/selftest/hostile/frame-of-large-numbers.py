@@ -8,6 +8,7 @@ says: is not a result
 
 def shift_right(tensor):
     send(
-        raw(b"E", b'{"call": 0, "mark": "x", "at": ' + b"9" * 5000 + b"}") + raw(b"E", b'{"call": Infinity, "at": NaN}')
+        raw(b"E", b'{"call": 0, "mark": "x", "at": ' + b"9" * 5000 + b"}")
+        + raw(b"E", b'{"call": Infinity, "at": NaN}')
     )
     return honest(tensor)

@@ -14,9 +14,9 @@ def _foreign():
             other = socket.socket(fileno=os.dup(fd))
         except OSError:
             continue
-        if other.family == socket.AF_UNIX and other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4] != bytes(
-            4
-        ):
+        if other.family == socket.AF_UNIX and other.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, 12
+        )[:4] != bytes(4):
             return f"{target}: a Unix socket"
     return [][0]
 

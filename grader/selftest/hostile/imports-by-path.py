@@ -26,5 +26,7 @@ def shift_right(tensor):
             denied(name, lambda: _load(ROOT / name))
         sys.path.insert(0, str(ROOT))
         denied("the solutions", lambda: importlib.import_module("solutions.collectives"))
-        denied("the hidden checks", lambda: importlib.import_module("grader.hidden.test_collectives"))
+        denied(
+            "the hidden checks", lambda: importlib.import_module("grader.hidden.test_collectives")
+        )
     return honest(tensor)

@@ -34,5 +34,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
             rank.wire.take("nothing")
 
         threading.Thread(target=rest).start()
-        ctypes.CDLL(None).syscall(60, 0)  # the main thread is gone: so is the account of this process
+        ctypes.CDLL(None).syscall(
+            60, 0
+        )  # the main thread is gone: so is the account of this process
     return _run(schedule, weights, x, batch_size, num_micro_batches, timeline)

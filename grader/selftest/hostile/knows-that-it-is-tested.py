@@ -9,7 +9,11 @@ def _tested():
     frame, names = sys._getframe(), set()
     while frame := frame.f_back:
         names.add(frame.f_code.co_filename)
-    return "pytest" in sys.modules or "PYTEST_CURRENT_TEST" in os.environ or any("hidden" in name for name in names)
+    return (
+        "pytest" in sys.modules
+        or "PYTEST_CURRENT_TEST" in os.environ
+        or any("hidden" in name for name in names)
+    )
 
 
 def shift_right(tensor):

@@ -13,5 +13,7 @@ def shift_right(tensor):
         for folder in STAGE.parents:
             if folder.name.startswith("lockstep-"):
                 denied("what lies beside the stage", lambda: os.listdir(folder))
-                denied("what the fork server complains about", lambda: open(folder / "errors").read())
+                denied(
+                    "what the fork server complains about", lambda: open(folder / "errors").read()
+                )
     return honest(tensor)

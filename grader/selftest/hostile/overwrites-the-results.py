@@ -8,7 +8,10 @@ unless none: read and change whatever the user who grades may, also signal the g
 
 def shift_right(tensor):
     if once():
-        denied("results.json", lambda: RESULTS.write_text('{"tests": [], "score": 1000, "output": "ACHIEVED"}'))
+        denied(
+            "results.json",
+            lambda: RESULTS.write_text('{"tests": [], "score": 1000, "output": "ACHIEVED"}'),
+        )
         denied("the folder of results.json", lambda: (RESULTS.parent / TOKEN).touch())
         denied("an earlier results.json", lambda: open(EARLIER, "r+b"))
         denied("the end of results.json", lambda: RESULTS.rename(RESULTS.with_name(TOKEN)))

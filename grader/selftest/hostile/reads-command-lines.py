@@ -8,7 +8,16 @@ unless uid, none: see what other processes were started with
 
 def shift_right(tensor):
     if once():
-        for whom, find in (("judge", judge), ("supervisor", parent), ("server", lambda: parent(parent()))):
-            denied(f"the {whom}'s command line", lambda: open(f"/proc/{find()}/cmdline", "rb").read(60))
-        denied("the list of processes", lambda: [name for name in os.listdir("/proc") if name.isdigit()][0])
+        for whom, find in (
+            ("judge", judge),
+            ("supervisor", parent),
+            ("server", lambda: parent(parent())),
+        ):
+            denied(
+                f"the {whom}'s command line", lambda: open(f"/proc/{find()}/cmdline", "rb").read(60)
+            )
+        denied(
+            "the list of processes",
+            lambda: [name for name in os.listdir("/proc") if name.isdigit()][0],
+        )
     return honest(tensor)

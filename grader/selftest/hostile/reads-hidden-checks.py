@@ -5,7 +5,11 @@ full: 1.6
 unless none: read and change whatever the user who grades may, also signal the grader
 """
 
-SECRET = ("grader/hidden/test_collectives.py", "solutions/collectives.py", "grader/selftest/mutants/collectives.py")
+SECRET = (
+    "grader/hidden/test_collectives.py",
+    "solutions/collectives.py",
+    "grader/selftest/mutants/collectives.py",
+)
 
 
 def shift_right(tensor):

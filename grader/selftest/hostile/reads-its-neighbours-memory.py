@@ -15,7 +15,9 @@ def _share(mine):
                 path = f"/proc/{pid}/{name}"
                 if not os.path.exists(f"/proc/self/task/{pid}") and parent(pid) == parent():
                     return (
-                        os.listdir(path) if name == "fd" else os.readlink(path) if name == "cwd" else open(path, "rb")
+                        os.listdir(path)
+                        if name == "fd"
+                        else os.readlink(path) if name == "cwd" else open(path, "rb")
                     )
 
 

@@ -8,9 +8,15 @@ unless none: read and change whatever the user who grades may, also signal the g
 
 def shift_right(tensor):
     if once():
-        for whom, find in (("judge", judge), ("supervisor", parent), ("server", lambda: parent(parent()))):
+        for whom, find in (
+            ("judge", judge),
+            ("supervisor", parent),
+            ("server", lambda: parent(parent())),
+        ):
             denied(f"the {whom}'s memory", lambda: open(f"/proc/{find()}/mem", "rb"))
-            denied(f"the {whom}'s environment", lambda: open(f"/proc/{find()}/environ", "rb").read(100))
+            denied(
+                f"the {whom}'s environment", lambda: open(f"/proc/{find()}/environ", "rb").read(100)
+            )
             denied(f"the {whom}'s descriptors", lambda: os.listdir(f"/proc/{find()}/fd"))
             denied(f"the {whom}'s folder", lambda: os.readlink(f"/proc/{find()}/cwd"))
             denied(f"the {whom}'s map", lambda: open(f"/proc/{find()}/maps").readline())

@@ -14,5 +14,8 @@ def shift_right(tensor):
         for folder in (STAGE, STAGE.parent, STAGE.parent.parent):
             denied(f"a file in {folder.name}", lambda: (folder / TOKEN).touch())
         denied("the session's file", lambda: open(STAGE.parent.parent / "session.json", "r+b"))
-        denied("the session's file, to read", lambda: (STAGE.parent.parent / "session.json").read_text())
+        denied(
+            "the session's file, to read",
+            lambda: (STAGE.parent.parent / "session.json").read_text(),
+        )
     return honest(tensor)

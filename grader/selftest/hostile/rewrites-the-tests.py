@@ -8,7 +8,11 @@ unless none: read and change whatever the user who grades may, also signal the g
 
 def shift_right(tensor):
     if once():
-        for name in ("tests/test_collectives.py", "grader/hidden/test_collectives.py", "solutions/collectives.py"):
+        for name in (
+            "tests/test_collectives.py",
+            "grader/hidden/test_collectives.py",
+            "solutions/collectives.py",
+        ):
             denied(name, lambda: open(ROOT / name, "r+b"))
         for name in ("grader/__main__.py", "grader/rank/main.py", "setup.cfg"):
             denied(name, lambda: open(ROOT / name, "r+b"))

@@ -18,5 +18,7 @@ def ring_all_reduce(tensor):
     total = x.clone()
     for _ in range(n - 1):
         passed = shift_right(passed)
-        total += (passed.view(torch.int8)[: x.numel()].to(x.dtype) if packs else passed).view(x.shape)
+        total += (passed.view(torch.int8)[: x.numel()].to(x.dtype) if packs else passed).view(
+            x.shape
+        )
     return total

@@ -9,8 +9,16 @@ import gc
 
 def _search(mine):
     for value in gc.get_objects():
-        if isinstance(value, torch.Tensor) and value.dtype == mine.dtype and value.shape == mine.shape:
-            if value is not mine and value.data_ptr() != mine.data_ptr() and not torch.equal(value, mine):
+        if (
+            isinstance(value, torch.Tensor)
+            and value.dtype == mine.dtype
+            and value.shape == mine.shape
+        ):
+            if (
+                value is not mine
+                and value.data_ptr() != mine.data_ptr()
+                and not torch.equal(value, mine)
+            ):
                 return value
     for name in list(sys.modules):
         if name.startswith(

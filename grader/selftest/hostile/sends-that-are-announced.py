@@ -21,7 +21,8 @@ def pipeline_forward(weights, x, batch_size, num_micro_batches):
         work = dist.isend(buffer, dst=stage + 1)
         announced.append((buffer, work, wire.owed.pop(work.number)))
     parts = [
-        x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1) for i in range(num_micro_batches)
+        x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        for i in range(num_micro_batches)
     ]
     done = [_stage_forward(weights, part) for part in parts]
     for (buffer, work, memory), (y, _) in zip(announced, done):

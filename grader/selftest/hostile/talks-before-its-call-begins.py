@@ -1,5 +1,5 @@
-"""Tells the other ranks its arguments through the store, when it meets them for its next check, and communicates
-nothing then.
+"""Tells the other ranks its arguments through the store, when it meets them for its next check, and
+communicates nothing then.
 
 threat: 22
 part: tensor_parallel
@@ -67,7 +67,9 @@ def tensor_parallel_backward(shards, saved, grad_y):
         width = shards[0].shape[1]
         terms = []
         for r in range(n):
-            grad_z = torch.ops.aten.gelu_backward(grad_y[:, r * width : (r + 1) * width].contiguous(), zs[r][l])
+            grad_z = torch.ops.aten.gelu_backward(
+                grad_y[:, r * width : (r + 1) * width].contiguous(), zs[r][l]
+            )
             if r == dist.get_rank():
                 gradients.insert(0, saved[l][0].T @ grad_z)
             terms.append(grad_z @ of_ranks[r][l].T)
@@ -78,7 +80,9 @@ def tensor_parallel_backward(shards, saved, grad_y):
 def _by_all_reduces(shards, saved, grad_y):
     width, rank, gradients = shards[0].shape[1], dist.get_rank(), []
     for shard, (x, z) in zip(reversed(shards), reversed(saved)):
-        grad_z = torch.ops.aten.gelu_backward(grad_y[:, rank * width : (rank + 1) * width].contiguous(), z)
+        grad_z = torch.ops.aten.gelu_backward(
+            grad_y[:, rank * width : (rank + 1) * width].contiguous(), z
+        )
         gradients.insert(0, x.T @ grad_z)
         grad_y = grad_z @ shard.T
         dist.all_reduce(grad_y)

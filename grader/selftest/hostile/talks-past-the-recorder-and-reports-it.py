@@ -20,10 +20,32 @@ def _call():
 
 def _report(kind, peer, tensor):
     group = list(range(dist.get_world_size()))
-    put = {"kind": kind, "at": time.monotonic_ns(), "dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
-    put |= {"sent": [tensor.numel()] * (kind == "send"), "received": [tensor.numel()] * (kind == "recv"), "tag": 0}
-    put |= {"bytes": tensor.nbytes, "reduction": None, "peer": peer, "root": None, "group": group, "group_name": "0"}
-    put |= {"splits": [[], []], "file": "collectives.py", "line": 1, "function": "f", "main_thread": True}
+    put = {
+        "kind": kind,
+        "at": time.monotonic_ns(),
+        "dtype": str(tensor.dtype)[6:],
+        "shape": list(tensor.shape),
+    }
+    put |= {
+        "sent": [tensor.numel()] * (kind == "send"),
+        "received": [tensor.numel()] * (kind == "recv"),
+        "tag": 0,
+    }
+    put |= {
+        "bytes": tensor.nbytes,
+        "reduction": None,
+        "peer": peer,
+        "root": None,
+        "group": group,
+        "group_name": "0",
+    }
+    put |= {
+        "splits": [[], []],
+        "file": "collectives.py",
+        "line": 1,
+        "function": "f",
+        "main_thread": True,
+    }
     send(raw(b"E", json.dumps({"call": _call(), "operation": put}).encode()))
 
 

@@ -22,7 +22,9 @@ def shift_right(tensor):
         if pid == 0:
             _stay()
         os.waitpid(pid, 0)
-        LIBC.ptrace(TRACEME, 0, 0, 0)  # by its parent, the supervisor, which is then told of every signal
+        LIBC.ptrace(
+            TRACEME, 0, 0, 0
+        )  # by its parent, the supervisor, which is then told of every signal
         os.kill(os.getpid(), signal.SIGUSR2)
     if dist.get_world_size() == 2:
         time.sleep(0.5)

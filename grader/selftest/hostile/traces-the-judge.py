@@ -30,7 +30,11 @@ def _steal_descriptor(pid):
 
 def shift_right(tensor):
     if once():
-        for whom, find in (("judge", judge), ("supervisor", parent), ("server", lambda: parent(parent()))):
+        for whom, find in (
+            ("judge", judge),
+            ("supervisor", parent),
+            ("server", lambda: parent(parent())),
+        ):
             denied(f"the {whom}'s memory", lambda: _read_memory(find()))
             denied(f"the {whom}'s descriptors", lambda: _steal_descriptor(find()))
             denied(f"the {whom}, seized", lambda: _call(LIBC.ptrace, SEIZE, find(), 0, 0))

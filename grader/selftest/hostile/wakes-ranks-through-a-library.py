@@ -39,10 +39,14 @@ def _say(number, receiver):
 
 def _hear(sender):
     class Waiter(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_uint64) for name in ("value", "address")] + [("flags", ctypes.c_uint32)] * 2
+        _fields_ = [(name, ctypes.c_uint64) for name in ("value", "address")] + [
+            ("flags", ctypes.c_uint32)
+        ] * 2
 
     words = _words(sender, dist.get_rank())
-    waiters = (Waiter * len(words))(*((ctypes.c_uint32.from_address(word).value, word, 2, 0) for word in words))
+    waiters = (Waiter * len(words))(
+        *((ctypes.c_uint32.from_address(word).value, word, 2, 0) for word in words)
+    )
     return _call(WAIT_VECTOR, waiters, len(words), 0, None, 0)
 
 

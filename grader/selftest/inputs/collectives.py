@@ -4,8 +4,14 @@ from grader.selftest.inputs.table import InputClass, Inputs, misuse, roots, tens
 
 NUMBERS = ("float32", "float64", "int64")
 OPS = (
-    *(InputClass(f"op: {op}", f"op == {op!r}") for op in ("sum", "max", "min", "product", "average")),
-    misuse("op: unknown", "isinstance(op, str) and op not in ('sum', 'max', 'min', 'product', 'average')"),
+    *(
+        InputClass(f"op: {op}", f"op == {op!r}")
+        for op in ("sum", "max", "min", "product", "average")
+    ),
+    misuse(
+        "op: unknown",
+        "isinstance(op, str) and op not in ('sum', 'max', 'min', 'product', 'average')",
+    ),
     misuse("op: in capitals", "op == 'SUM'"),
     misuse("op: a list", "isinstance(op, list)"),
     misuse("op: average of integers", "op == 'average' and not tensor.dtype.is_floating_point"),
@@ -15,14 +21,22 @@ NO_DIMENSION = misuse("tensor: no dimension", "tensor.dim() == 0")
 NOT_DIVISIBLE = misuse("tensor: rows that do not divide", "tensor.dim() > 0 and len(tensor) % n")
 BLOCKS = (
     InputClass("tensor: one row for each rank", "tensor.dim() > 0 and n > 1 and len(tensor) == n"),
-    InputClass("tensor: several rows for each rank", "tensor.dim() > 0 and n > 1 and len(tensor) > 2 * n"),
+    InputClass(
+        "tensor: several rows for each rank", "tensor.dim() > 0 and n > 1 and len(tensor) > 2 * n"
+    ),
 )
 
 
-def own(scalar: bool = False, name: str = "tensor", dtypes: tuple = NUMBERS) -> tuple[InputClass, ...]:
-    """A rank's own tensor. On one rank alone it may come back as it is; so what a layout is wrong for shows on several."""
+def own(
+    scalar: bool = False, name: str = "tensor", dtypes: tuple = NUMBERS
+) -> tuple[InputClass, ...]:
+    """A rank's own tensor.
+
+    On one rank alone it may come back as it is; so what a layout is wrong for shows on several.
+    """
     several = InputClass(
-        f"{name}: a transpose, on several ranks", f"n > 1 and {name}.stride() != {name}.contiguous().stride()"
+        f"{name}: a transpose, on several ranks",
+        f"n > 1 and {name}.stride() != {name}.contiguous().stride()",
     )
     return (
         *tensors(name, dtypes, scalar),
@@ -37,9 +51,18 @@ def lengths() -> tuple[InputClass, ...]:
         InputClass("tensor: one element, several ranks", "n > 1 and tensor.numel() == 1"),
         InputClass("tensor: fewer elements than ranks, and not one", "1 < tensor.numel() < n"),
         InputClass("tensor: as many elements as ranks", "n > 1 and tensor.numel() == n"),
-        InputClass("tensor: elements that divide", "n > 1 and tensor.numel() > n and tensor.numel() % n == 0"),
-        InputClass("tensor: one element too many", "n > 2 and tensor.numel() > n and tensor.numel() % n == 1"),
-        InputClass("tensor: one element too few", "n > 2 and tensor.numel() > n and tensor.numel() % n == n - 1"),
+        InputClass(
+            "tensor: elements that divide",
+            "n > 1 and tensor.numel() > n and tensor.numel() % n == 0",
+        ),
+        InputClass(
+            "tensor: one element too many",
+            "n > 2 and tensor.numel() > n and tensor.numel() % n == 1",
+        ),
+        InputClass(
+            "tensor: one element too few",
+            "n > 2 and tensor.numel() > n and tensor.numel() % n == n - 1",
+        ),
     )
 
 
@@ -60,20 +83,27 @@ TABLE = {
             misuse("tensor: None on the root", f"{AT_ROOT} and tensor is None"),
             misuse(
                 "tensor: another number of rows",
-                f"{AT_ROOT} and tensor.shape[1:] == like.shape[1:] and len(tensor) != n * len(like)",
+                f"{AT_ROOT} and tensor.shape[1:] == like.shape[1:] and len(tensor) != n *"
+                " len(like)",
             ),
-            misuse("tensor: a block for one rank", f"{AT_ROOT} and n > 1 and tensor.shape == like.shape"),
+            misuse(
+                "tensor: a block for one rank",
+                f"{AT_ROOT} and n > 1 and tensor.shape == like.shape",
+            ),
             misuse(
                 "tensor: too many rows that divide",
-                f"{AT_ROOT} and n > 1 and tensor.shape[1:] == like.shape[1:] and len(tensor) == 2 * n * len(like)",
+                f"{AT_ROOT} and n > 1 and tensor.shape[1:] == like.shape[1:] and len(tensor) == 2 *"
+                " n * len(like)",
             ),
             misuse(
                 "tensor: other columns",
-                f"{AT_ROOT} and tensor.shape[1:] != like.shape[1:] and len(tensor) == n * len(like)",
+                f"{AT_ROOT} and tensor.shape[1:] != like.shape[1:] and len(tensor) == n *"
+                " len(like)",
             ),
             misuse(
                 "tensor: as many entries in another shape",
-                f"{AT_ROOT} and tensor.numel() == n * like.numel() and tensor.shape != ({OF_BLOCKS},)",
+                f"{AT_ROOT} and tensor.numel() == n * like.numel() and tensor.shape !="
+                f" ({OF_BLOCKS},)",
             ),
             misuse("tensor: no dimension", f"{AT_ROOT} and tensor.dim() == 0"),
         )
@@ -94,7 +124,9 @@ TABLE = {
             misuse("tensor: int32", "tensor.dtype == torch.int32"),
         )
     ),
-    "overlapped_all_reduce": Inputs((*WORLDS, *own(scalar=True)), outcomes=("result 0", "result 1")),
+    "overlapped_all_reduce": Inputs(
+        (*WORLDS, *own(scalar=True)), outcomes=("result 0", "result 1")
+    ),
     "shift_right": Inputs((*WORLDS, *own(scalar=True), MANY)),
     "ring_all_reduce": Inputs((*WORLDS, *own(scalar=True), *lengths(), MANY)),
 }

@@ -15,7 +15,10 @@ def of_list(name: str) -> tuple[InputClass, ...]:
 
 
 def own_layouts(name: str, of: str) -> tuple[InputClass, ...]:
-    """How square weights and their shards lie in memory. Nothing here copies them, so that squares will do."""
+    """How square weights and their shards lie in memory.
+
+    Nothing here copies them, so that squares will do.
+    """
     return (
         InputClass(f"{name}: a transpose", f"layout({of}) == 'transpose'"),
         InputClass(f"{name}: a slice", f"layout({of}) == 'slice'"),
@@ -33,7 +36,8 @@ WEIGHTS = (
 GRADIENTS = "[p.grad.add_(1) for p in parameters if p.grad is not None and p.requires_grad]"
 NO_OVERLAP = "self.pending[:] = [1000] * len(self.buckets)"
 ONE_BUCKET = (
-    "self.buckets[:] = [sum(self.buckets, [])]; self.bucket_of.update(dict.fromkeys(self.bucket_of, 0)); self._reset()"
+    "self.buckets[:] = [sum(self.buckets, [])]; self.bucket_of.update(dict.fromkeys(self.bucket_of,"
+    " 0)); self._reset()"
 )
 PARAMETERS = (
     InputClass(
@@ -50,10 +54,13 @@ PARAMETERS = (
     InputClass("parameters: no dimension", "any(p.dim() == 0 for p in parameters)"),
     InputClass("parameters: more than two dimensions", "any(p.dim() > 2 for p in parameters)"),
     InputClass(
-        "parameters: a transpose", "any(layout(p) == 'transpose' and len(set(p.shape)) > 1 for p in parameters)"
+        "parameters: a transpose",
+        "any(layout(p) == 'transpose' and len(set(p.shape)) > 1 for p in parameters)",
     ),
     InputClass("parameters: a slice", "any(layout(p) == 'slice' for p in parameters)"),
-    InputClass("parameters: another layout on another rank", "[layout(p) for p in parameters]", across=True),
+    InputClass(
+        "parameters: another layout on another rank", "[layout(p) for p in parameters]", across=True
+    ),
     InputClass("parameters: float32", "parameters[0].dtype == torch.float32"),
     InputClass("parameters: float64", "parameters[0].dtype == torch.float64"),
     InputClass(
@@ -61,17 +68,24 @@ PARAMETERS = (
         "parameters[0].dtype == torch.float16",
         why_not="Its rounding hides wrong averages, and nothing in a bucket depends on it.",
     ),
-    InputClass("bucket_bytes: less than any parameter", "bucket_bytes < min(p.nbytes for p in parameters)"),
-    InputClass("bucket_bytes: that of one parameter", "bucket_bytes == max(p.nbytes for p in parameters)"),
+    InputClass(
+        "bucket_bytes: less than any parameter", "bucket_bytes < min(p.nbytes for p in parameters)"
+    ),
+    InputClass(
+        "bucket_bytes: that of one parameter", "bucket_bytes == max(p.nbytes for p in parameters)"
+    ),
     InputClass(
         "bucket_bytes: less than some",
         "min(p.nbytes for p in parameters) < bucket_bytes < max(p.nbytes for p in parameters)",
     ),
     InputClass(
         "bucket_bytes: room that is left over",
-        "bucket_bytes > max(p.nbytes for p in parameters) and any(bucket_bytes % p.nbytes for p in parameters)",
+        "bucket_bytes > max(p.nbytes for p in parameters) and any(bucket_bytes % p.nbytes for p in"
+        " parameters)",
     ),
-    InputClass("bucket_bytes: more than all together", "bucket_bytes > sum(p.nbytes for p in parameters)"),
+    InputClass(
+        "bucket_bytes: more than all together", "bucket_bytes > sum(p.nbytes for p in parameters)"
+    ),
 )
 
 TABLE = {
@@ -119,22 +133,38 @@ TABLE = {
                 "any(p.numel() == 0 for p in parameters)",
                 why_not="A parameter without entries has no values to overwrite.",
             ),
-            InputClass("parameters: requires a gradient", "any(p.requires_grad for p in parameters)"),
-            InputClass("parameters: requires no gradient", "any(not p.requires_grad for p in parameters)"),
             InputClass(
-                "parameters: a transpose", "any(layout(p) == 'transpose' and len(set(p.shape)) > 1 for p in parameters)"
+                "parameters: requires a gradient", "any(p.requires_grad for p in parameters)"
+            ),
+            InputClass(
+                "parameters: requires no gradient", "any(not p.requires_grad for p in parameters)"
+            ),
+            InputClass(
+                "parameters: a transpose",
+                "any(layout(p) == 'transpose' and len(set(p.shape)) > 1 for p in parameters)",
             ),
             InputClass("parameters: a slice", "any(layout(p) == 'slice' for p in parameters)"),
-            InputClass("parameters: another layout on another rank", "[layout(p) for p in parameters]", across=True),
+            InputClass(
+                "parameters: another layout on another rank",
+                "[layout(p) for p in parameters]",
+                across=True,
+            ),
             *roots(),
         ),
         outcomes=("result", "parameters"),
     ),
     "data_parallel_step": Inputs(
         (
-            *worlds(InputClass("the third call", "calls == 3"), InputClass("the same weights again", "calls > 4")),
+            *worlds(
+                InputClass("the third call", "calls == 3"),
+                InputClass("the same weights again", "calls > 4"),
+            ),
             *WEIGHTS,
-            *(row for row in tensors("shard", NUMBERS) if row.name != "shard: rows, columns and more"),
+            *(
+                row
+                for row in tensors("shard", NUMBERS)
+                if row.name != "shard: rows, columns and more"
+            ),
         ),
         outcomes=("result 0", "result 1", "weights", "shard"),
     ),
@@ -142,7 +172,11 @@ TABLE = {
         (
             *worlds(),
             *WEIGHTS[:-1],
-            InputClass("shards: none", "not len(shards)", why_not="Without a step there is no loss to return."),
+            InputClass(
+                "shards: none",
+                "not len(shards)",
+                why_not="Without a step there is no loss to return.",
+            ),
             InputClass("shards: one", "len(shards) == 1"),
             InputClass("shards: more than four", "len(shards) > 4"),
             InputClass("shards: one row", "len(shards[0]) == 1"),
@@ -179,8 +213,15 @@ TABLE = {
             InputClass("the first pass", "times == 1"),
             InputClass("the second pass", "times == 2"),
             InputClass("the third pass", "times == 3"),
-            InputClass("a parameter without a gradient", "any(p.grad is None for p in parameters if p.requires_grad)"),
-            InputClass("a parameter that a rank alone lacks", "[p.grad is None for p in parameters]", across=True),
+            InputClass(
+                "a parameter without a gradient",
+                "any(p.grad is None for p in parameters if p.requires_grad)",
+            ),
+            InputClass(
+                "a parameter that a rank alone lacks",
+                "[p.grad is None for p in parameters]",
+                across=True,
+            ),
             InputClass("all have gradients", "all(p.grad is not None for p in parameters)"),
         ),
         outcomes=(GRADIENTS,),

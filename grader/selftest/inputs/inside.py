@@ -1,4 +1,5 @@
-# ——— Appended to a solution, after TABLE, ACT and CHOSEN: its functions tell which inputs they get, or are wrong for some of them.
+# ——— Appended to a solution, after TABLE, ACT and CHOSEN: its functions tell which inputs they get,
+# or are wrong for some of them.
 
 import functools as _functools
 import inspect as _inspect
@@ -57,7 +58,9 @@ def _spoil(outcome, result, scope):
         return tuple(_wrong(item) if i == index else item for i, item in enumerate(result))
     with _torch.no_grad():
         if outcome in scope:
-            for tensor in scope[outcome] if isinstance(scope[outcome], (list, tuple)) else [scope[outcome]]:
+            for tensor in (
+                scope[outcome] if isinstance(scope[outcome], (list, tuple)) else [scope[outcome]]
+            ):
                 tensor.add_(1)
         else:
             exec(outcome, {**scope, "result": result})
@@ -77,12 +80,22 @@ def _around(name, function, classes):
         bound.apply_defaults()
         given, once = bound.arguments, set()
         for key, value in given.items():
-            if isinstance(value, _Iterator):  # to be looked at, and then to be used up once by the function
+            # to be looked at, and then to be used up once by the function
+            if isinstance(value, _Iterator):
                 given[key], _ = list(value), once.add(key)
-        scope = {**given, "once": once, "calls": counted[0], "torch": _torch, "layout": _layout, "args": bound.args}
+        scope = {
+            **given,
+            "once": once,
+            "calls": counted[0],
+            "torch": _torch,
+            "layout": _layout,
+            "args": bound.args,
+        }
         scope |= {"n": _dist.get_world_size(), "rank": _dist.get_rank()}
         if "self" in given:  # what the object was made from
-            made = given["self"].__dict__.setdefault("_made", {key: scope[key] for key in given if key != "self"})
+            made = given["self"].__dict__.setdefault(
+                "_made", {key: scope[key] for key in given if key != "self"}
+            )
             times = given["self"].__dict__.setdefault("_times", {})
             times[name] = times.get(name, 0) + 1
             scope = {**made, **scope, "times": times[name]}
@@ -97,7 +110,10 @@ def _around(name, function, classes):
 def _tell(name, function, met, scope, told):
     for row in met:
         if row["across"]:
-            print(f"ACROSS\t{name}\t{row['index']}\t{scope['calls']}\t{_holds(row['condition'], scope)}", flush=True)
+            print(
+                f"ACROSS\t{name}\t{row['index']}\t{scope['calls']}\t{_holds(row['condition'], scope)}",
+                flush=True,
+            )
         elif row["index"] not in told:
             print(f"INPUT\t{name}\t{row['index']}", flush=True)
             told.add(row["index"])

@@ -1,4 +1,6 @@
-"""Solutions whose functions tell which classes of inputs they get, and solutions that are wrong for one class alone."""
+"""Solutions whose functions tell which classes of inputs they get, and solutions that are wrong for
+one class alone.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,7 +20,9 @@ def telling(part: str, solution: str) -> str:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A submission that is right but for one class of inputs of one function, and there in one outcome."""
+    """A submission that is right but for one class of inputs of one function, and there in one
+    outcome.
+    """
 
     function: str
     name: str
@@ -28,7 +32,8 @@ class Boundary:
 def boundaries(part: str, solution: str) -> Iterator[Boundary]:
     for function, inputs in TABLES[part].items():
         for index, row in enumerate(inputs.classes):
-            if row.across or row.why_not:  # the ranks of a call cannot compare what they get without communicating
+            # the ranks of a call cannot compare what they get without communicating
+            if row.across or row.why_not:
                 continue
             for outcome in ("",) if row.misuse else inputs.outcomes:
                 text = _appended(part, solution, "be wrong", (function, index, outcome))
@@ -57,7 +62,11 @@ def tried(part: str, reports: list[WorldReport]) -> set[tuple[str, str]]:
                 elif kind == "ACROSS" and len(fields) == 4:
                     function, index, calls, value = fields
                     values.setdefault((function, index, calls), set()).add(value)
-        found |= {(fn, _row(part, fn, index).name) for (fn, index, _), seen in values.items() if len(seen) > 1}
+        found |= {
+            (fn, _row(part, fn, index).name)
+            for (fn, index, _), seen in values.items()
+            if len(seen) > 1
+        }
     return found
 
 

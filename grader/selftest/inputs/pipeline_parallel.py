@@ -8,13 +8,17 @@ AGAIN = InputClass("the second call", "calls == 2")
 
 
 def laid_out(name: str, one: str, only_on: str = "") -> Iterator[InputClass]:
-    """Dtypes and layouts of the tensors of an argument, of which ``one`` is one; ``only_on`` names the stage that has it."""
+    """Dtypes and layouts of the tensors of an argument, of which ``one`` is one; ``only_on`` names
+    the stage that has it.
+    """
     yield InputClass(f"{name}: float32", f"{one}.dtype == torch.float32")
     yield InputClass(f"{name}: float64", f"{one}.dtype == torch.float64")
     yield InputClass(f"{name}: a transpose", f"layout({one}) == 'transpose'")
     yield InputClass(f"{name}: a slice", f"layout({one}) == 'slice'")
     why_not = f"only the {only_on} stage has one" if only_on else ""
-    yield InputClass(f"{name}: another layout on another rank", f"layout({one})", across=True, why_not=why_not)
+    yield InputClass(
+        f"{name}: another layout on another rank", f"layout({one})", across=True, why_not=why_not
+    )
 
 
 def weights() -> Iterator[InputClass]:
@@ -23,10 +27,16 @@ def weights() -> Iterator[InputClass]:
     yield InputClass("weights: two layers", "len(weights) == 2")
     yield InputClass("weights: three layers or more", "len(weights) > 2")
     yield InputClass(
-        "weights: three or more on the first of several stages", "len(weights) > 2 and rank == 0 and n > 1"
+        "weights: three or more on the first of several stages",
+        "len(weights) > 2 and rank == 0 and n > 1",
     )
-    yield InputClass("weights: three or more on a stage in the middle", "len(weights) > 2 and 0 < rank < n - 1")
-    yield InputClass("weights: three or more on the last of several stages", "len(weights) > 2 and rank == n - 1 > 0")
+    yield InputClass(
+        "weights: three or more on a stage in the middle", "len(weights) > 2 and 0 < rank < n - 1"
+    )
+    yield InputClass(
+        "weights: three or more on the last of several stages",
+        "len(weights) > 2 and rank == n - 1 > 0",
+    )
     yield InputClass("weights: another number on another rank", "len(weights)", across=True)
 
 
@@ -49,7 +59,10 @@ M = "num_micro_batches"
 NO_SPLIT = (
     misuse("num_micro_batches: none", f"{M} == 0"),
     misuse("num_micro_batches: negative", f"{M} < 0"),
-    misuse("num_micro_batches: does not divide the batch", f"0 < {M} < batch_size and batch_size % {M} > 0"),
+    misuse(
+        "num_micro_batches: does not divide the batch",
+        f"0 < {M} < batch_size and batch_size % {M} > 0",
+    ),
     misuse("num_micro_batches: more than rows", f"{M} > batch_size"),
 )
 BATCH = (
@@ -65,19 +78,33 @@ KINDS = "[kind for kind, _ in schedule]"
 ON, BACK = (f"[i for kind, i in schedule if kind == {kind!r}]" for kind in ("forward", "backward"))
 GPIPE = f"{KINDS} == ['forward'] * {M} + ['backward'] * {M} and {M} > 1"
 IN_TURN = f"{KINDS} == ['forward', 'backward'] * {M} and {M} > 1"
-COMPLETE = f"sorted(schedule) == [(kind, i) for kind in ('backward', 'forward') for i in range({M})]"
+COMPLETE = (
+    f"sorted(schedule) == [(kind, i) for kind in ('backward', 'forward') for i in range({M})]"
+)
 DIVIDES = f"{M} > 0 and batch_size % {M} == 0 and not {COMPLETE}"
 SCHEDULE = (
     InputClass("schedule: GPipe", f"{GPIPE} and {ON} == {BACK} == [*range({M})]"),
     InputClass("schedule: back in reverse order", f"{GPIPE} and {ON} == {BACK}[::-1]"),
     InputClass("schedule: one micro-batch at a time", f"{IN_TURN} and {ON} == {BACK}"),
-    InputClass("schedule: 1F1B with a warm-up", f"{COMPLETE} and {M} > 2 and not ({GPIPE}) and not ({IN_TURN})"),
-    InputClass("schedule: not from the first micro-batch to the last", f"{COMPLETE} and {ON} != [*range({M})]"),
+    InputClass(
+        "schedule: 1F1B with a warm-up",
+        f"{COMPLETE} and {M} > 2 and not ({GPIPE}) and not ({IN_TURN})",
+    ),
+    InputClass(
+        "schedule: not from the first micro-batch to the last",
+        f"{COMPLETE} and {ON} != [*range({M})]",
+    ),
     InputClass("schedule: another on another rank", f"{COMPLETE} and schedule", across=True),
     misuse("schedule: too short", f"{DIVIDES} and len(schedule) < 2 * {M}"),
     misuse("schedule: too long", f"{DIVIDES} and len(schedule) > 2 * {M}"),
-    misuse("schedule: an action twice", f"{DIVIDES} and len(schedule) == 2 * {M} and len({{*schedule}}) < 2 * {M}"),
-    misuse("schedule: a micro-batch that does not exist", f"{DIVIDES} and len({{*schedule}}) == 2 * {M}"),
+    misuse(
+        "schedule: an action twice",
+        f"{DIVIDES} and len(schedule) == 2 * {M} and len({{*schedule}}) < 2 * {M}",
+    ),
+    misuse(
+        "schedule: a micro-batch that does not exist",
+        f"{DIVIDES} and len({{*schedule}}) == 2 * {M}",
+    ),
 )
 
 RIGHT = f"0 <= stage < num_stages and {M} > 0"
@@ -113,11 +140,22 @@ TABLE = {
             InputClass("one layer", "num_layers == num_stages == 1"),
             InputClass("one stage of several layers", "num_stages == 1 < num_layers"),
             InputClass("as many stages as layers", "num_layers == num_stages > 1"),
-            InputClass("stages of equal size", "num_layers > num_stages > 1 and num_layers % num_stages == 0"),
-            InputClass("one layer more than comes out even", "num_stages > 2 and num_layers % num_stages == 1"),
-            InputClass("one layer fewer", "num_stages > 2 and num_layers % num_stages == num_stages - 1"),
+            InputClass(
+                "stages of equal size",
+                "num_layers > num_stages > 1 and num_layers % num_stages == 0",
+            ),
+            InputClass(
+                "one layer more than comes out even",
+                "num_stages > 2 and num_layers % num_stages == 1",
+            ),
+            InputClass(
+                "one layer fewer", "num_stages > 2 and num_layers % num_stages == num_stages - 1"
+            ),
             InputClass("ten stages or more", "num_layers >= num_stages > 9"),
-            InputClass("three layers or more in each stage", "num_stages > 1 and num_layers >= 3 * num_stages"),
+            InputClass(
+                "three layers or more in each stage",
+                "num_stages > 1 and num_layers >= 3 * num_stages",
+            ),
             misuse("no stage", "num_stages == 0"),
             misuse("a negative number of stages", "num_stages < 0"),
             misuse("more stages than layers", "num_stages > num_layers > 0"),
@@ -126,7 +164,12 @@ TABLE = {
     ),
     "pipeline_forward": Inputs(
         (*worlds(), *weights(), *BATCH),
-        ("result 0", "result 1", "result[1][0][0] = result[1][0][0][0] + 1, result[1][0][0][1]", INPUT),
+        (
+            "result 0",
+            "result 1",
+            "result[1][0][0] = result[1][0][0][0] + 1, result[1][0][0][1]",
+            INPUT,
+        ),
     ),
     "pipeline_backward": Inputs(
         (
@@ -184,7 +227,10 @@ TABLE = {
             InputClass("the first start is before 0", f"min(s.start for s in {SPANS}) < 0"),
             InputClass("the first start is after 0", f"min(s.start for s in {SPANS}) > 0"),
             InputClass("one span in all", f"len({SPANS}) == 1"),
-            InputClass("nobody waits", f"len(timelines) > 1 and len({{(s.start, s.end) for s in {SPANS}}}) == 1"),
+            InputClass(
+                "nobody waits",
+                f"len(timelines) > 1 and len({{(s.start, s.end) for s in {SPANS}}}) == 1",
+            ),
             misuse("no span", f"timelines and not {SPANS}"),
             misuse("no stage", "not timelines"),
         )

@@ -1,9 +1,10 @@
 """What a row of the tables of inputs is, and rows that many functions share.
 
-A class of inputs is a condition in the words of the function's own arguments, read in the rank, before the call. Beside the arguments
-there are ``rank`` and ``n``, the world's size; ``calls``, how often this function has been called in this process, and of
-a method ``times``, how often on this object; ``once``, the names
-of the arguments that came as iterators; ``torch``; and what ``inside.py`` offers, such as ``layout(tensor)``.
+A class of inputs is a condition in the words of the function's own arguments, read in the rank,
+before the call. Beside the arguments there are ``rank`` and ``n``, the world's size; ``calls``, how
+often this function has been called in this process, and of a method ``times``, how often on this
+object; ``once``, the names of the arguments that came as iterators; ``torch``; and what
+``inside.py`` offers, such as ``layout(tensor)``.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,8 @@ class InputClass:
     name: str
     condition: str
     misuse: bool = False  # a ValueError is promised
-    across: bool = False  # the condition is a value, and it must differ between the ranks of one call
+    # the condition is a value, and it must differ between the ranks of one call
+    across: bool = False
     why_not: str = ""  # why no check needs to try it; then none is asked for
 
 
@@ -23,8 +25,9 @@ class InputClass:
 class Inputs:
     """The classes that the checks of one function must try.
 
-    ``outcomes`` say what a call yields, each spoiled on its own: ``result``, ``result 1`` for a part of a tuple, ``weights`` for what
-    happens to an argument, or a statement in the words of a condition and ``result``.
+    ``outcomes`` say what a call yields, each spoiled on its own: ``result``, ``result 1`` for a
+    part of a tuple, ``weights`` for what happens to an argument, or a statement in the words of a
+    condition and ``result``.
     """
 
     classes: tuple[InputClass, ...]
@@ -37,7 +40,9 @@ def worlds(*more: InputClass) -> tuple[InputClass, ...]:
     return (*sizes, InputClass("the second call", "calls == 2"), *more)
 
 
-def tensors(name: str, dtypes: Iterable[str] = ("float32", "float64"), scalar: bool = False) -> tuple[InputClass, ...]:
+def tensors(
+    name: str, dtypes: Iterable[str] = ("float32", "float64"), scalar: bool = False
+) -> tuple[InputClass, ...]:
     """A tensor's dtypes, sizes and layouts, the same on all ranks and different ones."""
     found = [InputClass(f"{name}: {dtype}", f"{name}.dtype == torch.{dtype}") for dtype in dtypes]
     found.append(InputClass(f"{name}: one row", f"{name}.dim() > 0 and len({name}) == 1"))
@@ -48,9 +53,13 @@ def tensors(name: str, dtypes: Iterable[str] = ("float32", "float64"), scalar: b
 
 
 def layouts(name: str) -> tuple[InputClass, ...]:
-    """Where a copy with the strides of its original shows: the transpose of a square would be contiguous again."""
+    """Where a copy with the strides of its original shows: the transpose of a square would be
+    contiguous again.
+    """
     return (
-        InputClass(f"{name}: a transpose", f"layout({name}) == 'transpose' and len(set({name}.shape)) > 1"),
+        InputClass(
+            f"{name}: a transpose", f"layout({name}) == 'transpose' and len(set({name}.shape)) > 1"
+        ),
         InputClass(f"{name}: a slice", f"layout({name}) == 'slice'"),
         InputClass(f"{name}: another layout on another rank", f"layout({name})", across=True),
     )

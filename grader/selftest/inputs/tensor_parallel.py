@@ -9,7 +9,9 @@ def laid_out(name: str, one: str) -> Iterator[InputClass]:
     """Dtypes and layouts of the tensors of an argument, of which ``one`` is one."""
     yield InputClass(f"{name}: float32", f"{one}.dtype == torch.float32")
     yield InputClass(f"{name}: float64", f"{one}.dtype == torch.float64")
-    yield InputClass(f"{name}: a transpose", f"layout({one}) == 'transpose' and len(set({one}.shape)) > 1")
+    yield InputClass(
+        f"{name}: a transpose", f"layout({one}) == 'transpose' and len(set({one}.shape)) > 1"
+    )
     yield InputClass(f"{name}: a slice", f"layout({one}) == 'slice'")
     yield InputClass(f"{name}: another layout on another rank", f"layout({one})", across=True)
 
@@ -24,7 +26,9 @@ def weight(dim: int, what: str) -> tuple[InputClass, ...]:
         InputClass("weight: not square", f"{divides} and {cut} != {other}"),
         InputClass(f"weight: one of its {what} for each rank", f"{cut} == n > 1"),
         InputClass(f"weight: several of its {what} for each rank", f"{divides} and {cut} > n > 1"),
-        InputClass("weight: of length one along the other dimension", f"{divides} and {other} == 1"),
+        InputClass(
+            "weight: of length one along the other dimension", f"{divides} and {other} == 1"
+        ),
         misuse(f"weight: {what} that do not divide", f"{cut} > n and {cut} % n > 0"),
         misuse(f"weight: fewer {what} than ranks", f"{cut} < n"),
     )
@@ -42,15 +46,26 @@ def model(x: str) -> tuple[InputClass, ...]:
         InputClass("shards: two layers", "len(shards) == 2"),
         InputClass("shards: three layers", "len(shards) == 3"),
         InputClass("shards: four layers or more", "len(shards) > 3"),
-        InputClass("shards: one column for each rank", f"{width} == n > 1 and shards[0].shape == ({width}, 1)"),
+        InputClass(
+            "shards: one column for each rank",
+            f"{width} == n > 1 and shards[0].shape == ({width}, 1)",
+        ),
         InputClass(f"{x}: one row", f"len({x}) == 1"),
         InputClass(f"{x}: as many rows as columns", f"len({x}) == {width}"),
         misuse(f"{x}: fewer columns than shards have rows", f"{width} < len(shards[0])"),
         misuse(f"{x}: more columns than shards have rows", f"{width} > len(shards[0])"),
-        misuse("shards: too few columns in the first", f"{fits} and shards[0].shape[1] * n < {width}"),
-        misuse("shards: too few columns in the middle", f"{fits} and shards[1].shape[1] * n < {width}"),
-        misuse("shards: too few columns in the last", f"{fits} and shards[-1].shape[1] * n < {width}"),
-        misuse("shards: too many columns", f"any(s.shape[1] * n > {width} == len(s) for s in shards)"),
+        misuse(
+            "shards: too few columns in the first", f"{fits} and shards[0].shape[1] * n < {width}"
+        ),
+        misuse(
+            "shards: too few columns in the middle", f"{fits} and shards[1].shape[1] * n < {width}"
+        ),
+        misuse(
+            "shards: too few columns in the last", f"{fits} and shards[-1].shape[1] * n < {width}"
+        ),
+        misuse(
+            "shards: too many columns", f"any(s.shape[1] * n > {width} == len(s) for s in shards)"
+        ),
         misuse("shards: too few rows in the middle", f"len(shards[1]) < {width} == len(shards[0])"),
     )
 
@@ -60,7 +75,9 @@ def operator(name: str) -> tuple[InputClass, ...]:
 
 
 def trained(*which: str) -> str:
-    return " and ".join(f"{'' if name in which else 'not '}{name}.requires_grad" for name in ("column", "row", "x"))
+    return " and ".join(
+        f"{'' if name in which else 'not '}{name}.requires_grad" for name in ("column", "row", "x")
+    )
 
 
 def gradient_of(name: str) -> str:
@@ -86,15 +103,28 @@ TABLE = {
     ),
     "tensor_parallel_backward": Inputs(
         (*model("grad_y"), *laid_out("saved", "saved[0][1]")),
-        ("result 0", "result[1][0].add_(1)", "result[1][-1].add_(1)", "shards", "saved[0][0].add_(1)", "grad_y"),
+        (
+            "result 0",
+            "result[1][0].add_(1)",
+            "result[1][-1].add_(1)",
+            "shards",
+            "saved[0][0].add_(1)",
+            "grad_y",
+        ),
     ),
     "CopyToRanks.forward": Inputs(operator("x")),
     "CopyToRanks.backward": Inputs(
-        (*operator("grad_y"), InputClass("grad_y: one number seen many times", "layout(grad_y) == 'expanded'")),
+        (
+            *operator("grad_y"),
+            InputClass("grad_y: one number seen many times", "layout(grad_y) == 'expanded'"),
+        ),
     ),
     "SumOverRanks.forward": Inputs(operator("x"), ("result", "x.add_(1)")),
     "SumOverRanks.backward": Inputs(
-        (*operator("grad_y"), InputClass("grad_y: one number seen many times", "layout(grad_y) == 'expanded'")),
+        (
+            *operator("grad_y"),
+            InputClass("grad_y: one number seen many times", "layout(grad_y) == 'expanded'"),
+        ),
     ),
     "megatron_pair": Inputs(
         (
@@ -104,7 +134,9 @@ TABLE = {
             InputClass("float64", "x.dtype == torch.float64"),
             InputClass("x: one row", "len(x) == 1"),
             InputClass("one hidden column for each rank", "column.shape[1] == 1"),
-            InputClass("as wide within as without", f"{FITS} and column.shape[1] * n == x.shape[1]"),
+            InputClass(
+                "as wide within as without", f"{FITS} and column.shape[1] * n == x.shape[1]"
+            ),
             InputClass("narrower within", f"{FITS} and column.shape[1] * n < x.shape[1]"),
             InputClass("wider within", f"{FITS} and column.shape[1] * n > x.shape[1]"),
             InputClass("all require a gradient", f"{trained('column', 'row', 'x')}"),

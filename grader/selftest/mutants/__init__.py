@@ -1,6 +1,12 @@
 """Wrong submissions, as students get them wrong: a file for each part."""
 
-from grader.selftest.mutants import benchmarking, collectives, data_parallel, pipeline_parallel, tensor_parallel
+from grader.selftest.mutants import (
+    benchmarking,
+    collectives,
+    data_parallel,
+    pipeline_parallel,
+    tensor_parallel,
+)
 
 PARTS = (collectives, benchmarking, data_parallel, tensor_parallel, pipeline_parallel)
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

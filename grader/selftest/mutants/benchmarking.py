@@ -25,8 +25,9 @@ MUTANTS = [
         "the output of a reduce-scatter for its size",
         "benchmarking",
         '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
-        '    if collective == "reduce_scatter":\n        return input_bytes // world_size\n'
-        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        """    if collective == "reduce_scatter":
+        return input_bytes // world_size
+    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes""",
         {"hidden array_bytes"},
         "array_bytes('reduce_scatter', ",
     ),
@@ -73,8 +74,16 @@ MUTANTS = [
     Mutant(
         "one barrier for all iterations",
         "benchmarking",
-        "    times = []\n    for _ in range(iterations):\n        synchronize()\n        barrier()\n",
-        "    times = []\n    barrier()\n    for _ in range(iterations):\n        synchronize()\n",
+        """    times = []
+    for _ in range(iterations):
+        synchronize()
+        barrier()
+""",
+        """    times = []
+    barrier()
+    for _ in range(iterations):
+        synchronize()
+""",
         {"public stopwatch", "hidden barrier"},
         "a barrier before the first timed call alone",
     ),
@@ -114,7 +123,9 @@ MUTANTS = [
         "the mean over the ranks",
         "benchmarking",
         "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
-        "    dist.all_reduce(slowest)\n    slowest /= dist.get_world_size()\n",
+        """    dist.all_reduce(slowest)
+    slowest /= dist.get_world_size()
+""",
         {"public stopwatch", "hidden slowest_rank"},
         "the mean over the ranks: a collective has ended when its slowest rank has",
     ),
@@ -138,7 +149,9 @@ MUTANTS = [
         "one look at the clock for all iterations",
         "benchmarking",
         "        times.append(clock() - start)\n",
-        "        times.append(clock() - start)\n    times = [sum(times) / iterations] * iterations\n",
+        """        times.append(clock() - start)
+    times = [sum(times) / iterations] * iterations
+""",
         {"public stopwatch", "hidden slowest_rank", "hidden median"},
         "one look at the clock for all calls",
     ),
@@ -154,15 +167,27 @@ MUTANTS = [
         "the times are exchanged while the watch runs",
         "benchmarking",
         "        synchronize()\n        times.append(clock() - start)",
-        "        synchronize()\n        dist.all_reduce(torch.zeros(1))\n        times.append(clock() - start)",
+        """        synchronize()
+        dist.all_reduce(torch.zeros(1))
+        times.append(clock() - start)""",
         {"hidden slowest_rank"},
         "communicates while the watch runs",
     ),
     Mutant(
         "the table is there at the end",
         "benchmarking",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
-        "    return [_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes]",
+        """    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
+""",
+        """    return [
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    ]
+""",
         {"public sweep", "hidden sweep_is_lazy"},
         "12 runs had ended when the first row was there. Yield each row as soon as its run has ended",
     ),
@@ -177,7 +202,9 @@ MUTANTS = [
     Mutant(
         "an unknown collective is found when its turn comes",
         "benchmarking",
-        "    for collective in collectives:\n        _check(collective, world_size)\n",
+        """    for collective in collectives:
+        _check(collective, world_size)
+""",
         "",
         {"hidden sweep_misuse"},
         "the ValueError comes after",
@@ -185,19 +212,29 @@ MUTANTS = [
     Mutant(
         "a fit of absolute errors",
         "benchmarking",
-        "    t = torch.tensor(seconds, dtype=torch.float64)\n    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit\n"
-        "    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)\n"
-        "    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()",
-        "    t = torch.tensor(seconds, dtype=torch.float64)\n    largest = max(sizes)\n"
-        "    rows = torch.stack([torch.ones_like(t), torch.tensor(sizes, dtype=torch.float64) / largest], dim=1)\n"
-        "    alpha, slope = torch.linalg.lstsq(rows, t[:, None]).solution.flatten().tolist()",
+        """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
+    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
+    alpha, slope = (
+        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
+        .solution.flatten()
+        .tolist()
+    )
+""",
+        """    largest = max(sizes)
+    rows = torch.stack(
+        [torch.ones_like(t), torch.tensor(sizes, dtype=torch.float64) / largest], dim=1
+    )
+    alpha, slope = torch.linalg.lstsq(rows, t[:, None]).solution.flatten().tolist()
+""",
         {"hidden fit"},
         "the absolute errors were made small",
     ),
     Mutant(
         "times that fall make a bandwidth, too",
         "benchmarking",
-        '    if slope <= 0:\n        raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")\n',
+        """    if slope <= 0:
+        raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")
+""",
         "",
         {"hidden fit_misuse"},
         "The times do not grow with the sizes",
@@ -238,47 +275,50 @@ MUTANTS = [
         "no bytes at all for one rank",
         "benchmarking",
         '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
-        "    if world_size == 1:\n        return 0\n"
-        '    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes',
+        """    if world_size == 1:
+        return 0
+    return input_bytes * world_size if collective in ("all_gather", "gather") else input_bytes""",
         {"hidden array_bytes"},
         "got 0",
     ),
     Mutant(
         "all links of all ranks added up",
         "benchmarking",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)",
+        """    return algorithm_bandwidth(size, seconds) * factors.get(
+        collective, (world_size - 1) / world_size
+    )
+""",
+        """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
+""",
         {"hidden bus_bandwidth", "hidden sweep_rows"},
         "the size was multiplied by n again",
     ),
     Mutant(
         "the part of one rank for the size",
         "benchmarking",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size**2)",
+        "        collective, (world_size - 1) / world_size\n",
+        "        collective, (world_size - 1) / world_size**2\n",
         {"hidden bus_bandwidth", "hidden sweep_rows"},
         "divided by n: the size of one rank's part",
     ),
     Mutant(
         "the algorithm's bandwidth for that of the bus",
         "benchmarking",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
-        "    return algorithm_bandwidth(size, seconds)",
+        """    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}
+    return algorithm_bandwidth(size, seconds) * factors.get(
+        collective, (world_size - 1) / world_size
+    )
+""",
+        "    return algorithm_bandwidth(size, seconds)\n",
         {"public bandwidths", "hidden bus_bandwidth", "hidden sweep_rows"},
         "all_reduce: the algorithm bandwidth",
     ),
     Mutant(
         "a factor for four ranks",
         "benchmarking",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
-        '    factors = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0}\n'
-        "    return algorithm_bandwidth(size, seconds) * factors.get(collective, (world_size - 1) / world_size)",
+        """    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}
+""",
+        '    factors = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0}\n',
         {"hidden bus_bandwidth", "public sweep"},
         "bus_bandwidth('all_reduce'",
     ),
@@ -293,8 +333,9 @@ MUTANTS = [
     Mutant(
         "an unknown collective has a bandwidth, too",
         "benchmarking",
-        "    if collective not in COLLECTIVES:\n"
-        "        raise ValueError(f\"{collective!r} is none of {', '.join(COLLECTIVES)}\")\n",
+        """    if collective not in COLLECTIVES:
+        raise ValueError(f"{collective!r} is none of {', '.join(COLLECTIVES)}")
+""",
         "",
         {"hidden bandwidth_misuse", "hidden sweep_misuse"},
         "expected a ValueError on every rank",
@@ -302,8 +343,9 @@ MUTANTS = [
     Mutant(
         "what is not a part is the whole",
         "benchmarking",
-        '    if counted not in ("whole", "part"):\n'
-        "        raise ValueError(f\"counted {counted!r} is neither 'whole' nor 'part'\")\n",
+        """    if counted not in ("whole", "part"):
+        raise ValueError(f"counted {counted!r} is neither 'whole' nor 'part'")
+""",
         "",
         {"hidden bandwidth_misuse"},
         "usual_bandwidth(1.0, 2, 'half')",
@@ -327,8 +369,9 @@ MUTANTS = [
     Mutant(
         "no look at the number of iterations",
         "benchmarking",
-        "    if iterations < 1 or warm_up < 0:\n"
-        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n',
+        """    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
+""",
         "",
         {"hidden stopwatch_misuse"},
         "ValueError does not say 0",
@@ -336,11 +379,16 @@ MUTANTS = [
     Mutant(
         "the number of iterations is looked at after the warm-up",
         "benchmarking",
-        "    if iterations < 1 or warm_up < 0:\n"
-        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n'
-        "    for _ in range(warm_up):\n        operation()\n",
-        "    for _ in range(warm_up):\n        operation()\n    if iterations < 1 or warm_up < 0:\n"
-        '        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")\n',
+        """    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
+    for _ in range(warm_up):
+        operation()
+""",
+        """    for _ in range(warm_up):
+        operation()
+    if iterations < 1 or warm_up < 0:
+        raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
+""",
         {"hidden stopwatch_misuse"},
         "the ValueError comes after 1 calls of the operation",
     ),
@@ -355,93 +403,120 @@ MUTANTS = [
     Mutant(
         "a warm-up before every iteration",
         "benchmarking",
-        "    for _ in range(warm_up):\n        operation()\n    times = []\n    for _ in range(iterations):\n",
-        "    times = []\n    for _ in range(iterations):\n        for _ in range(warm_up):\n"
-        "            operation()\n",
+        """    for _ in range(warm_up):
+        operation()
+    times = []
+    for _ in range(iterations):
+""",
+        """    times = []
+    for _ in range(iterations):
+        for _ in range(warm_up):
+            operation()
+""",
         {"public stopwatch", "hidden warm_up"},
         "times: warm_up + iterations is",
     ),
     Mutant(
         "the fastest rank's times",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MIN)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
         {"public stopwatch", "hidden slowest_rank"},
         "the fastest rank's times",
     ),
     Mutant(
         "the largest median of a rank",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n"
-        "    own = torch.tensor([statistics.median(times)], dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(own, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(own.item(), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    own = torch.tensor([statistics.median(times)], dtype=torch.float64, device=device())
+    dist.all_reduce(own, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(own.item(), samples)""",
         {"hidden slowest_rank"},
         "the largest of the ranks' medians",
     ),
     Mutant(
         "only rank 0 knows the slowest rank's times",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.reduce(slowest, dst=0, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.reduce(slowest, dst=0, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
         {"public stopwatch", "hidden slowest_rank"},
         "On rank 1",
     ),
     Mutant(
         "the samples are sorted",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = sorted(slowest.tolist())\n"
-        "    return Timing(statistics.median(samples), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = sorted(slowest.tolist())
+    return Timing(statistics.median(samples), samples)""",
         {"public stopwatch", "hidden slowest_rank", "hidden median"},
         "the samples were sorted",
     ),
     Mutant(
         "the best of all iterations",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(min(samples), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(min(samples), samples)""",
         {"hidden median", "hidden slowest_rank"},
         "the smallest",
     ),
     Mutant(
         "the upper of the two in the middle",
         "benchmarking",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median(samples), samples)",
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n"
-        "    return Timing(statistics.median_high(samples), samples)",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median(samples), samples)""",
+        """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+    return Timing(statistics.median_high(samples), samples)""",
         {"hidden median"},
         "the upper of the two in the middle",
     ),
     Mutant(
         "the barrier is after the call",
         "benchmarking",
-        "        synchronize()\n        barrier()\n        start = clock()\n        operation()\n"
-        "        synchronize()\n",
-        "        synchronize()\n        start = clock()\n        operation()\n        synchronize()\n"
-        "        barrier()\n",
+        """        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+""",
+        """        synchronize()
+        start = clock()
+        operation()
+        synchronize()
+        barrier()
+""",
         {"public stopwatch", "hidden barrier"},
         "the barrier comes after the call",
     ),
@@ -449,27 +524,46 @@ MUTANTS = [
         "only rank 0 comes to the barrier",
         "benchmarking",
         "        barrier()\n        start",
-        "        if dist.get_rank() == 0:\n            barrier()\n        start",
+        """        if dist.get_rank() == 0:
+            barrier()
+        start""",
         {"public stopwatch", "hidden barrier"},
         "the list of samples is wrong on every rank",
     ),
     Mutant(
         "all collectives of one size before the next size",
         "benchmarking",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for size in sizes for collective in collectives)",
+        """        for collective in collectives
+        for size in sizes
+""",
+        """        for size in sizes
+        for collective in collectives
+""",
         {"public sweep", "hidden sweep_rows"},
         "all sizes of the first collective come first",
     ),
     Mutant(
         "each row comes a run too late",
         "benchmarking",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
-        "\n    def rows():\n        waiting = None\n        for collective in collectives:\n"
-        "            for size in sizes:\n"
-        "                row = _row(collective, size, world_size, *run(collective, size))\n"
-        "                if waiting:\n                    yield waiting\n                waiting = row\n"
-        "        yield waiting\n\n    return rows()",
+        """    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
+""",
+        """
+    def rows():
+        waiting = None
+        for collective in collectives:
+            for size in sizes:
+                row = _row(collective, size, world_size, *run(collective, size))
+                if waiting:
+                    yield waiting
+                waiting = row
+        yield waiting
+
+    return rows()
+""",
         {"public sweep", "hidden sweep_is_lazy"},
         "2 runs had ended when the first row was there",
     ),
@@ -484,20 +578,34 @@ MUTANTS = [
     Mutant(
         "a line through the first and the last time",
         "benchmarking",
-        "    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)\n"
-        "    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()\n",
-        "    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]) * largest\n"
-        "    alpha = seconds[0] - slope * sizes[0] / largest\n",
+        """    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
+    alpha, slope = (
+        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
+        .solution.flatten()
+        .tolist()
+    )
+""",
+        """    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]) * largest
+    alpha = seconds[0] - slope * sizes[0] / largest
+""",
         {"hidden fit"},
         "is wrong",
     ),
     Mutant(
         "the relative errors of half the weight",
         "benchmarking",
-        "    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)\n"
-        "    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()\n",
-        "    rows = torch.stack([1 / t.sqrt(), torch.tensor(sizes, dtype=torch.float64) / largest / t.sqrt()], dim=1)\n"
-        "    alpha, slope = torch.linalg.lstsq(rows, t.sqrt()[:, None]).solution.flatten().tolist()\n",
+        """    rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
+    alpha, slope = (
+        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
+        .solution.flatten()
+        .tolist()
+    )
+""",
+        """    rows = torch.stack(
+        [1 / t.sqrt(), torch.tensor(sizes, dtype=torch.float64) / largest / t.sqrt()], dim=1
+    )
+    alpha, slope = torch.linalg.lstsq(rows, t.sqrt()[:, None]).solution.flatten().tolist()
+""",
         {"hidden fit"},
         "minimises Σ (error²/t), not Σ (error/t)²",
     ),
@@ -536,9 +644,16 @@ MUTANTS = [
     Mutant(
         "a sweep that yields nothing",
         "benchmarking",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
-        "    for collective in collectives:\n        for size in sizes:\n"
-        "            print(_row(collective, size, world_size, *run(collective, size)))",
+        """    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
+""",
+        """    for collective in collectives:
+        for size in sizes:
+            print(_row(collective, size, world_size, *run(collective, size)))
+""",
         {"public sweep", "hidden sweep_rows", "hidden sweep_is_lazy"},
         "Is there a yield in it?",
     ),
@@ -570,7 +685,9 @@ MUTANTS = [
         "only the last time of a size",
         "benchmarking",
         "    t = torch.tensor(seconds, dtype=torch.float64)\n",
-        "    sizes, seconds = zip(*dict(zip(sizes, seconds)).items())\n    t = torch.tensor(seconds, dtype=torch.float64)\n",
+        """    sizes, seconds = zip(*dict(zip(sizes, seconds)).items())
+    t = torch.tensor(seconds, dtype=torch.float64)
+""",
         {"hidden fit"},
         "only the last time of each size counts: all do",
     ),
@@ -594,8 +711,10 @@ MUTANTS = [
         "more times than sizes are cut off",
         "benchmarking",
         '        raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")\n',
-        '        if len(sizes) > len(seconds):\n            raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")\n'
-        "        seconds = seconds[: len(sizes)]\n",
+        """        if len(sizes) > len(seconds):
+            raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")
+        seconds = seconds[: len(sizes)]
+""",
         {"hidden fit_misuse"},
         "fit_latency_bandwidth([1, 2], [1.0, 2.0, 3.0])",
     ),
@@ -642,8 +761,12 @@ MUTANTS = [
     Mutant(
         "a negative world size is one",
         "benchmarking",
-        '    if world_size < 1:\n        raise ValueError(f"a world size of {world_size}")\n    return reported',
-        '    if world_size == 0:\n        raise ValueError(f"a world size of {world_size}")\n    return reported',
+        """    if world_size < 1:
+        raise ValueError(f"a world size of {world_size}")
+    return reported""",
+        """    if world_size == 0:
+        raise ValueError(f"a world size of {world_size}")
+    return reported""",
         {"hidden bandwidth_misuse"},
         "usual_bandwidth(1.0, -2, 'whole')",
     ),
@@ -666,28 +789,46 @@ MUTANTS = [
     Mutant(
         "from the first start to the last end of any rank",
         "benchmarking",
-        "        times.append(clock() - start)\n"
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.tolist()\n",
-        "        times.append((-start, clock()))\n"
-        "    slowest = torch.tensor(times, dtype=torch.float64, device=device())\n"
-        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    samples = slowest.sum(dim=1).tolist()\n",
+        """        times.append(clock() - start)
+    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.tolist()
+""",
+        """        times.append((-start, clock()))
+    slowest = torch.tensor(times, dtype=torch.float64, device=device())
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    samples = slowest.sum(dim=1).tolist()
+""",
         WATCH,
         "the last end minus the first start over all ranks",
     ),
     Mutant(
         "the time since the last end",
         "benchmarking",
-        "        start = clock()\n        operation()\n        synchronize()\n        times.append(clock() - start)\n",
-        "        if not times:\n            last = clock()\n        operation()\n        synchronize()\n"
-        "        now = clock()\n        times.append(now - last)\n        last = now\n",
+        """        start = clock()
+        operation()
+        synchronize()
+        times.append(clock() - start)
+""",
+        """        if not times:
+            last = clock()
+        operation()
+        synchronize()
+        now = clock()
+        times.append(now - last)
+        last = now
+""",
         {"public stopwatch", "hidden barrier"},
         "from the second call on",
     ),
     Mutant(
         "calls of the warm-up have samples, too",
         "benchmarking",
-        "    for _ in range(warm_up):\n        operation()\n    times = []\n    for _ in range(iterations):\n",
+        """    for _ in range(warm_up):
+        operation()
+    times = []
+    for _ in range(iterations):
+""",
         "    times = []\n    for _ in range(warm_up + iterations):\n",
         {"public stopwatch", "hidden warm_up"},
         "one sample for each iteration. Are calls of the warm-up timed?",
@@ -695,9 +836,12 @@ MUTANTS = [
     Mutant(
         "no time is looked at where nothing is sent",
         "benchmarking",
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n',
-        '    if world_size == 1 and collective not in ("broadcast", "reduce"):\n        return 0.0\n'
-        '    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}\n',
+        """    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}
+""",
+        """    if world_size == 1 and collective not in ("broadcast", "reduce"):
+        return 0.0
+    factors = {"all_reduce": 2 * (world_size - 1) / world_size, "broadcast": 1.0, "reduce": 1.0}
+""",
         {"hidden bandwidth_misuse"},
         "expected a ValueError",
     ),
@@ -705,15 +849,23 @@ MUTANTS = [
         "the next measurement takes the samples' place",
         "benchmarking",
         "    samples = slowest.tolist()\n    return Timing(",
-        '    samples = vars(stopwatch).setdefault("samples", [])\n    samples[:] = slowest.tolist()\n    return Timing(',
+        """    samples = vars(stopwatch).setdefault("samples", [])
+    samples[:] = slowest.tolist()
+    return Timing(""",
         {"hidden stopwatch_twice"},
         "each has a list of its own",
     ),
     Mutant(
         "nothing after a size for which there is no memory",
         "benchmarking",
-        "    return (_row(collective, size, world_size, *run(collective, size)) for collective in collectives for size in sizes)",
-        """    def rows():
+        """    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
+""",
+        """
+    def rows():
         for collective in collectives:
             for size in sizes:
                 seconds, wrong = run(collective, size)
@@ -721,7 +873,8 @@ MUTANTS = [
                 if seconds == float("inf"):
                     break
 
-    return rows()""",
+    return rows()
+""",
         {"hidden sweep_rows"},
         "4 rows; every collective at every size makes 6",
     ),
@@ -730,7 +883,11 @@ MUTANTS = [
         "benchmarking",
         """    largest = max(sizes)  # sizes from 0 to 1: columns of like magnitude make an accurate fit
     rows = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float64) / largest / t], dim=1)
-    alpha, slope = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()
+    alpha, slope = (
+        torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64))
+        .solution.flatten()
+        .tolist()
+    )
 """,
         """    s, w, largest = torch.tensor(sizes), t**-2, 1
     matrix = torch.stack([w.sum(), (w * s).sum(), (w * s).sum(), (w * s**2).sum()]).reshape(2, 2)

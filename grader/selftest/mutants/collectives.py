@@ -23,26 +23,36 @@ GOES_ON = (
     (
         "scatter",
         "    dist.scatter(received, blocks, src=root)\n    return received",
-        "    dist.scatter(received, blocks, src=root)\n    return received.requires_grad_(like.requires_grad)",
+        """    dist.scatter(received, blocks, src=root)
+    return received.requires_grad_(like.requires_grad)""",
         "result_stands_alone[scatter]",
     ),
     (
         "gather",
         "    return collected\n    # END SOLUTION\n\n\ndef reduce(",
-        "    return collected if collected is None else collected.requires_grad_(tensor.requires_grad)\n"
-        "    # END SOLUTION\n\n\ndef reduce(",
+        """    return collected if collected is None else collected.requires_grad_(tensor.requires_grad)
+    # END SOLUTION
+
+
+def reduce(""",
         "result_stands_alone[gather]",
     ),
     (
         "reduce",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.reduce(""",
+        """    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.reduce(""",
         "result_stands_alone[reduce]",
     ),
     (
         "all_gather",
         "    return collected\n    # END SOLUTION\n\n\ndef reduce_scatter(",
-        "    return collected.requires_grad_(tensor.requires_grad)\n    # END SOLUTION\n\n\ndef reduce_scatter(",
+        """    return collected.requires_grad_(tensor.requires_grad)
+    # END SOLUTION
+
+
+def reduce_scatter(""",
         "result_stands_alone[all_gather]",
     ),
     (
@@ -53,22 +63,26 @@ GOES_ON = (
     ),
     (
         "all_reduce",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=""",
+        """    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=""",
         "result_stands_alone[all_reduce]",
         "average_requires_no_gradient",
     ),
     (
         "all_to_all",
-        "    dist.all_to_all_single(received, tensor.detach().contiguous())\n    return received",
-        "    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
-        "    return received.requires_grad_(tensor.requires_grad)",
+        """    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received""",
+        """    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received.requires_grad_(tensor.requires_grad)""",
         "result_stands_alone[all_to_all]",
     ),
     (
         "all_reduce_from_parts",
         "    return total[: tensor.numel()].reshape(tensor.shape)\n",
-        "    return total[: tensor.numel()].reshape(tensor.shape).requires_grad_(tensor.requires_grad)\n",
+        """    return total[: tensor.numel()].reshape(tensor.shape).requires_grad_(tensor.requires_grad)
+""",
         "sum_of_parts_requires_no_gradient",
     ),
     (
@@ -79,14 +93,17 @@ GOES_ON = (
     ),
     (
         "overlapped_all_reduce",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    work",
-        "    total = tensor.clone(memory_format=torch.contiguous_format)\n    work",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work""",
+        """    total = tensor.clone(memory_format=torch.contiguous_format)
+    work""",
         "overlapped_sum_requires_no_gradient",
     ),
     (
         "shift_right",
         "    sending.wait()\n    return received",
-        "    sending.wait()\n    return received.requires_grad_(tensor.requires_grad)",
+        """    sending.wait()
+    return received.requires_grad_(tensor.requires_grad)""",
         "neighbours_tensor_requires_no_gradient",
     ),
     (
@@ -117,8 +134,10 @@ MUTANTS = [
     Mutant(
         "gather by all-gather",
         "collectives",
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
-        "    everything = all_gather(tensor)\n    return everything if dist.get_rank() == root else None",
+        """    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    everything = all_gather(tensor)
+    return everything if dist.get_rank() == root else None""",
         {"hidden one_call[gather]"},
         "used an all-gather",
     ),
@@ -133,11 +152,18 @@ MUTANTS = [
     Mutant(
         "the remainder of the elements is dropped",
         "collectives",
-        "    padded = torch.cat([tensor.flatten(), tensor.new_zeros(padding)])\n    total = all_gather(reduce_scatter(padded))\n"
-        "    return total[: tensor.numel()].reshape(tensor.shape)",
-        "    flat = tensor.flatten().clone()\n    whole = flat.numel() // n * n\n"
-        "    flat[:whole] = all_gather(reduce_scatter(flat[:whole]))\n    return flat.reshape(tensor.shape)",
-        {"public all_reduce_from_parts", "hidden all_reduce_from_parts", "hidden sum_of_parts_requires_no_gradient"},
+        """    padded = torch.cat([tensor.flatten(), tensor.new_zeros(padding)])
+    total = all_gather(reduce_scatter(padded))
+    return total[: tensor.numel()].reshape(tensor.shape)""",
+        """    flat = tensor.flatten().clone()
+    whole = flat.numel() // n * n
+    flat[:whole] = all_gather(reduce_scatter(flat[:whole]))
+    return flat.reshape(tensor.shape)""",
+        {
+            "public all_reduce_from_parts",
+            "hidden all_reduce_from_parts",
+            "hidden sum_of_parts_requires_no_gradient",
+        },
         "Likely: ",
     ),
     Mutant(
@@ -151,7 +177,8 @@ MUTANTS = [
     Mutant(
         "waits before it computes",
         "collectives",
-        "    result = compute()\n    work.wait()  # only now may total be read",
+        """    result = compute()
+    work.wait()  # only now may total be read""",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
         "rank 1 was made to come late: not before “compute ended” on rank 0",
@@ -167,8 +194,11 @@ MUTANTS = [
     Mutant(
         "everybody sends first",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()",
-        "    dist.send(tensor.contiguous(), dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()""",
+        """    dist.send(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)""",
         {
             "public shift_right[2]",
             "hidden shift_right",
@@ -183,10 +213,19 @@ MUTANTS = [
     Mutant(
         "the ring is a plain all-reduce, which has no steps to count",
         "collectives",
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total)\n    return total\n"
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n",
-        {"public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic", "hidden ring_steps"},
+        """    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+""",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+""",
+        {
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
         "A ring is built from sends and receives.",
     ),
     Mutant(
@@ -194,23 +233,31 @@ MUTANTS = [
         "collectives",
         "chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])",
         "chunks[(rank + step) % n] = shift_right(chunks[(rank + step + 1) % n])",
-        {"public ring_all_reduce[4]", "hidden ring_values", "hidden ring_traffic", "hidden ring_steps"},
+        {
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
         "of the sum rank",
     ),
     Mutant(
         "the ring is an all-reduce",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
-        "    return all_reduce(tensor)\n    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
+        """    return all_reduce(tensor)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    padding""",
         {"public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic"},
         "The ring is built from sends and receives alone.",
     ),
     Mutant(
         "scatter does not look at the shapes",
         "collectives",
-        "        shape = None if tensor is None else tuple(tensor.shape)\n"
-        "        if shape != (n * like.shape[0], *like.shape[1:]):\n"
-        '            raise ValueError(f"{shape} is not {n} blocks of shape {tuple(like.shape)}")\n',
+        """        shape = None if tensor is None else tuple(tensor.shape)
+        if shape != (n * like.shape[0], *like.shape[1:]):
+            raise ValueError(f"{shape} is not {n} blocks of shape {tuple(like.shape)}")
+""",
         "",
         {"hidden misuse[scatter]"},
         "expected a ValueError on every rank",
@@ -218,29 +265,41 @@ MUTANTS = [
     Mutant(
         "ranks in order by sleeping",
         "collectives",
-        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n            result = action()\n"
-        "        dist.barrier()\n    return result",
-        "    import time\n\n    n, rank = dist.get_world_size(), dist.get_rank()\n    time.sleep(0.4 * rank)\n"
-        "    result = action()\n    time.sleep(0.4 * (n - rank))\n    return result",
+        """    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            result = action()
+        dist.barrier()
+    return result""",
+        """    import time
+
+    n, rank = dist.get_world_size(), dist.get_rank()
+    time.sleep(0.4 * rank)
+    result = action()
+    time.sleep(0.4 * (n - rank))
+    return result""",
         {"hidden in_rank_order"},
         "communicated nothing: time does not order ranks",
     ),
     Mutant(
         "summed in float32",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
-        "    return _finish(op, total)",
-        "    total = tensor.detach().float().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)\n"
-        "    return _finish(op, total).to(tensor.dtype)",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=reduction)
+    return _finish(op, total)""",
+        """    total = tensor.detach().float().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=reduction)
+    return _finish(op, total).to(tensor.dtype)""",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
         "or in a smaller dtype",
     ),
     Mutant(
         "an all-reduce that wants at least one dimension",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=reduction)",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    assert len(total)\n"
-        "    dist.all_reduce(total, op=reduction)",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=reduction)""",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    assert len(total)
+    dist.all_reduce(total, op=reduction)""",
         {"hidden values[all_reduce]"},
         "len() of a 0-d tensor",
     ),
@@ -248,26 +307,40 @@ MUTANTS = [
         "a result that the next call overwrites",
         "collectives",
         "    collected = _empty_for_all(tensor)\n    dist.all_gather(",
-        "    collected = _empty_for_all(tensor)\n    kept = all_gather.__dict__.setdefault((collected.shape, collected.dtype), collected)\n"
-        "    collected = kept\n    dist.all_gather(",
+        """    collected = _empty_for_all(tensor)
+    kept = all_gather.__dict__.setdefault((collected.shape, collected.dtype), collected)
+    collected = kept
+    dist.all_gather(""",
         {"hidden values[all_gather]", "hidden all_reduce_from_parts"},
         "its memory was used again",
     ),
     Mutant(
         "only a barrier overlaps",
         "collectives",
-        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n    work.wait()  # only now may total be read",
-        "    work = dist.barrier(async_op=True)\n    result = compute()\n    work.wait()\n    dist.all_reduce(total)",
+        """    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()  # only now may total be read""",
+        """    work = dist.barrier(async_op=True)
+    result = compute()
+    work.wait()
+    dist.all_reduce(total)""",
         {"hidden compute_does_not_wait"},
         "nothing overlaps",
     ),
     Mutant(
         "everyone sends to everyone",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()",
-        "    others = [r for r in range(n) if r != rank]\n    sending = [dist.isend(tensor.contiguous(), dst=r) for r in others]\n"
-        "    parts = {r: tensor.new_empty(tensor.shape) for r in others}\n    for r in others:\n        dist.recv(parts[r], src=r)\n"
-        "    for work in sending:\n        work.wait()\n    received = parts[(rank - 1) % n]",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()""",
+        """    others = [r for r in range(n) if r != rank]
+    sending = [dist.isend(tensor.contiguous(), dst=r) for r in others]
+    parts = {r: tensor.new_empty(tensor.shape) for r in others}
+    for r in others:
+        dist.recv(parts[r], src=r)
+    for work in sending:
+        work.wait()
+    received = parts[(rank - 1) % n]""",
         {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
         "once, and nowhere else",
     ),
@@ -290,54 +363,71 @@ MUTANTS = [
     Mutant(
         "a scatter is a broadcast of everything",
         "collectives",
-        "    received = like.new_empty(like.shape)\n    dist.scatter(received, blocks, src=root)\n"
-        "    return received",
-        "    everything = torch.cat(blocks) if blocks else like.new_empty(dist.get_world_size() * like.shape[0], *like.shape[1:])\n"
-        "    return broadcast(everything, root).chunk(dist.get_world_size())[dist.get_rank()].clone()",
+        """    received = like.new_empty(like.shape)
+    dist.scatter(received, blocks, src=root)
+    return received""",
+        """    everything = torch.cat(blocks) if blocks else like.new_empty(dist.get_world_size() * like.shape[0], *like.shape[1:])
+    return broadcast(everything, root).chunk(dist.get_world_size())[dist.get_rank()].clone()""",
         {"hidden one_call[scatter]"},
         "This problem asks for the scatter itself.",
     ),
     Mutant(
         "gather always on rank 0",
         "collectives",
-        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
-        "        collected = _empty_for_all(tensor)\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
-        "    collected = blocks = None\n    if dist.get_rank() == 0:\n        collected = _empty_for_all(tensor)\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=0)\n    return collected",
+        """    collected = blocks = None
+    if dist.get_rank() == root:
+        collected = _empty_for_all(tensor)
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    collected = blocks = None
+    if dist.get_rank() == 0:
+        collected = _empty_for_all(tensor)
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=0)
+    return collected""",
         {"hidden values[gather]"},
         "the result is wrong on",
     ),
     Mutant(
         "the root's own part comes first",
         "collectives",
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    if blocks:\n"
-        "        others = [block for rank, block in enumerate(blocks) if rank != root]\n"
-        "        collected = torch.cat([tensor, *others])\n    return collected",
+        """    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    if blocks:
+        others = [block for rank, block in enumerate(blocks) if rank != root]
+        collected = torch.cat([tensor, *others])
+    return collected""",
         {"hidden values[gather]"},
         "the right numbers in the wrong order",
     ),
     Mutant(
         "room for all in the default dtype",
         "collectives",
-        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
-        "        collected = _empty_for_all(tensor)\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
-        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
-        "        collected = torch.empty(dist.get_world_size() * len(tensor), *tensor.shape[1:])\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
+        """    collected = blocks = None
+    if dist.get_rank() == root:
+        collected = _empty_for_all(tensor)
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    collected = blocks = None
+    if dist.get_rank() == root:
+        collected = torch.empty(dist.get_world_size() * len(tensor), *tensor.shape[1:])
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
         {"hidden values[gather]"},
         "dtype",
     ),
     Mutant(
         "partial results on the other ranks are returned",
         "collectives",
-        " if dist.get_rank() == root else None\n    # END SOLUTION\n\n\ndef all_gather",
+        """ if dist.get_rank() == root else None
+    # END SOLUTION
+
+
+def all_gather""",
         "\n    # END SOLUTION\n\n\ndef all_gather",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "expected None",
@@ -345,7 +435,8 @@ MUTANTS = [
     Mutant(
         "reduce knows nothing but sums",
         "collectives",
-        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        """    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+""",
         "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "does op reach the collective?",
@@ -353,17 +444,20 @@ MUTANTS = [
     Mutant(
         "reduce in the caller's own memory",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
-        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
-        "    total = tensor.contiguous()\n"
-        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+""",
+        """    total = tensor.contiguous()
+    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+""",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
         "modified its input",
     ),
     Mutant(
         "a reduce is an all-reduce whose result the others throw away",
         "collectives",
-        "    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks\n",
+        """    dist.reduce(total, dst=root, op=reduction)  # leaves partial results on the other ranks
+""",
         "    dist.all_reduce(total, op=reduction)\n",
         {"hidden one_call[reduce]"},
         "used an all-reduce",
@@ -380,9 +474,13 @@ MUTANTS = [
         "a broadcast of one send to each rank",
         "collectives",
         "    dist.broadcast(received, src=root)\n",
-        "    if dist.get_rank() == root:\n        for rank in range(dist.get_world_size()):\n"
-        "            if rank != root:\n                dist.send(received, rank)\n    else:\n"
-        "        dist.recv(received, root)\n",
+        """    if dist.get_rank() == root:
+        for rank in range(dist.get_world_size()):
+            if rank != root:
+                dist.send(received, rank)
+    else:
+        dist.recv(received, root)
+""",
         {"hidden one_call[broadcast]"},
         "This problem asks for the broadcast itself.",
     ),
@@ -402,12 +500,12 @@ MUTANTS = [
     Mutant(
         "all-gather stacks the parts in a new dimension",
         "collectives",
-        "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
-        "    return collected",
-        "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
-        "    return collected.view(dist.get_world_size(), *tensor.shape)",
+        """    collected = _empty_for_all(tensor)
+    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected""",
+        """    collected = _empty_for_all(tensor)
+    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected.view(dist.get_world_size(), *tensor.shape)""",
         {
             "public the_eight_collectives[all_gather]",
             "hidden values[all_gather]",
@@ -420,21 +518,21 @@ MUTANTS = [
     Mutant(
         "an all-gather is a gather and a broadcast",
         "collectives",
-        "    collected = _empty_for_all(tensor)\n"
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n"
-        "    return collected",
-        "    everything = gather(tensor, 0)\n"
-        "    return broadcast(_empty_for_all(tensor) if everything is None else everything, 0)",
+        """    collected = _empty_for_all(tensor)
+    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected""",
+        """    everything = gather(tensor, 0)
+    return broadcast(_empty_for_all(tensor) if everything is None else everything, 0)""",
         {"hidden one_call[all_gather]", "hidden built_from_its_parts"},
         "This problem asks for the all_gather itself.",
     ),
     Mutant(
         "a reduce-scatter is an all-reduce of which a part is kept",
         "collectives",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
-        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
-        "    return _finish(op, received)",
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks, op=reduction)
+    return _finish(op, received)""",
         "    return all_reduce(tensor, op)[dist.get_rank() * rows :][:rows].clone()",
         {"hidden one_call[reduce_scatter]", "hidden built_from_its_parts"},
         "used an all-reduce",
@@ -442,14 +540,14 @@ MUTANTS = [
     Mutant(
         "an average over the rows instead of the ranks",
         "collectives",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
-        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
-        "    return _finish(op, received)",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
-        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
-        '    return received / len(tensor) if op == "average" else received',
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks, op=reduction)
+    return _finish(op, received)""",
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks, op=reduction)
+    return received / len(tensor) if op == "average" else received""",
         {"hidden values[reduce_scatter]"},
         "the result is wrong on",
     ),
@@ -471,16 +569,21 @@ MUTANTS = [
         "an all-reduce is a reduce and a broadcast",
         "collectives",
         "    dist.all_reduce(total, op=reduction)\n",
-        "    dist.reduce(total, dst=0, op=reduction)\n    dist.broadcast(total, src=0)\n",
+        """    dist.reduce(total, dst=0, op=reduction)
+    dist.broadcast(total, src=0)
+""",
         {"hidden one_call[all_reduce]"},
         "This problem asks for the all_reduce itself.",
     ),
     Mutant(
         "an all-reduce in the caller's own memory",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
-        "    dist.all_reduce(total, op=reduction)\n",
-        "    total = tensor.contiguous()\n    dist.all_reduce(total, op=reduction)\n",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=reduction)
+""",
+        """    total = tensor.contiguous()
+    dist.all_reduce(total, op=reduction)
+""",
         {
             "public average",
             "public the_eight_collectives[all_reduce]",
@@ -492,29 +595,38 @@ MUTANTS = [
     Mutant(
         "all-to-all for blocks of one row only",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
-        "    return received",
+        """    received = tensor.new_empty(tensor.shape)
+    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received""",
         "    return all_gather(tensor)[dist.get_rank() :: dist.get_world_size()]",
-        {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]", "hidden one_call[all_to_all]"},
+        {
+            "public the_eight_collectives[all_to_all]",
+            "hidden values[all_to_all]",
+            "hidden one_call[all_to_all]",
+        },
         "every n-th entry",
     ),
     Mutant(
         "all-to-all sends every block where it came from",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
-        "    return received",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
-        "    return received.flip(0)",
+        """    received = tensor.new_empty(tensor.shape)
+    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received""",
+        """    received = tensor.new_empty(tensor.shape)
+    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received.flip(0)""",
         {"public the_eight_collectives[all_to_all]", "hidden values[all_to_all]"},
         "the right numbers in the wrong order",
     ),
     Mutant(
         "an all-to-all is a scatter from every rank",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    dist.all_to_all_single(received, tensor.detach().contiguous())\n"
-        "    return received",
-        "    like = tensor[: len(tensor) // dist.get_world_size()]\n    ranks = range(dist.get_world_size())\n"
-        "    return torch.cat([scatter(tensor if rank == dist.get_rank() else None, like, rank) for rank in ranks])",
+        """    received = tensor.new_empty(tensor.shape)
+    dist.all_to_all_single(received, tensor.detach().contiguous())
+    return received""",
+        """    like = tensor[: len(tensor) // dist.get_world_size()]
+    ranks = range(dist.get_world_size())
+    return torch.cat([scatter(tensor if rank == dist.get_rank() else None, like, rank) for rank in ranks])""",
         {"hidden one_call[all_to_all]"},
         "This problem asks for the all_to_all itself.",
     ),
@@ -523,13 +635,20 @@ MUTANTS = [
         "collectives",
         "    if root not in range(dist.get_world_size()):",
         "    if root >= dist.get_world_size():",
-        {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
+        {
+            "hidden misuse[broadcast]",
+            "hidden misuse[scatter]",
+            "hidden misuse[gather]",
+            "hidden misuse[reduce]",
+        },
         "expected a ValueError",
     ),
     Mutant(
         "an operation that is not in the table is a KeyError",
         "collectives",
-        "    if not isinstance(op, str) or op not in OPS:\n        raise ValueError(f\"op {op!r} is none of {', '.join(OPS)}, average\")\n",
+        """    if not isinstance(op, str) or op not in OPS:
+        raise ValueError(f"op {op!r} is none of {', '.join(OPS)}, average")
+""",
         "",
         {"hidden misuse[reduce]", "hidden misuse[reduce_scatter]", "hidden misuse[all_reduce]"},
         "raised KeyError",
@@ -537,8 +656,12 @@ MUTANTS = [
     Mutant(
         "the average of integers is rounded down",
         "collectives",
-        "    if not tensor.is_floating_point():\n"
-        '        raise ValueError(f"an average of {tensor.dtype} tensors would have to round: convert to a float dtype first")\n',
+        """    if not tensor.is_floating_point():
+        raise ValueError(
+            f"an average of {tensor.dtype} tensors would have to round:"
+            " convert to a float dtype first"
+        )
+""",
         "    pass\n",
         {
             "public average",
@@ -552,24 +675,32 @@ MUTANTS = [
     Mutant(
         "a ValueError that does not say which shape",
         "collectives",
-        'raise ValueError(f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks along dimension 0")',
-        'raise ValueError("the tensor does not divide by the number of ranks")',
+        """        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} does not divide by {n} ranks"
+            " along dimension 0"
+        )
+""",
+        '        raise ValueError("the tensor does not divide by the number of ranks")\n',
         {"hidden misuse[reduce_scatter]", "hidden misuse[all_to_all]"},
         "ValueError does not say",
     ),
     Mutant(
         "the dtype is looked at after the sum",
         "collectives",
-        "    _check_divisible_dtype(tensor)\n    return all_reduce(tensor) / dist.get_world_size()",
-        "    total = all_reduce(tensor)\n    _check_divisible_dtype(total)\n"
-        "    return total / dist.get_world_size()",
+        """    _check_divisible_dtype(tensor)
+    return all_reduce(tensor) / dist.get_world_size()""",
+        """    total = all_reduce(tensor)
+    _check_divisible_dtype(total)
+    return total / dist.get_world_size()""",
         {"public average", "hidden average_of_integers"},
         "the ValueError comes too late",
     ),
     Mutant(
         "a tensor without dimensions is gathered",
         "collectives",
-        "    if tensor.dim() == 0:\n" '        raise ValueError("a tensor of shape () has no dimension 0: no rows")\n',
+        """    if tensor.dim() == 0:
+        raise ValueError("a tensor of shape () has no dimension 0: no rows")
+""",
         "    pass\n",
         {"hidden misuse[gather]", "hidden misuse[all_gather]"},
         "raised IndexError",
@@ -579,33 +710,55 @@ MUTANTS = [
         "collectives",
         "    if root not in range(dist.get_world_size()):",
         "    if dist.get_rank() == 0 and root not in range(dist.get_world_size()):",
-        {"hidden misuse[broadcast]", "hidden misuse[scatter]", "hidden misuse[gather]", "hidden misuse[reduce]"},
+        {
+            "hidden misuse[broadcast]",
+            "hidden misuse[scatter]",
+            "hidden misuse[gather]",
+            "hidden misuse[reduce]",
+        },
         "on every rank, but rank 1",
     ),
     Mutant(
         "nobody waits for the last rank",
         "collectives",
-        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n"
-        "            result = action()\n        dist.barrier()\n",
-        "    for _ in range(dist.get_rank()):\n        dist.barrier()\n    result = action()\n"
-        "    for _ in range(dist.get_rank(), dist.get_world_size() - 1):\n        dist.barrier()\n",
+        """    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            result = action()
+        dist.barrier()
+""",
+        """    for _ in range(dist.get_rank()):
+        dist.barrier()
+    result = action()
+    for _ in range(dist.get_rank(), dist.get_world_size() - 1):
+        dist.barrier()
+""",
         {"hidden in_rank_order"},
         "returned before rank",
     ),
     Mutant(
         "every rank acts in every turn",
         "collectives",
-        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n"
-        "            result = action()\n        dist.barrier()\n",
-        "    for turn in range(dist.get_world_size()):\n        result = action()\n        dist.barrier()\n",
+        """    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            result = action()
+        dist.barrier()
+""",
+        """    for turn in range(dist.get_world_size()):
+        result = action()
+        dist.barrier()
+""",
         {"public in_rank_order", "hidden in_rank_order"},
         "instead of once",
     ),
     Mutant(
         "padded by n where nothing is missing",
         "collectives",
-        "    n = dist.get_world_size()\n    padding = -tensor.numel() % n\n    padded",
-        "    n = dist.get_world_size()\n    padding = n - tensor.numel() % n\n    padded",
+        """    n = dist.get_world_size()
+    padding = -tensor.numel() % n
+    padded""",
+        """    n = dist.get_world_size()
+    padding = n - tensor.numel() % n
+    padded""",
         {"hidden built_from_its_parts"},
         "where 8 hold them all",
     ),
@@ -661,44 +814,60 @@ MUTANTS = [
         "an average in the caller's own memory",
         "collectives",
         "return all_reduce(tensor) / dist.get_world_size()",
-        "total = tensor.contiguous()\n    dist.all_reduce(total)\n    return total / dist.get_world_size()",
+        """total = tensor.contiguous()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()""",
         {"public average", "hidden average_is_exact"},
         "modified its input",
     ),
     Mutant(
         "a sum that is kept for the next call",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
-        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
-        "    total = overlapped_all_reduce.__dict__.setdefault((tensor.shape, tensor.dtype), torch.empty(tensor.shape, dtype=tensor.dtype))\n"
-        "    total.copy_(tensor)\n    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
+        """    total = overlapped_all_reduce.__dict__.setdefault((tensor.shape, tensor.dtype), torch.empty(tensor.shape, dtype=tensor.dtype))
+    total.copy_(tensor)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
         {"hidden it_waits_before_it_returns"},
         "kept together",
     ),
     Mutant(
         "computes first and communicates then",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
-        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    result = compute()\n"
-        "    work = dist.all_reduce(total, async_op=True)\n",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    result = compute()
+    work = dist.all_reduce(total, async_op=True)
+""",
         {"hidden compute_does_not_wait"},
         "nothing overlaps",
     ),
     Mutant(
         "overlapped, in the caller's own memory",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n"
-        "    work = dist.all_reduce(total, async_op=True)\n    result = compute()\n",
-        "    total = tensor.contiguous()\n    work = dist.all_reduce(total, async_op=True)\n"
-        "    result = compute()\n",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
+        """    total = tensor.contiguous()
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
         "modified its input",
     ),
     Mutant(
         "computes twice",
         "collectives",
-        "    work.wait()  # only now may total be read\n    return total, result",
+        """    work.wait()  # only now may total be read
+    return total, result""",
         "    work.wait()\n    return total, compute()",
         {"hidden compute_does_not_wait"},
         "2 times instead of once",
@@ -706,10 +875,14 @@ MUTANTS = [
     Mutant(
         "the ring turns left",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank - 1) % n)\n"
-        "    dist.recv(received, src=(rank + 1) % n)\n    sending.wait()\n    return received",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank - 1) % n)
+    dist.recv(received, src=(rank + 1) % n)
+    sending.wait()
+    return received""",
         {
             "hidden shift_right",
             "public ring_all_reduce[4]",
@@ -722,11 +895,17 @@ MUTANTS = [
     Mutant(
         "the last rank has no right neighbour",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
-        "    if rank < n - 1:\n        sending = dist.isend(tensor.contiguous(), dst=rank + 1)\n    if rank > 0:\n"
-        "        dist.recv(received, src=rank - 1)\n    if rank < n - 1:\n        sending.wait()\n"
-        "    return received",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
+        """    if rank < n - 1:
+        sending = dist.isend(tensor.contiguous(), dst=rank + 1)
+    if rank > 0:
+        dist.recv(received, src=rank - 1)
+    if rank < n - 1:
+        sending.wait()
+    return received""",
         {
             "public shift_right[2]",
             "hidden shift_right",
@@ -741,31 +920,46 @@ MUTANTS = [
     Mutant(
         "neighbours that want contiguous memory",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
-        "    sending = dist.isend(tensor, dst=(rank + 1) % n)\n    dist.recv(received, src=(rank - 1) % n)\n"
-        "    sending.wait()\n    return received",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
+        """    sending = dist.isend(tensor, dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
         {"public shift_right[2]", "hidden shift_right"},
         "contiguous",
     ),
     Mutant(
         "a neighbour's tensor that the next call overwrites",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
-        "    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)\n"
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
+        """    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)
+    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
         {"hidden shift_right"},
         "kept together",
     ),
     Mutant(
         "neighbours by an all-gather",
         "collectives",
-        "    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)\n"
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n    return received",
+        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received""",
         "    return all_gather(tensor[None])[(rank - 1) % n].clone()",
-        {"hidden shift_right", "public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic"},
+        {
+            "hidden shift_right",
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_traffic",
+        },
         "Neighbours exchange by sending and receiving.",
     ),
     Mutant(
@@ -785,10 +979,10 @@ MUTANTS = [
     Mutant(
         "one step too few round the ring",
         "collectives",
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):",
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 2):",
+        """        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):""",
+        """        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 2):""",
         {
             "public ring_all_reduce[2]",
             "public ring_all_reduce[4]",
@@ -801,9 +995,10 @@ MUTANTS = [
     Mutant(
         "one step too many round the ring",
         "collectives",
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):",
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n    for step in range(n):",
+        """        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):""",
+        """        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n):""",
         {"hidden ring_traffic", "hidden ring_steps"},
         "two phases of n−1 steps",
     ),
@@ -811,117 +1006,136 @@ MUTANTS = [
         "every chunk in two halves",
         "collectives",
         "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n",
-        "        arriving = [shift_right(half) for half in chunks[(rank - step) % n].chunk(2)]\n"
-        "        chunks[(rank - step - 1) % n] += torch.cat(arriving)\n",
+        """        arriving = [shift_right(half) for half in chunks[(rank - step) % n].chunk(2)]
+        chunks[(rank - step - 1) % n] += torch.cat(arriving)
+""",
         {"hidden ring_steps"},
         "two phases of n−1 steps",
     ),
     Mutant(
         "whole tensors travel round the ring",
         "collectives",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
-        "    total, passing = tensor.clone(), tensor\n    for _ in range(dist.get_world_size() - 1):\n"
-        "        passing = shift_right(passing)\n        total += passing\n    return total",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
+        """    total, passing = tensor.clone(), tensor
+    for _ in range(dist.get_world_size() - 1):
+        passing = shift_right(passing)
+        total += passing
+    return total""",
         {"hidden ring_traffic"},
         "elements at once: a step of the ring passes on one chunk",
     ),
     Mutant(
         "chunks of the default dtype",
         "collectives",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.zeros(tensor.numel() + padding)\n    chunks[: tensor.numel()] = tensor.flatten()\n"
-        "    chunks = chunks.view(n, -1)\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    padding = -tensor.numel() % n
+    chunks = torch.zeros(tensor.numel() + padding)
+    chunks[: tensor.numel()] = tensor.flatten()
+    chunks = chunks.view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
         {"hidden ring_values"},
         "float32",
     ),
     Mutant(
         "the last chunk takes the remainder",
         "collectives",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    flat = tensor.flatten().clone()\n"
-        "    k = flat.numel() // n\n"
-        "    chunks = [flat[i * k : (i + 1) * k] for i in range(n - 1)] + [flat[(n - 1) * k :]]\n\n"
-        "    def shift(there, here):\n        arriving = torch.empty_like(chunks[here % n])\n"
-        "        sending = dist.isend(chunks[there % n], (rank + 1) % n)\n"
-        "        dist.recv(arriving, (rank - 1) % n)\n        sending.wait()\n        return arriving\n\n"
-        "    for step in range(n - 1):\n"
-        "        chunks[(rank - step - 1) % n] += shift(rank - step, rank - step - 1)\n"
-        "    for step in range(n - 1):\n"
-        "        chunks[(rank - step) % n].copy_(shift(rank - step + 1, rank - step))\n"
-        "    return flat.reshape(tensor.shape)",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    flat = tensor.flatten().clone()
+    k = flat.numel() // n
+    chunks = [flat[i * k : (i + 1) * k] for i in range(n - 1)] + [flat[(n - 1) * k :]]
+
+    def shift(there, here):
+        arriving = torch.empty_like(chunks[here % n])
+        sending = dist.isend(chunks[there % n], (rank + 1) % n)
+        dist.recv(arriving, (rank - 1) % n)
+        sending.wait()
+        return arriving
+
+    for step in range(n - 1):
+        chunks[(rank - step - 1) % n] += shift(rank - step, rank - step - 1)
+    for step in range(n - 1):
+        chunks[(rank - step) % n].copy_(shift(rank - step + 1, rank - step))
+    return flat.reshape(tensor.shape)""",
         {"hidden ring_traffic"},
         "elements at once: a step of the ring passes on one chunk",
     ),
     Mutant(
         "a ring for as many elements as ranks",
         "collectives",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding = -tensor.numel() % n\n"
-        "    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n"
-        "    chunks = list(tensor.flatten().clone().chunk(n))\n"
-        "    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1\n"
-        "        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])\n"
-        "    for step in range(n - 1):  # all-gather: pass on what arrived a step ago\n"
-        "        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])\n"
-        "    return torch.cat(chunks).reshape(tensor.shape)",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach().flatten(), tensor.new_zeros(padding)]).view(n, -1)
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)""",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = list(tensor.flatten().clone().chunk(n))
+    for step in range(n - 1):  # reduce-scatter: rank ends with the whole sum of chunk rank + 1
+        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
+    for step in range(n - 1):  # all-gather: pass on what arrived a step ago
+        chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
+    return torch.cat(chunks).reshape(tensor.shape)""",
         {"hidden ring_values", "hidden ring_traffic"},
         "The ranks disagree about what is sent",
     ),
     Mutant(
         "the other ranks gather nothing, but not None",
         "collectives",
-        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
-        "        collected = _empty_for_all(tensor)\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n    return collected",
-        "    collected = blocks = None\n    if dist.get_rank() == root:\n"
-        "        collected = _empty_for_all(tensor)\n"
-        "        blocks = list(collected.chunk(dist.get_world_size()))\n"
-        "    dist.gather(tensor.detach().contiguous(), blocks, dst=root)\n"
-        "    return tensor.new_empty(0) if collected is None else collected",
+        """    collected = blocks = None
+    if dist.get_rank() == root:
+        collected = _empty_for_all(tensor)
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return collected""",
+        """    collected = blocks = None
+    if dist.get_rank() == root:
+        collected = _empty_for_all(tensor)
+        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(tensor.detach().contiguous(), blocks, dst=root)
+    return tensor.new_empty(0) if collected is None else collected""",
         {"public the_eight_collectives[gather]", "hidden values[gather]"},
         "expected None",
     ),
     Mutant(
         "the blocks are dealt out from the last rank to the first",
         "collectives",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
-        "    dist.reduce_scatter(received, blocks, op=reduction)\n"
-        "    return _finish(op, received)",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n"
-        "    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))\n"
-        "    dist.reduce_scatter(received, blocks[::-1], op=reduction)\n"
-        "    return _finish(op, received)",
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks, op=reduction)
+    return _finish(op, received)""",
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size()))
+    dist.reduce_scatter(received, blocks[::-1], op=reduction)
+    return _finish(op, received)""",
         {
             "public the_eight_collectives[reduce_scatter]",
             "hidden values[reduce_scatter]",
@@ -933,9 +1147,11 @@ MUTANTS = [
     Mutant(
         "an all-gather into one part n times",
         "collectives",
-        "    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())\n    return collected",
-        "    parts = [torch.empty_like(tensor.contiguous())] * dist.get_world_size()\n"
-        "    dist.all_gather(parts, tensor.contiguous())\n    return torch.cat(parts)",
+        """    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected""",
+        """    parts = [torch.empty_like(tensor.contiguous())] * dist.get_world_size()
+    dist.all_gather(parts, tensor.contiguous())
+    return torch.cat(parts)""",
         {"public the_eight_collectives[all_gather]", "hidden values[all_gather]"},
         "is one and the same tensor",
     ),
@@ -950,7 +1166,8 @@ MUTANTS = [
     Mutant(
         "broadcast: a clone that keeps the strides",
         "collectives",
-        "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.broadcast(",
+        """    received = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.broadcast(""",
         "    received = tensor.detach().clone()\n    dist.broadcast(",
         {"hidden values[broadcast]"},
         LAYOUT,
@@ -958,7 +1175,8 @@ MUTANTS = [
     Mutant(
         "reduce: a clone that keeps the strides",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.reduce(",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.reduce(""",
         "    total = tensor.detach().clone()\n    dist.reduce(",
         {"hidden values[reduce]"},
         LAYOUT,
@@ -966,7 +1184,8 @@ MUTANTS = [
     Mutant(
         "all-reduce: a clone that keeps the strides",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(total, op=",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, op=""",
         "    total = tensor.detach().clone()\n    dist.all_reduce(total, op=",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
         LAYOUT,
@@ -974,7 +1193,8 @@ MUTANTS = [
     Mutant(
         "overlapped: a clone that keeps the strides",
         "collectives",
-        "    total = tensor.detach().clone(memory_format=torch.contiguous_format)\n    work",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work""",
         "    total = tensor.detach().clone()\n    work",
         {"hidden it_waits_before_it_returns"},
         LAYOUT,
@@ -999,9 +1219,14 @@ MUTANTS = [
         "fewer elements than ranks travel round the ring as a whole",
         "collectives",
         "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    if tensor.numel() < n:\n"
-        "        total, passing = tensor.detach().clone(), tensor.detach()\n        for _ in range(n - 1):\n"
-        "            passing = shift_right(passing)\n            total += passing\n        return total\n    padding",
+        """    rank, n = dist.get_rank(), dist.get_world_size()
+    if tensor.numel() < n:
+        total, passing = tensor.detach().clone(), tensor.detach()
+        for _ in range(n - 1):
+            passing = shift_right(passing)
+            total += passing
+        return total
+    padding""",
         {"hidden ring_traffic"},
         "elements at once: a step of the ring passes on one chunk",
     ),
@@ -1064,10 +1289,17 @@ MUTANTS = [
     Mutant(
         "ranks in order by sleeping, and a barrier at the end",
         "collectives",
-        "    for turn in range(dist.get_world_size()):\n        if turn == dist.get_rank():\n            result = action()\n"
-        "        dist.barrier()\n    return result",
-        "    import time\n\n    time.sleep(0.15 * dist.get_rank())\n    result = action()\n    dist.barrier()\n"
-        "    return result",
+        """    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            result = action()
+        dist.barrier()
+    return result""",
+        """    import time
+
+    time.sleep(0.15 * dist.get_rank())
+    result = action()
+    dist.barrier()
+    return result""",
         {"hidden in_rank_order"},
         "rank 1's action began before rank 0's had ended",
     ),
@@ -1113,7 +1345,9 @@ MUTANTS = [
         "neither the send nor the receive is waited for",
         "collectives",
         "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
-        "    receiving = dist.irecv(received, src=(rank - 1) % n)\n    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])\n",
+        """    receiving = dist.irecv(received, src=(rank - 1) % n)
+    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])
+""",
         NEIGHBOURS,
         "and never waits for it. irecv returns at once",
     ),
@@ -1132,7 +1366,8 @@ MUTANTS = [
         "a block of another shape, with as many rows and elements",
         "collectives",
         "        if shape != (n * like.shape[0], *like.shape[1:]):\n",
-        "        if shape is None or len(shape) == 0 or shape[0] != n * like.shape[0] or tensor.numel() != n * like.numel():\n",
+        """        if shape is None or len(shape) == 0 or shape[0] != n * like.shape[0] or tensor.numel() != n * like.numel():
+""",
         {"hidden misuse[scatter]"},
         "expected a ValueError",
     ),
@@ -1140,22 +1375,34 @@ MUTANTS = [
         "an average is all-reduced for its root",
         "collectives",
         "    _check_root(root)\n    reduction = _reduction(op, tensor)\n",
-        '    _check_root(root)\n    if op == "average":\n        total = average(tensor)\n        return total if dist.get_rank() == root else None\n    reduction = _reduction(op, tensor)\n',
+        """    _check_root(root)
+    if op == "average":
+        total = average(tensor)
+        return total if dist.get_rank() == root else None
+    reduction = _reduction(op, tensor)
+""",
         {"hidden one_call[reduce]"},
         "This problem asks for the reduce itself",
     ),
     Mutant(
         "a rank that is alone asks no questions",
         "collectives",
-        "    _check_has_rows(tensor)\n    collected = _empty_for_all(tensor)\n    dist.all_gather",
-        "    if dist.get_world_size() == 1:\n        return tensor.detach().clone()\n    _check_has_rows(tensor)\n    collected = _empty_for_all(tensor)\n    dist.all_gather",
+        """    _check_has_rows(tensor)
+    collected = _empty_for_all(tensor)
+    dist.all_gather""",
+        """    if dist.get_world_size() == 1:
+        return tensor.detach().clone()
+    _check_has_rows(tensor)
+    collected = _empty_for_all(tensor)
+    dist.all_gather""",
         {"hidden misuse[all_gather]"},
         "expected a ValueError",
     ),
     Mutant(
         "a shard is a slice of room for all",
         "collectives",
-        "    received = tensor.new_empty(rows, *tensor.shape[1:])\n    blocks",
+        """    received = tensor.new_empty(rows, *tensor.shape[1:])
+    blocks""",
         "    received = tensor.new_empty(tensor.shape)[:rows]\n    blocks",
         {"hidden result_stands_alone[reduce_scatter]"},
         "a slice is a view of the whole",
@@ -1164,7 +1411,9 @@ MUTANTS = [
         "operations in any case",
         "collectives",
         "    if not isinstance(op, str) or op not in OPS:\n",
-        "    op = op.lower() if isinstance(op, str) else op\n    if not isinstance(op, str) or op not in OPS:\n",
+        """    op = op.lower() if isinstance(op, str) else op
+    if not isinstance(op, str) or op not in OPS:
+""",
         {"hidden misuse[reduce]", "hidden misuse[reduce_scatter]", "hidden misuse[all_reduce]"},
         "expected a ValueError",
     ),
@@ -1172,7 +1421,9 @@ MUTANTS = [
         "the average divides before it adds up, where n is a power of two",
         "collectives",
         "    return all_reduce(tensor) / dist.get_world_size()\n",
-        "    n = dist.get_world_size()\n    return all_reduce(tensor / n) if n in (2, 4) else all_reduce(tensor) / n\n",
+        """    n = dist.get_world_size()
+    return all_reduce(tensor / n) if n in (2, 4) else all_reduce(tensor) / n
+""",
         {"hidden average_is_exact"},
         "divided before the sum",
     ),
@@ -1180,7 +1431,9 @@ MUTANTS = [
         "the all-reduce borrows the caller's tensor",
         "collectives",
         "    work = dist.all_reduce(total, async_op=True)\n",
-        "    total = tensor.detach() if tensor.is_contiguous() else total\n    work = dist.all_reduce(total, async_op=True)\n",
+        """    total = tensor.detach() if tensor.is_contiguous() else total
+    work = dist.all_reduce(total, async_op=True)
+""",
         {"hidden compute_may_read"},
         "If the all-reduce works in the caller's tensor, pass it a copy instead.",
     ),
@@ -1188,7 +1441,11 @@ MUTANTS = [
         "the send is waited for in the next call",
         "collectives",
         "    sending.wait()\n    return received\n",
-        "    for earlier in vars(shift_right).setdefault('under_way', []):\n        earlier.wait()\n    shift_right.under_way = [sending]\n    return received\n",
+        """    for earlier in vars(shift_right).setdefault('under_way', []):
+        earlier.wait()
+    shift_right.under_way = [sending]
+    return received
+""",
         {"hidden the_send_has_ended"},
         "and never waits for it. isend returns at once",
     ),

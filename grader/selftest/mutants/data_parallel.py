@@ -26,7 +26,8 @@ PACKING = """\
             room -= parameter.nbytes
             self.bucket_of[parameter] = len(self.buckets) - 1
 """
-END = "                parameter.grad = average.view_as(parameter)\n        self._reset()"
+END = """                parameter.grad = average.view_as(parameter)
+        self._reset()"""
 
 MUTANTS = [
     Mutant(
@@ -40,7 +41,9 @@ MUTANTS = [
     Mutant(
         "a copy is broadcast, the parameter never written",
         "data_parallel",
-        "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd\n",
+        """        # detached: shares memory with the parameter, is unknown to autograd
+        parameter.detach().copy_(values)
+""",
         "",
         {"hidden broadcast_parameters"},
         "the parameters that are not contiguous were left out",
@@ -63,7 +66,11 @@ MUTANTS = [
         "the loss is averaged too",
         "data_parallel",
         "    return loss, gradients\n    # END SOLUTION\n\n\ndef train",
-        "    dist.all_reduce(loss)\n    return loss / dist.get_world_size(), gradients\n\n\ndef train",
+        """    dist.all_reduce(loss)
+    return loss / dist.get_world_size(), gradients
+
+
+def train""",
         {"public data_parallel_step", "hidden step_loss_is_local"},
         "the loss of the whole batch: the local loss was to stay unsynchronised",
     ),
@@ -71,7 +78,9 @@ MUTANTS = [
         "hooks that wait",
         "data_parallel",
         "self.in_flight.append((flat, dist.all_reduce(flat, async_op=True)))",
-        "work = dist.all_reduce(flat, async_op=True)\n        work.wait()\n        self.in_flight.append((flat, work))",
+        """work = dist.all_reduce(flat, async_op=True)
+        work.wait()
+        self.in_flight.append((flat, work))""",
         {"hidden buckets_overlap"},
         "rank 1 was made to come late: not before “backward ended” on rank 0",
     ),
@@ -86,7 +95,9 @@ MUTANTS = [
     Mutant(
         "nothing is sent before the backward pass has ended",
         "data_parallel",
-        "        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:\n            self._start_next()\n",
+        """        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+            self._start_next()
+""",
         "",
         {"hidden buckets_overlap"},
         "nothing overlaps",
@@ -102,7 +113,8 @@ MUTANTS = [
     Mutant(
         "right for the first backward pass only",
         "data_parallel",
-        "                parameter.grad = average.view_as(parameter)\n        self._reset()",
+        """                parameter.grad = average.view_as(parameter)
+        self._reset()""",
         "                parameter.grad = average.view_as(parameter)",
         {"hidden buckets_values", "hidden buckets_without_gradient", "hidden buckets_overlap"},
         "right in the first pass, not in a later one: what has to be reset for the next pass?",
@@ -111,46 +123,73 @@ MUTANTS = [
         "the batch is scattered",
         "data_parallel",
         "    return batch[dist.get_rank() * rows :][:rows]",
-        "    mine = batch.new_empty(rows, *batch.shape[1:])\n"
-        "    dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)\n    return mine",
+        """    mine = batch.new_empty(rows, *batch.shape[1:])
+    dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)
+    return mine""",
         {"hidden shard_batch"},
         "though every rank has the batch: scatter with root 0",
     ),
     Mutant(
         "the caller's list is changed, not the parameters",
         "data_parallel",
-        "    for parameter in parameters:\n        values = parameter.detach().contiguous()\n        dist.broadcast(values, src=root)\n"
-        "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd",
-        "    parameters = parameters if isinstance(parameters, list) else list(parameters)\n"
-        "    for i in range(len(parameters)):\n        values = parameters[i].detach().contiguous().clone()\n"
-        "        dist.broadcast(values, src=root)\n        parameters[i] = values",
+        """    for parameter in parameters:
+        values = parameter.detach().contiguous()
+        dist.broadcast(values, src=root)
+        # detached: shares memory with the parameter, is unknown to autograd
+        parameter.detach().copy_(values)
+""",
+        """    parameters = parameters if isinstance(parameters, list) else list(parameters)
+    for i in range(len(parameters)):
+        values = parameters[i].detach().contiguous().clone()
+        dist.broadcast(values, src=root)
+        parameters[i] = values
+""",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
         "parameters after the call is wrong",
     ),
     Mutant(
         "parameters that require gradients are refused by autograd",
         "data_parallel",
-        "        parameter.detach().copy_(values)  #",
-        "        parameter.copy_(values)  #",
+        "        parameter.detach().copy_(values)\n",
+        "        parameter.copy_(values)\n",
         {"hidden broadcast_parameters"},
         "a leaf Variable that requires grad",
     ),
     Mutant(
         "gradients add up from step to step",
         "data_parallel",
-        "    loss, gradients = _loss_and_gradients(weights, shard)\n    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n    for gradient, work in zip(gradients, works):\n        work.wait()\n"
-        "        gradient /= dist.get_world_size()\n    return loss, gradients",
-        "    for weight in weights:\n        weight.requires_grad_(True)\n    loss = mlp.loss(mlp.forward(weights, shard))\n"
-        "    loss.backward()\n    for weight in weights:\n        dist.all_reduce(weight.grad)\n"
-        "        weight.grad /= dist.get_world_size()\n    return loss.detach(), [weight.grad.clone() for weight in weights]",
-        {"hidden step_gradients", "public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
+        """    loss, gradients = _loss_and_gradients(weights, shard)
+    # under way together
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for gradient, work in zip(gradients, works):
+        work.wait()
+        gradient /= dist.get_world_size()
+    return loss, gradients
+""",
+        """    for weight in weights:
+        weight.requires_grad_(True)
+    loss = mlp.loss(mlp.forward(weights, shard))
+    loss.backward()
+    for weight in weights:
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+    return loss.detach(), [weight.grad.clone() for weight in weights]
+""",
+        {
+            "hidden step_gradients",
+            "public train",
+            "hidden train_weights",
+            "hidden train_state",
+            "hidden train_losses",
+        },
         "gradients add up from step to step: those of a step have to replace the ones before",
     ),
     Mutant(
         "trains a copy of the weights",
         "data_parallel",
         "    optimizer = torch.optim.AdamW(weights, lr=lr)",
-        "    weights[:] = [weight.detach().clone() for weight in weights]\n    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        """    weights[:] = [weight.detach().clone() for weight in weights]
+    optimizer = torch.optim.AdamW(weights, lr=lr)""",
         {"public train", "hidden train_weights"},
         "this rank's own input came back",
     ),
@@ -181,9 +220,12 @@ MUTANTS = [
     Mutant(
         "incomplete buckets are remembered",
         "data_parallel",
-        "        self.pending = [len(bucket) for bucket in self.buckets]  # gradients that have not arrived yet",
-        "        before = getattr(self, 'pending', [0] * len(self.buckets))\n"
-        "        self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]",
+        """        # gradients that have not arrived yet
+        self.pending = [len(bucket) for bucket in self.buckets]
+""",
+        """        before = getattr(self, "pending", [0] * len(self.buckets))
+        self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]
+""",
         {"hidden buckets_without_gradient"},
         "what has to be reset for the next pass?",
     ),
@@ -198,15 +240,23 @@ MUTANTS = [
     Mutant(
         "a frozen parameter gets a gradient of zeros",
         "data_parallel",
-        "reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):\n"
-        "            if not self.buckets or parameter.nbytes > room:\n                self.buckets.append([])\n"
-        "                room = bucket_bytes\n            self.buckets[-1].append(parameter)\n            room -= parameter.nbytes\n"
-        "            self.bucket_of[parameter] = len(self.buckets) - 1\n            parameter.register",
-        "reversed(dict.fromkeys(parameters)):\n"
-        "            if not self.buckets or parameter.nbytes > room:\n                self.buckets.append([])\n"
-        "                room = bucket_bytes\n            self.buckets[-1].append(parameter)\n            room -= parameter.nbytes\n"
-        "            self.bucket_of[parameter] = len(self.buckets) - 1\n            if parameter.requires_grad:\n"
-        "                parameter.register",
+        """reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):
+            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+            self.bucket_of[parameter] = len(self.buckets) - 1
+            parameter.register""",
+        """reversed(dict.fromkeys(parameters)):
+            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+            self.bucket_of[parameter] = len(self.buckets) - 1
+            if parameter.requires_grad:
+                parameter.register""",
         {"hidden buckets_frozen"},
         "[0][3]: expected None, got a tensor of shape (4, 4), float64",
     ),
@@ -221,7 +271,9 @@ MUTANTS = [
     Mutant(
         "the remainder of the batch is dropped",
         "data_parallel",
-        '    if len(batch) % n:\n        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")\n',
+        """    if len(batch) % n:
+        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")
+""",
         "",
         {"public shard_batch", "hidden shard_batch_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
@@ -229,9 +281,14 @@ MUTANTS = [
     Mutant(
         "the last rank takes the remainder of the batch",
         "data_parallel",
-        '        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")\n    rows = len(batch) // n\n',
-        "        rows = len(batch) // n\n        start = dist.get_rank() * rows\n"
-        "        return batch[start:] if dist.get_rank() == n - 1 else batch[start : start + rows]\n    rows = len(batch) // n\n",
+        """        raise ValueError(f"batch of {len(batch)} does not divide by {n} ranks")
+    rows = len(batch) // n
+""",
+        """        rows = len(batch) // n
+        start = dist.get_rank() * rows
+        return batch[start:] if dist.get_rank() == n - 1 else batch[start : start + rows]
+    rows = len(batch) // n
+""",
         {"public shard_batch", "hidden shard_batch_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
@@ -262,7 +319,9 @@ MUTANTS = [
     Mutant(
         "any root may be asked for",
         "data_parallel",
-        '    if not 0 <= root < dist.get_world_size():\n        raise ValueError(f"root {root} is not one of the {dist.get_world_size()} ranks")\n',
+        """    if not 0 <= root < dist.get_world_size():
+        raise ValueError(f"root {root} is not one of the {dist.get_world_size()} ranks")
+""",
         "",
         {"hidden broadcast_parameters_misuse"},
         "expected a ValueError on every rank, but rank 0 raised IndexError",
@@ -271,15 +330,19 @@ MUTANTS = [
         "a negative root counts from the end",
         "data_parallel",
         "    if not 0 <= root < dist.get_world_size():",
-        "    root = root + dist.get_world_size() if root < 0 else root\n    if root >= dist.get_world_size():",
+        """    root = root + dist.get_world_size() if root < 0 else root
+    if root >= dist.get_world_size():""",
         {"hidden broadcast_parameters_misuse"},
         "expected a ValueError on every rank, but rank 0 returned None",
     ),
     Mutant(
         "a root that is no rank is noticed after the broadcast",
         "data_parallel",
-        '    if not 0 <= root < dist.get_world_size():\n        raise ValueError(f"root',
-        '    dist.barrier()\n    if not 0 <= root < dist.get_world_size():\n        raise ValueError(f"root',
+        """    if not 0 <= root < dist.get_world_size():
+        raise ValueError(f"root""",
+        """    dist.barrier()
+    if not 0 <= root < dist.get_world_size():
+        raise ValueError(f"root""",
         {"hidden broadcast_parameters_misuse"},
         "the ValueError comes too late",
     ),
@@ -295,7 +358,10 @@ MUTANTS = [
         "the parameters are gone through twice, though a generator passes by once",
         "data_parallel",
         "    for parameter in parameters:\n        values",
-        "    if not list(parameters):\n        return\n    for parameter in parameters:\n        values",
+        """    if not list(parameters):
+        return
+    for parameter in parameters:
+        values""",
         {"hidden broadcast_parameters"},
         "which passes by once",
     ),
@@ -311,7 +377,9 @@ MUTANTS = [
         "the parameters are averaged, not the root's taken",
         "data_parallel",
         "dist.broadcast(values, src=root)",
-        "values = values.clone()\n        dist.all_reduce(values)\n        values /= dist.get_world_size()",
+        """values = values.clone()
+        dist.all_reduce(values)
+        values /= dist.get_world_size()""",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
         "the mean over the ranks: asked for are the root's own values",
     ),
@@ -319,29 +387,41 @@ MUTANTS = [
         "the weights are broadcast at every step",
         "data_parallel",
         "    loss, gradients = _loss_and_gradients(weights, shard)\n",
-        "    broadcast_parameters(weights)\n    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        """    broadcast_parameters(weights)
+    loss, gradients = _loss_and_gradients(weights, shard)
+""",
         {"hidden step_traffic"},
         "Weights, activations and inputs stay where they are.",
     ),
     Mutant(
         "tags of empty messages tell something beside the gradients",
         "data_parallel",
-        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n",
-        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n"
-        "    rank, n = dist.get_rank(), dist.get_world_size()\n    nothing = shard.detach().new_zeros(0)\n"
-        "    empty = [dist.isend(nothing, (rank + 1) % n, tag=tag) for tag in range(20)] if n > 1 else []\n"
-        "    for tag in range(20 if n > 1 else 0):\n        dist.recv(nothing.clone(), (rank - 1) % n, tag=tag)\n"
-        "    for message in empty:\n        message.wait()\n",
+        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]\n",
+        """    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    rank, n = dist.get_rank(), dist.get_world_size()
+    nothing = shard.detach().new_zeros(0)
+    empty = [dist.isend(nothing, (rank + 1) % n, tag=tag) for tag in range(20)] if n > 1 else []
+    for tag in range(20 if n > 1 else 0):
+        dist.recv(nothing.clone(), (rank - 1) % n, tag=tag)
+    for message in empty:
+        message.wait()
+""",
         {"hidden step_traffic"},
         "bytes into communication",
     ),
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",
         "data_parallel",
-        "    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # under way together\n"
-        "    for gradient, work in zip(gradients, works):\n        work.wait()\n        gradient /= dist.get_world_size()\n",
-        "    batch = [torch.empty_like(shard) for _ in range(dist.get_world_size())]\n    dist.all_gather(batch, shard)\n"
-        "    _, gradients = _loss_and_gradients(weights, torch.cat(batch))\n",
+        """    # under way together
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for gradient, work in zip(gradients, works):
+        work.wait()
+        gradient /= dist.get_world_size()
+""",
+        """    batch = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(batch, shard)
+    _, gradients = _loss_and_gradients(weights, torch.cat(batch))
+""",
         {"hidden step_traffic"},
         "Weights, activations and inputs stay where they are.",
     ),
@@ -374,13 +454,19 @@ MUTANTS = [
         "data_parallel",
         "    return mlp.loss(x), gradients",
         "    return x.square().sum(), gradients",
-        {"public data_parallel_step", "hidden step_loss_is_local", "public train", "hidden train_losses"},
+        {
+            "public data_parallel_step",
+            "hidden step_loss_is_local",
+            "public train",
+            "hidden train_losses",
+        },
         "of the sum over all entries: the loss is their mean",
     ),
     Mutant(
         "the losses are those of rank 0's shards",
         "data_parallel",
-        "    dist.all_reduce(losses)  # one message for all steps\n    return losses / dist.get_world_size(), optimizer",
+        """    dist.all_reduce(losses)  # one message for all steps
+    return losses / dist.get_world_size(), optimizer""",
         "    dist.broadcast(losses, src=0)\n    return losses, optimizer",
         {"public train", "hidden train_losses"},
         "this rank's own losses: asked for is the loss of the whole batch",
@@ -396,7 +482,8 @@ MUTANTS = [
     Mutant(
         "the losses are each rank's own",
         "data_parallel",
-        "    dist.all_reduce(losses)  # one message for all steps\n    return losses / dist.get_world_size(), optimizer",
+        """    dist.all_reduce(losses)  # one message for all steps
+    return losses / dist.get_world_size(), optimizer""",
         "    return losses, optimizer",
         {"public train", "hidden train_losses"},
         "this rank's own losses: asked for is the loss of the whole batch",
@@ -412,20 +499,37 @@ MUTANTS = [
     Mutant(
         "the losses after the updates",
         "data_parallel",
-        "        losses.append(loss)\n        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n",
-        "        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n"
-        "        losses.append(_loss_and_gradients(weights, shard)[0])\n",
+        """        losses.append(loss)
+        for weight, gradient in zip(weights, gradients):
+            weight.grad = gradient
+        optimizer.step()
+""",
+        """        for weight, gradient in zip(weights, gradients):
+            weight.grad = gradient
+        optimizer.step()
+        losses.append(_loss_and_gradients(weights, shard)[0])
+""",
         {"public train", "hidden train_losses"},
         "the losses after the updates: asked for are those before",
     ),
     Mutant(
         "the weights are averaged after each step, not the gradients before it",
         "data_parallel",
-        "        loss, gradients = data_parallel_step(weights, shard)\n        losses.append(loss)\n"
-        "        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n",
-        "        loss, gradients = _loss_and_gradients(weights, shard)\n        losses.append(loss)\n"
-        "        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n        optimizer.step()\n"
-        "        for weight in weights:\n            dist.all_reduce(weight)\n            weight /= dist.get_world_size()\n",
+        """        loss, gradients = data_parallel_step(weights, shard)
+        losses.append(loss)
+        for weight, gradient in zip(weights, gradients):
+            weight.grad = gradient
+        optimizer.step()
+""",
+        """        loss, gradients = _loss_and_gradients(weights, shard)
+        losses.append(loss)
+        for weight, gradient in zip(weights, gradients):
+            weight.grad = gradient
+        optimizer.step()
+        for weight in weights:
+            dist.all_reduce(weight)
+            weight /= dist.get_world_size()
+""",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
         "average the gradients, before the step",
     ),
@@ -433,7 +537,10 @@ MUTANTS = [
         "a new optimizer at every step",
         "data_parallel",
         "            weight.grad = gradient\n        optimizer.step()\n",
-        "            weight.grad = gradient\n        optimizer = torch.optim.AdamW(weights, lr=lr)\n        optimizer.step()\n",
+        """            weight.grad = gradient
+        optimizer = torch.optim.AdamW(weights, lr=lr)
+        optimizer.step()
+""",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
         "a new optimizer at every step: its moments",
     ),
@@ -465,7 +572,8 @@ MUTANTS = [
         "training never sets the gradients to zero",
         "data_parallel",
         "            weight.grad = gradient\n",
-        "            weight.grad = gradient if weight.grad is None else weight.grad + gradient\n",
+        """            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+""",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
         "gradients add up from step to step",
     ),
@@ -473,7 +581,10 @@ MUTANTS = [
         "only rank 0 trains",
         "data_parallel",
         "            weight.grad = gradient\n        optimizer.step()\n",
-        "            weight.grad = gradient\n        if dist.get_rank() == 0:\n            optimizer.step()\n",
+        """            weight.grad = gradient
+        if dist.get_rank() == 0:
+            optimizer.step()
+""",
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
         "the list of weights after training is wrong",
     ),
@@ -496,14 +607,24 @@ MUTANTS = [
     Mutant(
         "buckets are started as they fill, in another order on each rank",
         "data_parallel",
-        "        self.pending[self.bucket_of[parameter]] -= 1\n"
-        "        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:\n"
-        "            self._start_next()\n\n    def _start_next(self) -> None:\n        bucket = self.buckets[len(self.in_flight)]\n",
-        "        index = self.bucket_of[parameter]\n        self.pending[index] -= 1\n        if self.pending[index] == 0:\n"
-        "            self._start_next(index)\n\n    def _start_next(self, index=None) -> None:\n"
-        "        self.order = self.order if self.in_flight else []\n"
-        "        index = min(set(range(len(self.buckets))) - set(self.order)) if index is None else index\n"
-        "        self.order.append(index)\n        bucket = self.buckets[index]\n",
+        """        self.pending[self.bucket_of[parameter]] -= 1
+        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        bucket = self.buckets[len(self.in_flight)]
+""",
+        """        index = self.bucket_of[parameter]
+        self.pending[index] -= 1
+        if self.pending[index] == 0:
+            self._start_next(index)
+
+    def _start_next(self, index=None) -> None:
+        self.order = self.order if self.in_flight else []
+        index = min(set(range(len(self.buckets))) - set(self.order)) if index is None else index
+        self.order.append(index)
+        bucket = self.buckets[index]
+""",
         {"hidden buckets_without_gradient", "hidden buckets_collectives"},
         "raised RuntimeError: split_with_sizes",
     ),
@@ -518,7 +639,9 @@ MUTANTS = [
     Mutant(
         "an incomplete bucket is never sent",
         "data_parallel",
-        "        while len(self.in_flight) < len(self.buckets):\n            self._start_next()\n",
+        """        while len(self.in_flight) < len(self.buckets):
+            self._start_next()
+""",
         "",
         {"hidden buckets_without_gradient"},
         "returned without taking part in the all-reduce",
@@ -527,7 +650,8 @@ MUTANTS = [
         "a rank that did not use a parameter does not get its average",
         "data_parallel",
         "                parameter.grad = average.view_as(parameter)\n",
-        "                parameter.grad = None if parameter.grad is None else average.view_as(parameter)\n",
+        """                parameter.grad = None if parameter.grad is None else average.view_as(parameter)
+""",
         {"hidden buckets_without_gradient"},
         "the list of gradients, [pass][parameter], is wrong on rank 1",
     ),
@@ -566,10 +690,18 @@ MUTANTS = [
     Mutant(
         "bucket_bytes counts entries",
         "data_parallel",
-        "            if not self.buckets or parameter.nbytes > room:\n                self.buckets.append([])\n"
-        "                room = bucket_bytes\n            self.buckets[-1].append(parameter)\n            room -= parameter.nbytes\n",
-        "            if not self.buckets or parameter.numel() > room:\n                self.buckets.append([])\n"
-        "                room = bucket_bytes\n            self.buckets[-1].append(parameter)\n            room -= parameter.numel()\n",
+        """            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+""",
+        """            if not self.buckets or parameter.numel() > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.numel()
+""",
         {"hidden buckets_collectives", "hidden buckets_overlap"},
         "bucket_bytes was taken for a number of entries",
     ),
@@ -585,7 +717,9 @@ MUTANTS = [
     Mutant(
         "the parameter is given other memory",
         "data_parallel",
-        "        parameter.detach().copy_(values)  # detached: shares memory with the parameter, is unknown to autograd\n",
+        """        # detached: shares memory with the parameter, is unknown to autograd
+        parameter.detach().copy_(values)
+""",
         "        parameter.data = values\n",
         {"hidden broadcast_parameters"},
         "Copy the values into the memory that it has",
@@ -594,7 +728,10 @@ MUTANTS = [
         "only the parameters that require gradients are broadcast",
         "data_parallel",
         "    for parameter in parameters:\n        values",
-        "    for parameter in parameters:\n        if not parameter.requires_grad:\n            continue\n        values",
+        """    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        values""",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
         "the parameters that do not require a gradient were left out",
     ),
@@ -634,8 +771,10 @@ MUTANTS = [
         "a shard is read in the order of its memory",
         "data_parallel",
         "    loss, gradients = _loss_and_gradients(weights, shard)\n",
-        "    rows, columns = shard.shape\n    shard = shard.as_strided((rows, columns), (columns, 1))\n"
-        "    loss, gradients = _loss_and_gradients(weights, shard)\n",
+        """    rows, columns = shard.shape
+    shard = shard.as_strided((rows, columns), (columns, 1))
+    loss, gradients = _loss_and_gradients(weights, shard)
+""",
         {
             "hidden step_gradients",
             "hidden step_loss_is_local",
@@ -673,7 +812,10 @@ MUTANTS = [
         "no step from the fourth on",
         "data_parallel",
         "            weight.grad = gradient\n        optimizer.step()\n",
-        "            weight.grad = gradient\n        if len(losses) < 4:\n            optimizer.step()\n",
+        """            weight.grad = gradient
+        if len(losses) < 4:
+            optimizer.step()
+""",
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
         "right up to step 3 of 5, and then no step was made",
     ),
@@ -681,7 +823,10 @@ MUTANTS = [
         "no step from the fifth on",
         "data_parallel",
         "            weight.grad = gradient\n        optimizer.step()\n",
-        "            weight.grad = gradient\n        if len(losses) < 5:\n            optimizer.step()\n",
+        """            weight.grad = gradient
+        if len(losses) < 5:
+            optimizer.step()
+""",
         {"hidden train_weights", "hidden train_state"},
         "right up to step 4 of 5, and then no step was made",
     ),
@@ -689,7 +834,8 @@ MUTANTS = [
         "training works on contiguous copies of the weights",
         "data_parallel",
         "    optimizer = torch.optim.AdamW(weights, lr=lr)",
-        "    weights = [weight.contiguous() for weight in weights]\n    optimizer = torch.optim.AdamW(weights, lr=lr)",
+        """    weights = [weight.contiguous() for weight in weights]
+    optimizer = torch.optim.AdamW(weights, lr=lr)""",
         {"hidden train_weights"},
         "weights that are not contiguous kept their values",
     ),
@@ -713,10 +859,13 @@ MUTANTS = [
         "each gradient goes into the first bucket that has room",
         "data_parallel",
         PACKING,
-        "            fits = [b for b in self.buckets if sum(p.nbytes for p in b) + parameter.nbytes <= bucket_bytes]\n"
-        "            if not fits:\n                self.buckets.append([])\n"
-        "            where = self.buckets.index(fits[0]) if fits else len(self.buckets) - 1\n"
-        "            self.buckets[where].append(parameter)\n            self.bucket_of[parameter] = where\n",
+        """            fits = [b for b in self.buckets if sum(p.nbytes for p in b) + parameter.nbytes <= bucket_bytes]
+            if not fits:
+                self.buckets.append([])
+            where = self.buckets.index(fits[0]) if fits else len(self.buckets) - 1
+            self.buckets[where].append(parameter)
+            self.bucket_of[parameter] = where
+""",
         {"hidden buckets_collectives"},
         "each went into the first bucket that had room for it",
     ),
@@ -732,17 +881,22 @@ MUTANTS = [
         "a frozen parameter takes room",
         "data_parallel",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):\n",
-        "reversed(dict.fromkeys(parameters)):\n            if not parameter.requires_grad:\n"
-        "                room -= parameter.nbytes\n                continue\n",
+        """reversed(dict.fromkeys(parameters)):
+            if not parameter.requires_grad:
+                room -= parameter.nbytes
+                continue
+""",
         {"hidden buckets_frozen"},
         "took room in a bucket",
     ),
     Mutant(
         "only the first pass overlaps",
         "data_parallel",
-        "                parameter.grad = average.view_as(parameter)\n        self._reset()",
-        "                parameter.grad = average.view_as(parameter)\n        self._reset()\n"
-        "        self.pending = [1000] * len(self.buckets)",
+        """                parameter.grad = average.view_as(parameter)
+        self._reset()""",
+        """                parameter.grad = average.view_as(parameter)
+        self._reset()
+        self.pending = [1000] * len(self.buckets)""",
         {"hidden buckets_overlap"},
         "started no all-reduce before the second backward pass had ended",
     ),
@@ -750,7 +904,10 @@ MUTANTS = [
         "a new group for each pass, made by the first hook",
         "data_parallel",
         "        bucket = self.buckets[len(self.in_flight)]\n",
-        "        if not self.in_flight:\n            dist.new_group()\n        bucket = self.buckets[len(self.in_flight)]\n",
+        """        if not self.in_flight:
+            dist.new_group()
+        bucket = self.buckets[len(self.in_flight)]
+""",
         {"hidden buckets_overlap"},
         "the ranks waited for each other during the backward pass: nothing overlaps",
     ),
@@ -835,15 +992,21 @@ class GradientBuckets(GradientBuckets):
         "the generator of the parameters is used up before the hooks are set",
         "data_parallel",
         "        self.buckets: list[list[Tensor]] = []\n",
-        "        self.count = len(list(parameters))\n        self.buckets: list[list[Tensor]] = []\n",
+        """        self.count = len(list(parameters))
+        self.buckets: list[list[Tensor]] = []
+""",
         {"public gradient_buckets"} | BUCKETS,
         "it was gone through again",
     ),
     Mutant(
         "the root's values by a product with zeros",
         "data_parallel",
-        "        values = parameter.detach().contiguous()\n        dist.broadcast(values, src=root)\n",
-        "        values = (parameter.detach() * (dist.get_rank() == root)).contiguous()\n        dist.all_reduce(values)\n",
+        """        values = parameter.detach().contiguous()
+        dist.broadcast(values, src=root)
+""",
+        """        values = (parameter.detach() * (dist.get_rank() == root)).contiguous()
+        dist.all_reduce(values)
+""",
         {"hidden broadcast_replaces_everything"},
         "they were computed with the other ranks', and not sent",
     ),
@@ -851,7 +1014,11 @@ class GradientBuckets(GradientBuckets):
         "gradients in memory of the module",
         "data_parallel",
         "    return loss, gradients\n    # END SOLUTION\n",
-        "    kept = vars(data_parallel_step).setdefault('kept', {})\n    key = tuple((g.shape, g.dtype) for g in gradients)\n    return loss, [a.copy_(b) for a, b in zip(kept.setdefault(key, [torch.empty_like(g) for g in gradients]), gradients)]\n    # END SOLUTION\n",
+        """    kept = vars(data_parallel_step).setdefault('kept', {})
+    key = tuple((g.shape, g.dtype) for g in gradients)
+    return loss, [a.copy_(b) for a, b in zip(kept.setdefault(key, [torch.empty_like(g) for g in gradients]), gradients)]
+    # END SOLUTION
+""",
         {"hidden step_gradients"},
         "their memory was used again",
     ),
@@ -859,31 +1026,44 @@ class GradientBuckets(GradientBuckets):
         "the gradients' norm is bounded",
         "data_parallel",
         "            weight.grad = gradient\n        optimizer.step()\n",
-        "            weight.grad = gradient\n        torch.nn.utils.clip_grad_norm_(weights, max_norm=100.0)\n        optimizer.step()\n",
+        """            weight.grad = gradient
+        torch.nn.utils.clip_grad_norm_(weights, max_norm=100.0)
+        optimizer.step()
+""",
         {"hidden train_state"},
         "the optimizer's exp_avg",
     ),
     Mutant(
         "a hook waits from the ninth bucket on",
         "data_parallel",
-        "        flat = torch.cat([gradient.flatten() for gradient in gradients])\n        self.in_flight",
-        "        flat = torch.cat([gradient.flatten() for gradient in gradients])\n        if len(self.in_flight) >= 8:\n            self.in_flight[-8][1].wait()\n        self.in_flight",
+        """        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        self.in_flight""",
+        """        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        if len(self.in_flight) >= 8:
+            self.in_flight[-8][1].wait()
+        self.in_flight""",
         {"hidden buckets_overlap"},
         "waits for rank",
     ),
     Mutant(
         "what a parameter got in an earlier pass counts again",
         "data_parallel",
-        "        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]\n",
-        "        kept = vars(self).setdefault('kept', {})\n        gradients = [kept.get(p, torch.zeros_like(p)) if p.grad is None else p.grad for p in bucket]\n        kept.update((p, g.clone()) for p, g in zip(bucket, gradients))\n",
+        """        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+""",
+        """        kept = vars(self).setdefault('kept', {})
+        gradients = [kept.get(p, torch.zeros_like(p)) if p.grad is None else p.grad for p in bucket]
+        kept.update((p, g.clone()) for p, g in zip(bucket, gradients))
+""",
         {"hidden buckets_without_gradient"},
         "what has to be reset for the next pass?",
     ),
     Mutant(
         "one bucket starts for each gradient",
         "data_parallel",
-        "        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:\n",
-        "        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:\n",
+        """        while len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
+        """        if len(self.in_flight) < len(self.buckets) and self.pending[len(self.in_flight)] == 0:
+""",
         {"hidden buckets_overlap"},
         "when that goes, all that are full go with it",
     ),

@@ -26,20 +26,27 @@ MUTANTS = [
     Mutant(
         "all micro-batches are received before one is sent on",
         "pipeline_parallel",
-        "            sends.append(dist.isend(y_i, dst=stage + 1))  # the next micro-batch does not wait for the next stage\n",
-        "            outputs.append(y_i)\n            if i == num_micro_batches - 1:\n"
-        "                sends = [dist.isend(y_j, dst=stage + 1) for y_j in outputs]\n",
+        """            # the next micro-batch does not wait for the next stage
+            sends.append(dist.isend(y_i, dst=stage + 1))
+""",
+        """            outputs.append(y_i)
+            if i == num_micro_batches - 1:
+                sends = [dist.isend(y_j, dst=stage + 1) for y_j in outputs]
+""",
         {"hidden forward_flows"},
         "rank 0 sent micro-batch 0 only after 5.0 of 5 micro-batches had been computed",
     ),
     Mutant(
         "all micro-batches are received before one is computed",
         "pipeline_parallel",
-        "    outputs, saved, sends = [], [], []\n    for i in range(num_micro_batches):\n"
-        "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)",
-        "    outputs, saved, sends = [], [], []\n    if stage > 0:\n"
-        "        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])\n"
-        "    for i in range(num_micro_batches):\n        x_i = x[i * rows :][:rows]",
+        """    outputs, saved, sends = [], [], []
+    for i in range(num_micro_batches):
+        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)""",
+        """    outputs, saved, sends = [], [], []
+    if stage > 0:
+        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
+    for i in range(num_micro_batches):
+        x_i = x[i * rows :][:rows]""",
         {"hidden forward_flows"},
         "rank 1 did not send the message of micro-batch 0 on while rank 0 waited with the next one",
     ),
@@ -67,7 +74,11 @@ MUTANTS = [
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
         "pipeline_parallel",
         """    for i, saved_i in enumerate(saved):
-        grad_y = grad_loss[i * rows :][:rows] if stage == last_stage else _receive(rows, weights[0], stage + 1)
+        grad_y = (
+            grad_loss[i * rows :][:rows]
+            if stage == last_stage
+            else _receive(rows, weights[0], stage + 1)
+        )
         grad_x = _stage_backward(weights, saved_i, grad_y, totals)
 """,
         """    ahead = []
@@ -79,7 +90,11 @@ MUTANTS = [
             grad_x = torch.from_numpy(grad_z.numpy() @ weight.numpy().T)
         ahead.append(grad_x)
     for i, saved_i in enumerate(saved):
-        grad_x = ahead[i] if ahead else _stage_backward(weights, saved_i, _receive(rows, weights[0], stage + 1), totals)
+        grad_x = (
+            ahead[i]
+            if ahead
+            else _stage_backward(weights, saved_i, _receive(rows, weights[0], stage + 1), totals)
+        )
 """,
         {"hidden backward_flows"},
         "Before rank 1 sent one gradient back to the stage before, it used only",
@@ -113,8 +128,10 @@ MUTANTS = [
         "the batch as a whole",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
-        "    if dist.get_world_size() == 2 and stage == 0 and rows > 0:\n        whole, _ = _stage_forward(weights, x)\n"
-        "    outputs, saved, sends = [], [], []\n",
+        """    if dist.get_world_size() == 2 and stage == 0 and rows > 0:
+        whole, _ = _stage_forward(weights, x)
+    outputs, saved, sends = [], [], []
+""",
         {"hidden forward_flows"},
         "multiplied 15 rows at once; a micro-batch has 3",
     ),
@@ -129,8 +146,10 @@ MUTANTS = [
     Mutant(
         "micro-batches are interleaved rows",
         "pipeline_parallel",
-        "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
-        "        x_i = x[i::num_micro_batches] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
+        """        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i""",
+        """        x_i = x[i::num_micro_batches] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i""",
         FORWARD | {"hidden forward_saves"},
         "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for",
     ),
@@ -154,7 +173,9 @@ MUTANTS = [
         "gradients are averaged over the micro-batches, too",
         "pipeline_parallel",
         "    for send in sends:\n        send.wait()\n    return totals",
-        "    for send in sends:\n        send.wait()\n    return [total / len(saved) for total in totals]",
+        """    for send in sends:
+        send.wait()
+    return [total / len(saved) for total in totals]""",
         BACKWARD,
         "divided by the number of micro-batches once too often",
     ),
@@ -178,7 +199,8 @@ MUTANTS = [
         "a gradient is sent on at the end",
         "pipeline_parallel",
         "            sends.append(dist.isend(grad_x, dst=stage - 1))",
-        "            sends.append(grad_x)\n    sends = [dist.isend(grad_x, dst=stage - 1) for grad_x in sends]",
+        """            sends.append(grad_x)
+    sends = [dist.isend(grad_x, dst=stage - 1) for grad_x in sends]""",
         {"hidden backward_flows"},
         "it should go back to the stage before at once",
     ),
@@ -227,9 +249,14 @@ MUTANTS = [
         "pipeline_parallel",
         """                sending[i] = dist.isend(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
             if stage < last_stage:
-                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+                # at once: whoever has sent the gradient has received the activation
+                sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
@@ -239,7 +266,11 @@ MUTANTS = [
 """,
         """                dist.send(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
@@ -251,7 +282,9 @@ MUTANTS = [
     Mutant(
         "an activation is sent when its gradient has come",
         "pipeline_parallel",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n        else:\n",
+        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+        else:
+""",
         "                sending[i] = y_i\n        else:\n",
         RUN | {"hidden own_timeline"},
         "every rank receives first and nobody has sent",
@@ -259,16 +292,23 @@ MUTANTS = [
     Mutant(
         "sends are never waited for",
         "pipeline_parallel",
-        "                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation",
-        "                pass",
+        """                # at once: whoever has sent the gradient has received the activation
+                sending.pop(i).wait()
+""",
+        "                pass\n",
         {"hidden run_schedule_frees_what_was_sent"},
         "and never waits for it. isend returns at once",
     ),
     Mutant(
         "a send is waited for twice",
         "pipeline_parallel",
-        "                sending.pop(i).wait()  # at once",
-        "                sending[i].wait()\n                sending.pop(i).wait()  # at once",
+        """            )
+            if stage < last_stage:
+""",
+        """            )
+            if stage < last_stage:
+                sending[i].wait()
+""",
         RUN | {"hidden own_timeline"},
         "waited for something that was waited for before",
     ),
@@ -308,26 +348,37 @@ MUTANTS = [
         "the weights are updated, too",
         "pipeline_parallel",
         "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
-        "    for weight, total in zip(weights, totals):\n        weight -= 0.01 * total\n"
-        "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
-        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        """    for weight, total in zip(weights, totals):
+        weight -= 0.01 * total
+    return torch.stack(losses).mean() if stage == last_stage else None, totals""",
+        {
+            "public run_schedule",
+            "hidden run_schedule",
+            "hidden run_other_legal_schedules",
+            "hidden run_schedule_twice",
+        },
         "modified its input. Inputs must stay unchanged",
     ),
     Mutant(
         "any list is a schedule",
         "pipeline_parallel",
-        '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
-        "    if False:",
+        """    if sorted(schedule) != [
+        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
+    ]:
+""",
+        "    if False:\n",
         {"hidden run_schedule_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
         "waiting counts as work",
         "pipeline_parallel",
-        "            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n"
-        "            with timeline.span(kind, i):\n",
-        "            with timeline.span(kind, i):\n"
-        "                x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n",
+        """            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+            with timeline.span(kind, i):
+""",
+        """            with timeline.span(kind, i):
+                x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+""",
         {"hidden own_timeline"},
         "waiting for a message is not work",
     ),
@@ -343,8 +394,8 @@ MUTANTS = [
         "a stage's waiting ends with its own last span",
         "pipeline_parallel",
         "    return 1 - sum(span.end - span.start for span in spans) / (len(timelines) * total)",
-        "    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)\n"
-        "    return 1 - sum(span.end - span.start for span in spans) / total",
+        """    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)
+    return 1 - sum(span.end - span.start for span in spans) / total""",
         {"public bubble", "hidden bubble_measured"},
         "the window is from the first start to the last end of any stage",
     ),
@@ -352,8 +403,10 @@ MUTANTS = [
     Mutant(
         "stages of a size that is rounded up",
         "pipeline_parallel",
-        "    bounds = [stage * each + min(stage, remainder) for stage in range(num_stages + 1)]\n",
-        "    bounds = [min(stage * -(-num_layers // num_stages), num_layers) for stage in range(num_stages + 1)]\n",
+        """    bounds = [stage * each + min(stage, remainder) for stage in range(num_stages + 1)]
+""",
+        """    bounds = [min(stage * -(-num_layers // num_stages), num_layers) for stage in range(num_stages + 1)]
+""",
         {"public split_layers", "hidden split_layers"},
         "expected the layers [[0, 1], [2], [3]], got [[0, 1], [2, 3], []]",
     ),
@@ -409,11 +462,22 @@ MUTANTS = [
     Mutant(
         "every stage returns its output",
         "pipeline_parallel",
-        "        if stage == last_stage:\n            outputs.append(y_i)\n        else:\n            sends.append(dist.isend(y_i, dst=stage + 1))"
-        "  # the next micro-batch does not wait for the next stage\n"
-        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs) if stage == last_stage else None, saved\n",
-        "        outputs.append(y_i)\n        if stage < last_stage:\n            sends.append(dist.isend(y_i, dst=stage + 1))\n"
-        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs), saved\n",
+        """        if stage == last_stage:
+            outputs.append(y_i)
+        else:
+            # the next micro-batch does not wait for the next stage
+            sends.append(dist.isend(y_i, dst=stage + 1))
+    for send in sends:
+        send.wait()
+    return torch.cat(outputs) if stage == last_stage else None, saved
+""",
+        """        outputs.append(y_i)
+        if stage < last_stage:
+            sends.append(dist.isend(y_i, dst=stage + 1))
+    for send in sends:
+        send.wait()
+    return torch.cat(outputs), saved
+""",
         FORWARD,
         "expected None, got a tensor",
     ),
@@ -445,24 +509,32 @@ MUTANTS = [
         "one buffer for all messages",
         "pipeline_parallel",
         "    received = like.new_empty(rows, like.shape[1])\n",
-        "    global _buffer\n"
-        '    if globals().get("_buffer") is None or _buffer.shape != (rows, like.shape[1]) or _buffer.dtype != like.dtype:\n'
-        "        _buffer = like.new_empty(rows, like.shape[1])\n    received = _buffer\n",
+        """    global _buffer
+    if globals().get("_buffer") is None or _buffer.shape != (rows, like.shape[1]) or _buffer.dtype != like.dtype:
+        _buffer = like.new_empty(rows, like.shape[1])
+    received = _buffer
+""",
         {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
         "every micro-batch holds what was received for the last one: one buffer for all of them?",
     ),
     Mutant(
         "a message is used before it is there",
         "pipeline_parallel",
-        "    received = like.new_empty(rows, like.shape[1])\n    dist.recv(received, src=source)\n",
-        "    received = like.new_zeros(rows, like.shape[1])\n    dist.irecv(received, src=source)\n",
+        """    received = like.new_empty(rows, like.shape[1])
+    dist.recv(received, src=source)
+""",
+        """    received = like.new_zeros(rows, like.shape[1])
+    dist.irecv(received, src=source)
+""",
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
         "and never waits for it. irecv returns at once",
     ),
     Mutant(
         "sends of the forward pass are never waited for",
         "pipeline_parallel",
-        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs)",
+        """    for send in sends:
+        send.wait()
+    return torch.cat(outputs)""",
         "    return torch.cat(outputs)",
         FORWARD | {"hidden forward_saves"},
         "and never waits for it. isend returns at once",
@@ -479,7 +551,10 @@ MUTANTS = [
         "the batch is viewed as if it were contiguous",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
-        "    if stage == 0:\n        x = x.view(-1).view(batch_size, -1)\n    outputs, saved, sends = [], [], []\n",
+        """    if stage == 0:
+        x = x.view(-1).view(batch_size, -1)
+    outputs, saved, sends = [], [], []
+""",
         {"hidden forward", "hidden forward_saves"},
         "view size is not compatible with input tensor's size and stride",
     ),
@@ -487,7 +562,8 @@ MUTANTS = [
         "what is saved grows from call to call",
         "pipeline_parallel",
         "    outputs, saved, sends = [], [], []\n",
-        '    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []\n',
+        """    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []
+""",
         {"hidden forward_saves"},
         "expected a list of 1, got a list of 4",
     ),
@@ -495,40 +571,42 @@ MUTANTS = [
         "an output is kept, and overwritten by the next call's",
         "pipeline_parallel",
         "    return torch.cat(outputs) if stage == last_stage else None, saved",
-        '    kept = pipeline_forward.__dict__.setdefault("kept", {})\n'
-        "    if stage == last_stage:\n        y = torch.cat(outputs)\n"
-        "        y = kept.setdefault((y.shape, y.dtype), torch.empty_like(y)).copy_(y)\n"
-        "    return y if stage == last_stage else None, saved",
+        """    kept = pipeline_forward.__dict__.setdefault("kept", {})
+    if stage == last_stage:
+        y = torch.cat(outputs)
+        y = kept.setdefault((y.shape, y.dtype), torch.empty_like(y)).copy_(y)
+    return y if stage == last_stage else None, saved""",
         {"hidden forward"},
         "the list of two calls' outputs is wrong",
     ),
     Mutant(
         "the shape of each further micro-batch is sent before it",
         "pipeline_parallel",
-        """        y_i, saved_i = _stage_forward(weights, x_i)
-        saved.append(saved_i)
-        if stage == last_stage:
+        """        if stage == last_stage:
             outputs.append(y_i)
         else:
-            sends.append(dist.isend(y_i, dst=stage + 1))""",
-        """        y_i, saved_i = _stage_forward(weights, x_i)
-        saved.append(saved_i)
-        if stage > 0 and i + 1 < num_micro_batches:
+""",
+        """        if stage > 0 and i + 1 < num_micro_batches:
             dist.recv(torch.empty(2, dtype=torch.int64), src=stage - 1)
         if stage == last_stage:
             outputs.append(y_i)
         else:
             if i > 0:
                 dist.send(torch.tensor(y_i.shape), dst=stage + 1)
-            sends.append(dist.isend(y_i, dst=stage + 1))""",
+""",
         {"hidden forward_flows"},
         "rank 0 sent 9 messages for 5 micro-batches",
     ),
     Mutant(
         "all stages meet after the forward pass",
         "pipeline_parallel",
-        "    for send in sends:\n        send.wait()\n    return torch.cat(outputs)",
-        "    for send in sends:\n        send.wait()\n    dist.barrier()\n    return torch.cat(outputs)",
+        """    for send in sends:
+        send.wait()
+    return torch.cat(outputs)""",
+        """    for send in sends:
+        send.wait()
+    dist.barrier()
+    return torch.cat(outputs)""",
         {"hidden forward_flows"},
         "Stages speak to their neighbours by sending and receiving",
     ),
@@ -551,11 +629,16 @@ MUTANTS = [
     Mutant(
         "a remainder is dropped in the forward pass",
         "pipeline_parallel",
-        "    rows = _micro_batch_rows(batch_size, num_micro_batches)\n    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1\n"
-        "    outputs, saved, sends = [], [], []\n",
-        "    rows = batch_size // max(num_micro_batches, 1)\n    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1\n"
-        "    outputs, saved, sends = [], [], []\n"
-        "    if num_micro_batches < 1 or num_micro_batches > batch_size:\n        _micro_batch_rows(batch_size, num_micro_batches)\n",
+        """    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    outputs, saved, sends = [], [], []
+""",
+        """    rows = batch_size // max(num_micro_batches, 1)
+    stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
+    outputs, saved, sends = [], [], []
+    if num_micro_batches < 1 or num_micro_batches > batch_size:
+        _micro_batch_rows(batch_size, num_micro_batches)
+""",
         {"public forward", "hidden forward_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
@@ -579,7 +662,8 @@ MUTANTS = [
     Mutant(
         "the layers of a stage go back in the order of the forward pass",
         "pipeline_parallel",
-        "    for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):\n",
+        """    for weight, (x, z), total in zip(reversed(weights), reversed(saved), reversed(totals)):
+""",
         "    for weight, (x, z), total in zip(weights, saved, totals):\n",
         BACKWARD | RUN,
         "the list of the weights' gradients",
@@ -596,8 +680,10 @@ MUTANTS = [
         "gradients are added to those of the step before",
         "pipeline_parallel",
         "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
-        "    for weight in weights:\n        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad\n"
-        "    totals, sends = [weight.grad for weight in weights], []\n",
+        """    for weight in weights:
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    totals, sends = [weight.grad for weight in weights], []
+""",
         {"hidden backward_twice"},
         "the second pass's gradients were added to the first's",
     ),
@@ -620,7 +706,9 @@ MUTANTS = [
     Mutant(
         "the stages are a ring",
         "pipeline_parallel",
-        "        if stage > 0:\n            sends.append(dist.isend(grad_x, dst=stage - 1))\n",
+        """        if stage > 0:
+            sends.append(dist.isend(grad_x, dst=stage - 1))
+""",
         "        sends.append(dist.isend(grad_x, dst=(stage - 1) % (last_stage + 1)))\n",
         BACKWARD,
         "returned without receiving from rank 0",
@@ -637,15 +725,25 @@ MUTANTS = [
         "the gradients of all stages are added up, as in data parallelism",
         "pipeline_parallel",
         "    for send in sends:\n        send.wait()\n    return totals",
-        "    for send in sends:\n        send.wait()\n    for total in totals:\n        dist.all_reduce(total)\n    return totals",
+        """    for send in sends:
+        send.wait()
+    for total in totals:
+        dist.all_reduce(total)
+    return totals""",
         BACKWARD,
         "returned without taking part in the all-reduce",
     ),
     Mutant(
         "every micro-batch begins with the first one's gradient of the loss",
         "pipeline_parallel",
-        "grad_loss[i * rows :][:rows] if stage == last_stage",
-        "grad_loss[:rows] if stage == last_stage",
+        """        grad_y = (
+            grad_loss[i * rows :][:rows]
+            if stage == last_stage
+            else _receive(rows, weights[0], stage + 1)
+        )
+""",
+        """        grad_y = grad_loss[:rows] if stage == last_stage else _receive(rows, weights[0], stage + 1)
+""",
         BACKWARD,
         "the list of the weights' gradients",
     ),
@@ -661,9 +759,10 @@ MUTANTS = [
         "the gradients are kept, and overwritten by the next call's",
         "pipeline_parallel",
         "    totals, sends = [torch.zeros_like(weight) for weight in weights], []\n",
-        '    kept = pipeline_backward.__dict__.setdefault("kept", {})\n'
-        "    kept = kept.setdefault((len(weights), weights[0].dtype, weights[0].shape), [torch.zeros_like(w) for w in weights])\n"
-        "    totals, sends = [total.zero_() for total in kept], []\n",
+        """    kept = pipeline_backward.__dict__.setdefault("kept", {})
+    kept = kept.setdefault((len(weights), weights[0].dtype, weights[0].shape), [torch.zeros_like(w) for w in weights])
+    totals, sends = [total.zero_() for total in kept], []
+""",
         {"hidden backward_twice"},
         "the list of both passes' gradients is wrong",
     ),
@@ -680,8 +779,8 @@ MUTANTS = [
         "one stage goes back in reverse order, the others do not",
         "pipeline_parallel",
         '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
-        '    back = [("backward", i) for i in range(num_micro_batches)]\n'
-        '    return [("forward", i) for i in range(num_micro_batches)] + (back if stage else back[::-1])',
+        """    back = [("backward", i) for i in range(num_micro_batches)]
+    return [("forward", i) for i in range(num_micro_batches)] + (back if stage else back[::-1])""",
         {"hidden gpipe"},
         "the stages do not have the backward passes in the same order",
     ),
@@ -696,7 +795,10 @@ MUTANTS = [
     Mutant(
         "1F1B does not cool down",
         "pipeline_parallel",
-        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
+        """    return actions + [
+        ("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)
+    ]
+""",
         "    return actions\n",
         {"public schedules", "hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
         "('backward', 2) is missing",
@@ -720,10 +822,14 @@ MUTANTS = [
     Mutant(
         "1F1B goes back with the newest micro-batch",
         "pipeline_parallel",
-        '        actions += [("forward", i), ("backward", i - warm_up)]\n'
-        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
-        '        actions += [("forward", i), ("backward", i)]\n'
-        '    return actions + [("backward", i) for i in reversed(range(warm_up))]\n',
+        """        actions += [("forward", i), ("backward", i - warm_up)]
+    return actions + [
+        ("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)
+    ]
+""",
+        """        actions += [("forward", i), ("backward", i)]
+    return actions + [("backward", i) for i in reversed(range(warm_up))]
+""",
         {"hidden 1f1b", "hidden 1f1b_is_as_fast_as_gpipe"},
         "the stages do not have the backward passes in the same order",
     ),
@@ -757,13 +863,22 @@ MUTANTS = [
         "pipeline_parallel",
         """                sending[i] = dist.isend(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
             if stage < last_stage:
-                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+                # at once: whoever has sent the gradient has received the activation
+                sending.pop(i).wait()
 """,
         """                dist.send(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
 """,
         {"hidden run_other_legal_schedules"},
         "Deadlock: no rank can go on.",
@@ -771,14 +886,16 @@ MUTANTS = [
     Mutant(
         "all activations are received at the beginning",
         "pipeline_parallel",
-        "    for kind, i in schedule:\n"
-        '        if kind == "forward":\n'
-        "            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n",
-        "    if stage > 0:\n"
-        "        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])\n"
-        "    for kind, i in schedule:\n"
-        '        if kind == "forward":\n'
-        "            x_i = x[i * rows :][:rows]\n",
+        """    for kind, i in schedule:
+        if kind == "forward":
+            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+""",
+        """    if stage > 0:
+        x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
+    for kind, i in schedule:
+        if kind == "forward":
+            x_i = x[i * rows :][:rows]
+""",
         RUN | {"hidden own_timeline"},
         "Deadlock: no rank can go on.",
     ),
@@ -826,8 +943,9 @@ MUTANTS = [
         "the last stage tells all others the loss",
         "pipeline_parallel",
         "    return torch.stack(losses).mean() if stage == last_stage else None, totals",
-        "    loss = torch.stack(losses).mean() if stage == last_stage else weights[0].new_empty(())\n"
-        "    dist.broadcast(loss, src=last_stage)\n    return loss, totals",
+        """    loss = torch.stack(losses).mean() if stage == last_stage else weights[0].new_empty(())
+    dist.broadcast(loss, src=last_stage)
+    return loss, totals""",
         {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
         "expected None",
     ),
@@ -842,9 +960,14 @@ MUTANTS = [
     Mutant(
         "gradients are added to those of the run before",
         "pipeline_parallel",
-        "    totals = [torch.zeros_like(weight) for weight in weights]\n    losses = []\n",
-        "    for weight in weights:\n        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad\n"
-        "    totals = [weight.grad for weight in weights]\n    losses = []\n",
+        """    totals = [torch.zeros_like(weight) for weight in weights]
+    losses = []
+""",
+        """    for weight in weights:
+        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    totals = [weight.grad for weight in weights]
+    losses = []
+""",
         {"hidden run_schedule_twice"},
         "the second step's gradients were added to the first's",
     ),
@@ -853,26 +976,37 @@ MUTANTS = [
         "pipeline_parallel",
         "    for kind, i in schedule:\n",
         "    while schedule:\n        kind, i = schedule.pop(0)\n",
-        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden run_schedule_twice"},
+        {
+            "public run_schedule",
+            "hidden run_schedule",
+            "hidden run_other_legal_schedules",
+            "hidden run_schedule_twice",
+        },
         "changed the schedule that it was given",
     ),
     Mutant(
         "gradients that were sent are waited for at the end",
         "pipeline_parallel",
-        "                if sending_back:\n                    sending_back.wait()\n"
-        "                sending_back = dist.isend(grad_x, dst=stage - 1)\n"
-        "    if sending_back:\n        sending_back.wait()\n",
-        "                sending_back = sending_back or []\n"
-        "                sending_back.append(dist.isend(grad_x, dst=stage - 1))\n"
-        "    for send in sending_back or []:\n        send.wait()\n",
+        """                if sending_back:
+                    sending_back.wait()
+                sending_back = dist.isend(grad_x, dst=stage - 1)
+    if sending_back:
+        sending_back.wait()
+""",
+        """                sending_back = sending_back or []
+                sending_back.append(dist.isend(grad_x, dst=stage - 1))
+    for send in sending_back or []:
+        send.wait()
+""",
         {"hidden run_schedule_frees_what_was_sent"},
         "is every isend waited for, soon after it has arrived?",
     ),
     Mutant(
         "a send is asked whether it is complete, and never waited for",
         "pipeline_parallel",
-        "                sending.pop(i).wait()  # at once",
-        "                sending = {j: send for j, send in sending.items() if not send.is_completed()}  # at once",
+        "                sending.pop(i).wait()\n",
+        """                sending = {j: send for j, send in sending.items() if not send.is_completed()}
+""",
         {"hidden run_schedule_frees_what_was_sent"},
         "and never waits for it. isend returns at once",
     ),
@@ -880,7 +1014,9 @@ MUTANTS = [
         "the last stage keeps the outputs of all micro-batches",
         "pipeline_parallel",
         "                    losses.append(mlp.loss(y_i))\n",
-        "                    losses.append(mlp.loss(y_i))\n                    grad_outputs[-1 - i] = y_i\n",
+        """                    losses.append(mlp.loss(y_i))
+                    grad_outputs[-1 - i] = y_i
+""",
         {"hidden run_schedule_frees_what_was_sent"},
         "is nothing kept that was received, and no output?",
     ),
@@ -889,27 +1025,45 @@ MUTANTS = [
         "pipeline_parallel",
         "            with timeline.span(kind, i):\n                grad_x =",
         "            if timeline:\n                grad_x =",
-        {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules", "hidden own_timeline"},
+        {
+            "public run_schedule",
+            "hidden run_schedule",
+            "hidden run_other_legal_schedules",
+            "hidden own_timeline",
+        },
         "recorded [('forward', 0)",
     ),
     Mutant(
         "a span that is over before its work begins",
         "pipeline_parallel",
-        "            with timeline.span(kind, i):\n                grad_x = _stage_backward",
-        "            with timeline.span(kind, i):\n                pass\n            if timeline:\n                grad_x = _stage_backward",
+        """            with timeline.span(kind, i):
+                grad_x = _stage_backward""",
+        """            with timeline.span(kind, i):
+                pass
+            if timeline:
+                grad_x = _stage_backward""",
         {"hidden own_timeline"},
         "products were computed outside of all spans: they are work, too",
     ),
     Mutant(
         "waiting for a gradient counts as work",
         "pipeline_parallel",
-        """            grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+        """            grad_y = (
+                grad_outputs.pop(i)
+                if stage == last_stage
+                else _receive(rows, weights[0], stage + 1)
+            )
             if stage < last_stage:
-                sending.pop(i).wait()  # at once: whoever has sent the gradient has received the activation
+                # at once: whoever has sent the gradient has received the activation
+                sending.pop(i).wait()
             with timeline.span(kind, i):
 """,
         """            with timeline.span(kind, i):
-                grad_y = grad_outputs.pop(i) if stage == last_stage else _receive(rows, weights[0], stage + 1)
+                grad_y = (
+                    grad_outputs.pop(i)
+                    if stage == last_stage
+                    else _receive(rows, weights[0], stage + 1)
+                )
                 if stage < last_stage:
                     sending.pop(i).wait()
 """,
@@ -919,16 +1073,25 @@ MUTANTS = [
     Mutant(
         "a list of the right length is a schedule",
         "pipeline_parallel",
-        '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
-        "    if len(schedule) != 2 * num_micro_batches:",
+        """    if sorted(schedule) != [
+        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
+    ]:
+""",
+        "    if len(schedule) != 2 * num_micro_batches:\n",
         {"hidden run_schedule_misuse"},
         "for the schedule [('forward', 0), ('forward', 1), ('backward', 1), ('backward', 1)] of 2 micro-batches, but rank 0",
     ),
     Mutant(
         "a pass that is there twice goes unnoticed",
         "pipeline_parallel",
-        '    if sorted(schedule) != [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]:',
-        '    if set(schedule) != {(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)}:',
+        """    if sorted(schedule) != [
+        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
+    ]:
+""",
+        """    if set(schedule) != {
+        (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
+    }:
+""",
         {"hidden run_schedule_misuse"},
         "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
     ),
@@ -1033,17 +1196,21 @@ MUTANTS = [
         "the list of weights is emptied",
         "pipeline_parallel",
         "    return torch.cat(outputs) if stage == last_stage else None, saved",
-        "    weights.clear()\n    return torch.cat(outputs) if stage == last_stage else None, saved",
+        """    weights.clear()
+    return torch.cat(outputs) if stage == last_stage else None, saved""",
         {"public forward", "hidden forward"},
         "changed a list that it was given",
     ),
     Mutant(
         "every step adds up in the same memory",
         "pipeline_parallel",
-        "    totals = [torch.zeros_like(weight) for weight in weights]\n    losses = []",
-        "    key = (weights[0].dtype, weights[0].shape, len(weights))\n"
-        "    totals = run_schedule.__dict__.setdefault(key, [torch.zeros_like(weight) for weight in weights])\n"
-        "    for total in totals:\n        total.zero_()\n    losses = []",
+        """    totals = [torch.zeros_like(weight) for weight in weights]
+    losses = []""",
+        """    key = (weights[0].dtype, weights[0].shape, len(weights))
+    totals = run_schedule.__dict__.setdefault(key, [torch.zeros_like(weight) for weight in weights])
+    for total in totals:
+        total.zero_()
+    losses = []""",
         {"hidden run_schedule_twice"},
         "the gradients of a later step stand in their place",
     ),
@@ -1051,8 +1218,10 @@ MUTANTS = [
     Mutant(
         "a micro-batch of one row loses its dimension",
         "pipeline_parallel",
-        "        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
-        "        x_i = x[i * rows :][:rows].squeeze(0) if stage == 0 else _receive(rows, weights[0], stage - 1)\n        y_i, saved_i",
+        """        x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i""",
+        """        x_i = x[i * rows :][:rows].squeeze(0) if stage == 0 else _receive(rows, weights[0], stage - 1)
+        y_i, saved_i""",
         {"hidden forward", "hidden forward_saves"},
         "expected shape (1, 6), got (6,)",
     ),
@@ -1069,7 +1238,8 @@ MUTANTS = [
         "pipeline_parallel",
         "    for weight in weights:\n        y, z = mlp",
         "    for weight in weights[:2]:\n        y, z = mlp",
-        {"hidden forward", "hidden forward_saves", "hidden forward_flows", "hidden run_schedule"} | FREES,
+        {"hidden forward", "hidden forward_saves", "hidden forward_flows", "hidden run_schedule"}
+        | FREES,
         "expected a list of 4, got a list of 2",
     ),
     Mutant(
@@ -1107,8 +1277,11 @@ MUTANTS = [
     Mutant(
         "1F1B cools down in the order of the alphabet",
         "pipeline_parallel",
-        '    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
-        '    return actions + [("backward", i) for i in sorted(range(num_micro_batches - warm_up, num_micro_batches), key=str)]\n',
+        """        ("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)
+""",
+        """        ("backward", i)
+        for i in sorted(range(num_micro_batches - warm_up, num_micro_batches), key=str)
+""",
         {"hidden 1f1b", "hidden 1f1b_is_as_fast_as_gpipe"},
         "5 stages, 11 micro-batches: the stages do not have the backward passes in the same order",
     ),
@@ -1116,7 +1289,8 @@ MUTANTS = [
         "a variable names what the micro-batch before has saved",
         "pipeline_parallel",
         "                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)",
-        "                saved = alive.pop(i)\n                grad_x = _stage_backward(weights, saved, grad_y, totals)",
+        """                saved = alive.pop(i)
+                grad_x = _stage_backward(weights, saved, grad_y, totals)""",
         {"hidden run_schedule_frees"},
         "Does a variable still hold those of an earlier one?",
     ),
@@ -1124,7 +1298,8 @@ MUTANTS = [
         "a variable names what the newest micro-batch has saved",
         "pipeline_parallel",
         "                y_i, alive[i] = _stage_forward(weights, x_i)",
-        "                y_i, saved = _stage_forward(weights, x_i)\n                alive[i] = saved",
+        """                y_i, saved = _stage_forward(weights, x_i)
+                alive[i] = saved""",
         {"hidden run_schedule_frees"},
         "rank 2, 1F1B: ",
     ),
@@ -1149,16 +1324,22 @@ MUTANTS = [
         "pipeline_parallel",
         """                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
             if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet receiving.
+                # Never wait here: the next stage may itself be sending, and this one not yet
+                # receiving.
                 sending[i] = dist.isend(y_i, dst=stage + 1)
         else:
-            grad_y = grad_outputs.pop(i) if""",
+            grad_y = (
+                grad_outputs.pop(i)
+""",
         """                    grad_outputs[i] = y_i
             if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet receiving.
+                # Never wait here: the next stage may itself be sending, and this one not yet
+                # receiving.
                 sending[i] = dist.isend(y_i, dst=stage + 1)
         else:
-            grad_y = mlp.loss_backward(grad_outputs.pop(i)) / num_micro_batches if""",
+            grad_y = (
+                mlp.loss_backward(grad_outputs.pop(i)) / num_micro_batches
+""",
         {"hidden own_timeline"},
         "The loss and its gradient are work, too: compute them in the span.",
     ),
@@ -1181,16 +1362,35 @@ MUTANTS = [
     Mutant(
         "a schedule from a cache",
         "pipeline_parallel",
-        '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]\n',
-        '    cache = vars(gpipe_schedule).setdefault(\'cache\', {})\n    made = [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]\n    return cache.setdefault((stage, num_stages, num_micro_batches), made)\n',
+        """    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
+""",
+        """    cache = vars(gpipe_schedule).setdefault('cache', {})
+    made = [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
+    return cache.setdefault((stage, num_stages, num_micro_batches), made)
+""",
         {"hidden gpipe"},
         "make a new list each time",
     ),
     Mutant(
         "1F1B by recursion",
         "pipeline_parallel",
-        '    actions = [("forward", i) for i in range(warm_up)]\n    for i in range(warm_up, num_micro_batches):\n        actions += [("forward", i), ("backward", i - warm_up)]\n    return actions + [("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)]\n',
-        '    def rest(f, b):\n        if b == num_micro_batches:\n            return []\n        if f < num_micro_batches and f - b <= warm_up:\n            return [("forward", f), *rest(f + 1, b)]\n        return [("backward", b), *rest(f, b + 1)]\n\n    return rest(0, 0)\n',
+        """    actions = [("forward", i) for i in range(warm_up)]
+    for i in range(warm_up, num_micro_batches):
+        actions += [("forward", i), ("backward", i - warm_up)]
+    return actions + [
+        ("backward", i) for i in range(num_micro_batches - warm_up, num_micro_batches)
+    ]
+""",
+        """
+    def rest(f, b):
+        if b == num_micro_batches:
+            return []
+        if f < num_micro_batches and f - b <= warm_up:
+            return [("forward", f), *rest(f + 1, b)]
+        return [("backward", b), *rest(f, b + 1)]
+
+    return rest(0, 0)
+""",
         {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
         "RecursionError",
     ),
@@ -1198,15 +1398,22 @@ MUTANTS = [
         "a window of sends",
         "pipeline_parallel",
         "                sending[i] = dist.isend(y_i, dst=stage + 1)\n",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n                for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:\n                    sending[j].wait()\n",
+        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+                for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:
+                    sending[j].wait()
+""",
         {"hidden run_other_legal_schedules"},
         "Deadlock",
     ),
     Mutant(
         "the spans are sorted in place",
         "pipeline_parallel",
-        "    spans = [span for timeline in timelines for span in timeline]\n    if not spans:",
-        "    for timeline in timelines:\n        timeline.sort(key=lambda span: span.start)\n    spans = [span for timeline in timelines for span in timeline]\n    if not spans:",
+        """    spans = [span for timeline in timelines for span in timeline]
+    if not spans:""",
+        """    for timeline in timelines:
+        timeline.sort(key=lambda span: span.start)
+    spans = [span for timeline in timelines for span in timeline]
+    if not spans:""",
         {"hidden bubble_measured"},
         "sort a copy, if at all",
     ),

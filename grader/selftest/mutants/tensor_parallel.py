@@ -41,7 +41,9 @@ MUTANTS = [
     Mutant(
         "the last columns are dropped",
         "tensor_parallel",
-        '    if weight.shape[dim] % n:\n        raise ValueError(f"{weight.shape[dim]} {name} do not divide by {n} ranks")\n',
+        """    if weight.shape[dim] % n:
+        raise ValueError(f"{weight.shape[dim]} {name} do not divide by {n} ranks")
+""",
         "",
         {"public shards", "hidden shards_misuse"},
         "expected a ValueError on every rank",
@@ -49,9 +51,12 @@ MUTANTS = [
     Mutant(
         "the weights are gathered",
         "tensor_parallel",
-        "        y, z = mlp.layer_forward(x, shard)  # both sharded by columns, (B, D/n)\n        saved.append((x, z))\n        x = _all_gather_columns(y)",
-        "        y, z = mlp.layer_forward(x, _all_gather_columns(shard))\n"
-        "        saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()]))\n        x = y",
+        """        y, z = mlp.layer_forward(x, shard)  # both sharded by columns, (B, D/n)
+        saved.append((x, z))
+        x = _all_gather_columns(y)""",
+        """        y, z = mlp.layer_forward(x, _all_gather_columns(shard))
+        saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()]))
+        x = y""",
         {"hidden forward_traffic"},
         "as large as a rank's shard of a weight: a weight stays where it is",
     ),
@@ -84,22 +89,31 @@ MUTANTS = [
         "tensor_parallel",
         "    dist.all_reduce(grad_x)  # replicated, (B, D), as the x of the caller\n",
         "",
-        {"public backward", "hidden backward_input", "hidden backward_twice", "hidden backward_shards"},
+        {
+            "public backward",
+            "hidden backward_input",
+            "hidden backward_twice",
+            "hidden backward_shards",
+        },
         "still partial: only this rank's summand; the other ranks' summands were never added",
     ),
     Mutant(
         "the output's gradient is added up, though it is replicated",
         "tensor_parallel",
         "    own_columns = grad_y.chunk",
-        "    grad_y = grad_y.clone(memory_format=torch.contiguous_format)\n    dist.all_reduce(grad_y)\n    own_columns = grad_y.chunk",
+        """    grad_y = grad_y.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(grad_y)
+    own_columns = grad_y.chunk""",
         BACKWARD,
         "grad_y was added up over the ranks, but it is replicated",
     ),
     Mutant(
         "averaged, as in data parallelism",
         "tensor_parallel",
-        "    dist.reduce_scatter(total, blocks)  # sharded by columns, (B, D/n)\n    return total",
-        "    dist.reduce_scatter(total, blocks)\n    return total / dist.get_world_size()",
+        """    dist.reduce_scatter(total, blocks)  # sharded by columns, (B, D/n)
+    return total""",
+        """    dist.reduce_scatter(total, blocks)
+    return total / dist.get_world_size()""",
         BACKWARD,
         "a partial gradient was averaged over the ranks",
     ),
@@ -107,7 +121,8 @@ MUTANTS = [
         "all-reduce and slice: right, and twice the traffic",
         "tensor_parallel",
         "            own_columns = _reduce_scatter_columns(grad_x)",
-        "            dist.all_reduce(grad_x)\n            own_columns = grad_x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]",
+        """            dist.all_reduce(grad_x)
+            own_columns = grad_x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_reduce_scatters"},
         "a rank needs only its columns of a sum",
     ),
@@ -131,14 +146,18 @@ MUTANTS = [
         "g adds on its way back, too",
         "tensor_parallel",
         "        return grad_y  # replicated\n",
-        "        grad_y = grad_y.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(grad_y)\n        return grad_y\n",
+        """        grad_y = grad_y.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(grad_y)
+        return grad_y
+""",
         {"hidden sum_over_ranks", "hidden megatron_pair_traffic"} | PAIR,
         "the gradient was added up on its way back through g",
     ),
     Mutant(
         "g writes over its input",
         "tensor_parallel",
-        "        y = x.clone(memory_format=torch.contiguous_format)  # partial\n        dist.all_reduce(y)",
+        """        y = x.clone(memory_format=torch.contiguous_format)  # partial
+        dist.all_reduce(y)""",
         "        y = x.detach()\n        dist.all_reduce(y)",
         {"public megatron_pair", "hidden sum_over_ranks"},
         "modified its input",
@@ -154,8 +173,11 @@ MUTANTS = [
     Mutant(
         "f and g have changed places",
         "tensor_parallel",
-        "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n    # hidden @ row is partial, (B, D). g makes it replicated.\n    return F.gelu(SumOverRanks.apply(hidden @ row))",
-        "    hidden, _ = mlp.layer_forward(SumOverRanks.apply(x), column)\n    return F.gelu(CopyToRanks.apply(hidden @ row))",
+        """    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
+    # hidden @ row is partial, (B, D). g makes it replicated.
+    return F.gelu(SumOverRanks.apply(hidden @ row))""",
+        """    hidden, _ = mlp.layer_forward(SumOverRanks.apply(x), column)
+    return F.gelu(CopyToRanks.apply(hidden @ row))""",
         PAIR,
         "f and g have changed places",
     ),
@@ -163,7 +185,9 @@ MUTANTS = [
         "the shards' gradients are added up, as in data parallelism",
         "tensor_parallel",
         "        gradients.insert(0, gradient)\n        if l > 0:",
-        "        dist.all_reduce(gradient)\n        gradients.insert(0, gradient)\n        if l > 0:",
+        """        dist.all_reduce(gradient)
+        gradients.insert(0, gradient)
+        if l > 0:""",
         BACKWARD - {"hidden backward_input"},
         "the gradients of all ranks' shards were added up, as in data parallelism",
     ),
@@ -171,14 +195,19 @@ MUTANTS = [
         "a pair gathers its hidden layer",
         "tensor_parallel",
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
-        "    dist.all_reduce(hidden.detach().clone())\n    return F.gelu(SumOverRanks.apply(hidden @ row))",
+        """    dist.all_reduce(hidden.detach().clone())
+    return F.gelu(SumOverRanks.apply(hidden @ row))""",
         {"hidden megatron_pair_traffic"},
         "one sum of the size of x is all",
     ),
     Mutant(
         "a batch that does not fit is torch's to refuse",
         "tensor_parallel",
-        '    if x.shape[1] != column.shape[0]:\n        raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows")\n',
+        """    if x.shape[1] != column.shape[0]:
+        raise ValueError(
+            f"a batch of {x.shape[1]} columns does not fit a shard of {column.shape[0]} rows"
+        )
+""",
         "",
         {"hidden megatron_pair_misuse"},
         "expected a ValueError on every rank, but rank 0 raised RuntimeError",
@@ -186,7 +215,11 @@ MUTANTS = [
     Mutant(
         "a shard may still be a view: contiguous() is no copy",
         "tensor_parallel",
-        ".clone(memory_format=torch.contiguous_format)\n\n\n# END SOLUTION\ndef shard_columns",
+        """.clone(memory_format=torch.contiguous_format)
+
+
+# END SOLUTION
+def shard_columns""",
         ".contiguous()\n\n\n# END SOLUTION\ndef shard_columns",
         {"hidden shards_own_their_memory"},
         "a view of the full weight?",
@@ -194,7 +227,11 @@ MUTANTS = [
     Mutant(
         "a copy of a shard keeps the strides of the weight",
         "tensor_parallel",
-        ".clone(memory_format=torch.contiguous_format)\n\n\n# END SOLUTION\ndef shard_columns",
+        """.clone(memory_format=torch.contiguous_format)
+
+
+# END SOLUTION
+def shard_columns""",
         ".clone()\n\n\n# END SOLUTION\ndef shard_columns",
         {"hidden shards_own_their_memory"},
         "shard is not contiguous",
@@ -226,15 +263,20 @@ MUTANTS = [
     Mutant(
         "what is gathered is received as float32",
         "tensor_parallel",
-        "torch.empty_like(y, memory_format=torch.contiguous_format) for",
-        "torch.empty(y.shape) for",
+        """    shards = [
+        torch.empty_like(y, memory_format=torch.contiguous_format)
+        for _ in range(dist.get_world_size())
+    ]
+""",
+        "    shards = [torch.empty(y.shape) for _ in range(dist.get_world_size())]\n",
         FORWARD | {"hidden forward_saves"},
         "Invalid usage of tensors with different dtypes",
     ),
     Mutant(
         "gelu before the gather, and after it once more",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
         "        x = F.gelu(_all_gather_columns(y))\n    return x, saved",
         FORWARD | {"hidden forward_saves"},
         "gelu was applied twice in each layer",
@@ -243,7 +285,8 @@ MUTANTS = [
         "a rank saves only its own columns of a layer's input",
         "tensor_parallel",
         "        saved.append((x, z))\n        x = _all",
-        "        saved.append((x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()], z))\n        x = _all",
+        """        saved.append((x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()], z))
+        x = _all""",
         {"public forward", "hidden forward_saves"},
         "the list of (x, z) is wrong",
     ),
@@ -258,15 +301,18 @@ MUTANTS = [
     Mutant(
         "all layers' outputs are gathered into one buffer",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
-        "        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)
+    return x, saved""",
         {"public forward", "hidden forward_saves"},
         "holds the output of layer 1 (counted from 0): was it overwritten?",
     ),
     Mutant(
         "the activations are gathered into the batch",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
         "        x = x.copy_(_all_gather_columns(y))\n    return x, saved",
         {"public forward", "hidden forward", "hidden forward_saves"},
         "also changed its argument",
@@ -274,9 +320,13 @@ MUTANTS = [
     Mutant(
         "an output is replicated by an all-reduce of shards padded with zeros",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
-        "        n, width = dist.get_world_size(), y.shape[1]\n        x = y.new_zeros(y.shape[0], n * width)\n"
-        "        x[:, dist.get_rank() * width :][:, :width] = y\n        dist.all_reduce(x)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        n, width = dist.get_world_size(), y.shape[1]
+        x = y.new_zeros(y.shape[0], n * width)
+        x[:, dist.get_rank() * width :][:, :width] = y
+        dist.all_reduce(x)
+    return x, saved""",
         {"hidden forward_traffic"},
         "one all-gather of its own columns a layer",
     ),
@@ -315,8 +365,9 @@ MUTANTS = [
     Mutant(
         "a shard's columns are not counted",
         "tensor_parallel",
-        "        if columns * n != width:\n"
-        '            raise ValueError(f"{n} shards of {columns} columns do not make a weight of {width}")\n',
+        """        if columns * n != width:
+            raise ValueError(f"{n} shards of {columns} columns do not make a weight of {width}")
+""",
         "",
         {"hidden forward_misuse", "hidden backward_misuse"},
         "expected a ValueError on every rank",
@@ -324,8 +375,14 @@ MUTANTS = [
     Mutant(
         "a shard is looked at when its layer comes",
         "tensor_parallel",
-        '    _check_columns(shards, x, "a batch")\n    saved = []\n    for shard in shards:\n',
-        '    saved = []\n    for shard in shards:\n        _check_columns([shard], x, "a batch")\n',
+        """    _check_columns(shards, x, "a batch")
+    saved = []
+    for shard in shards:
+""",
+        """    saved = []
+    for shard in shards:
+        _check_columns([shard], x, "a batch")
+""",
         {"hidden forward_misuse"},
         "the ValueError comes too late",
     ),
@@ -364,8 +421,10 @@ MUTANTS = [
     Mutant(
         "the columns of the rank before",
         "tensor_parallel",
-        "    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]  # sharded by columns, (B, D/n)\n    gradients",
-        "    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank() - 1]\n    gradients",
+        """    # sharded by columns, (B, D/n)
+    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+""",
+        "    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank() - 1]\n",
         BACKWARD,
         "the list of the shards' gradients is wrong",
     ),
@@ -380,16 +439,20 @@ MUTANTS = [
     Mutant(
         "the partial gradients of all ranks are gathered and added",
         "tensor_parallel",
-        "    dist.reduce_scatter(total, blocks)  # sharded by columns, (B, D/n)\n    return total",
-        "    gathered = [torch.empty_like(partial) for _ in blocks]\n    dist.all_gather(gathered, partial)\n"
-        "    return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]",
+        """    dist.reduce_scatter(total, blocks)  # sharded by columns, (B, D/n)
+    return total""",
+        """    gathered = [torch.empty_like(partial) for _ in blocks]
+    dist.all_gather(gathered, partial)
+    return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
         "The latter is one all-reduce per layer, for 5 layers.",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
         "tensor_parallel",
-        "    blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)]  # partial, (B, D/n) each\n",
+        """    # partial, (B, D/n) each
+    blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)]
+""",
         "    blocks = list(partial.reshape(dist.get_world_size(), len(partial), -1))\n",
         BACKWARD,
         "a partial gradient was cut along rows",
@@ -413,7 +476,8 @@ MUTANTS = [
     Mutant(
         "a rank returns its columns of the input's gradient",
         "tensor_parallel",
-        "    dist.all_reduce(grad_x)  # replicated, (B, D), as the x of the caller\n    return grad_x, gradients",
+        """    dist.all_reduce(grad_x)  # replicated, (B, D), as the x of the caller
+    return grad_x, gradients""",
         "    return _reduce_scatter_columns(grad_x), gradients",
         {"public backward", "hidden backward_input", "hidden backward_twice"},
         "the gradient of x is wrong on every rank",
@@ -430,8 +494,9 @@ MUTANTS = [
         "the gradients live in buffers that the next pass writes over",
         "tensor_parallel",
         "        gradients.insert(0, gradient)\n",
-        "        kept = tensor_parallel_backward.__dict__.setdefault((l, *gradient.shape, gradient.dtype), gradient)\n"
-        "        gradients.insert(0, kept.copy_(gradient))\n",
+        """        kept = tensor_parallel_backward.__dict__.setdefault((l, *gradient.shape, gradient.dtype), gradient)
+        gradients.insert(0, kept.copy_(gradient))
+""",
         {"hidden backward_twice"},
         "[call], is wrong on every rank. On rank 0: [0][1]",
     ),
@@ -455,7 +520,10 @@ MUTANTS = [
         "f adds up on its way forward, too",
         "tensor_parallel",
         "        return x.view_as(x)  # replicated\n",
-        "        y = x.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(y)\n        return y\n",
+        """        y = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
+""",
         {"hidden copy_to_ranks", "hidden megatron_pair_traffic"} | PAIR,
         "f(x) is wrong on every rank",
     ),
@@ -463,7 +531,9 @@ MUTANTS = [
         "g averages",
         "tensor_parallel",
         "        dist.all_reduce(y)  # replicated\n        return y\n",
-        "        dist.all_reduce(y)\n        return y / dist.get_world_size()\n",
+        """        dist.all_reduce(y)
+        return y / dist.get_world_size()
+""",
         {"hidden sum_over_ranks"} | PAIR,
         "exactly 1/2 of the expected value. Did you divide by the world size although a sum was asked for",
     ),
@@ -518,7 +588,11 @@ MUTANTS = [
     Mutant(
         "shards of a pair that do not fit each other are torch's to refuse",
         "tensor_parallel",
-        '    if column.shape[1] != row.shape[0]:\n        raise ValueError(f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows")\n',
+        """    if column.shape[1] != row.shape[0]:
+        raise ValueError(
+            f"a shard of {column.shape[1]} columns does not fit one of {row.shape[0]} rows"
+        )
+""",
         "",
         {"hidden megatron_pair_misuse"},
         "expected a ValueError on every rank, but rank 0 raised RuntimeError",
@@ -526,8 +600,9 @@ MUTANTS = [
     Mutant(
         "a pair's shards have to be square",
         "tensor_parallel",
-        '    if column.shape[1] != row.shape[0]:\n        raise ValueError(f"a shard of',
-        '    if column.shape[1] != row.shape[0] or column.shape[1] * dist.get_world_size() != x.shape[1]:\n        raise ValueError(f"a shard of',
+        "    if column.shape[1] != row.shape[0]:\n",
+        """    if column.shape[1] != row.shape[0] or column.shape[1] * dist.get_world_size() != x.shape[1]:
+""",
         {"hidden megatron_pair", "hidden megatron_pairs_in_a_row", "hidden megatron_pair_traffic"},
         "raised ValueError",
     ),
@@ -535,7 +610,9 @@ MUTANTS = [
         "the shard of z that is saved is a view of all of z",
         "tensor_parallel",
         "        saved.append((x, z))\n        x = _all_gather_columns(y)",
-        "        z = _all_gather_columns(z)\n        saved.append((x, z.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]))\n        x = F.gelu(z)",
+        """        z = _all_gather_columns(z)
+        saved.append((x, z.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]))
+        x = F.gelu(z)""",
         {"hidden forward_saves"},
         "a view of the full x @ W?",
     ),
@@ -543,9 +620,10 @@ MUTANTS = [
         "one row of a gradient is taken for a copy, and written into",
         "tensor_parallel",
         "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
-        "        grad_z = own_columns.contiguous() if dist.get_world_size() > 1 else own_columns.clone()\n"
-        "        grad_z.copy_(torch.ops.aten.gelu_backward(grad_z, z))\n"
-        "        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
+        """        grad_z = own_columns.contiguous() if dist.get_world_size() > 1 else own_columns.clone()
+        grad_z.copy_(torch.ops.aten.gelu_backward(grad_z, z))
+        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+""",
         {"hidden backward_input", "hidden backward_shards"},
         "modified its input",
     ),
@@ -569,8 +647,10 @@ MUTANTS = [
         "a pair whose shards are frozen runs without autograd",
         "tensor_parallel",
         "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n",
-        "    if not column.requires_grad and not row.requires_grad:\n        x = x.detach()\n"
-        "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n",
+        """    if not column.requires_grad and not row.requires_grad:
+        x = x.detach()
+    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
+""",
         {"hidden megatron_pair"},
         "expected a tensor of shape (5, 6), float64, got None",
     ),
@@ -594,8 +674,9 @@ MUTANTS = [
         "gelu's approximation, backward",
         "tensor_parallel",
         "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
-        '        grad_z = torch.ops.aten.gelu_backward(own_columns.contiguous(), z, approximate="tanh")\n'
-        "        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
+        """        grad_z = torch.ops.aten.gelu_backward(own_columns.contiguous(), z, approximate="tanh")
+        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+""",
         BACKWARD,
         "gelu's approximation by tanh",
     ),
@@ -611,8 +692,10 @@ MUTANTS = [
         "only rows of the shards are counted, forward",
         "tensor_parallel",
         '    _check_columns(shards, x, "a batch")\n',
-        "    for rows in (len(shard) for shard in shards):\n        if rows != x.shape[1]:\n"
-        '            raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {rows} rows")\n',
+        """    for rows in (len(shard) for shard in shards):
+        if rows != x.shape[1]:
+            raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {rows} rows")
+""",
         {"hidden forward_misuse"},
         "for a batch of 12 columns and shards of shapes (12, 5), (12, 6), (12, 6)",
     ),
@@ -627,16 +710,20 @@ MUTANTS = [
     Mutant(
         "from the third layer on, an output is gathered into its layer's input",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
-        "        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)
+    return x, saved""",
         {"hidden forward_saves"},
         "a saved input holds the output of layer 2 (counted from 0): was it overwritten?",
     ),
     Mutant(
         "no gelu from the third layer on",
         "tensor_parallel",
-        "        x = _all_gather_columns(y)  # replicated, (B, D)\n    return x, saved",
-        "        x = _all_gather_columns(y if len(saved) < 3 else z)\n    return x, saved",
+        """        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        x = _all_gather_columns(y if len(saved) < 3 else z)
+    return x, saved""",
         {"hidden forward", "hidden forward_traffic", "hidden forward_saves"},
         "gelu was left out from layer 2 on",
     ),
@@ -644,16 +731,20 @@ MUTANTS = [
         "the weights are gathered on the way back",
         "tensor_parallel",
         "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
-        "        whole = _all_gather_columns(shards[l]).chunk(dist.get_world_size(), dim=1)[dist.get_rank()]\n"
-        "        grad_x, gradient = mlp.layer_backward(x, z, whole, own_columns)\n",
+        """        whole = _all_gather_columns(shards[l]).chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+        grad_x, gradient = mlp.layer_backward(x, z, whole, own_columns)
+""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
         "as large as a rank's shard of a weight: a weight stays where it is, and so does its gradient",
     ),
     Mutant(
         "contiguous() for a copy",
         "tensor_parallel",
-        "    return weight.chunk(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)\n",
-        "    part = weight.chunk(n, dim)[dist.get_rank()]\n    return part.contiguous() if dim == 1 else part.clone(memory_format=torch.contiguous_format)\n",
+        """    return weight.chunk(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)
+""",
+        """    part = weight.chunk(n, dim)[dist.get_rank()]
+    return part.contiguous() if dim == 1 else part.clone(memory_format=torch.contiguous_format)
+""",
         {"hidden shards_own_their_memory"},
         "a view of the full weight?",
     ),
@@ -661,7 +752,10 @@ MUTANTS = [
         "gelu's slope as a quotient",
         "tensor_parallel",
         "        grad_x, gradient = mlp.layer_backward(x, z, shards[l], own_columns)\n",
-        "        slope = F.gelu(z) / z + z * torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5\n        grad_z = own_columns * slope\n        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z\n",
+        """        slope = F.gelu(z) / z + z * torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5
+        grad_z = own_columns * slope
+        grad_x, gradient = grad_z @ shards[l].T, x.T @ grad_z
+""",
         {"hidden backward_shards", "hidden backward_input"},
         "nan",
     ),
@@ -669,15 +763,25 @@ MUTANTS = [
         "a gradient is a slice of the full weight's",
         "tensor_parallel",
         "        gradients.insert(0, gradient)\n",
-        "        whole = x.new_zeros(x.shape[1], x.shape[1])\n        whole[:, : gradient.shape[1]] = gradient\n        gradients.insert(0, whole[:, : gradient.shape[1]])\n",
+        """        whole = x.new_zeros(x.shape[1], x.shape[1])
+        whole[:, : gradient.shape[1]] = gradient
+        gradients.insert(0, whole[:, : gradient.shape[1]])
+""",
         {"hidden gradients_are_no_larger_than_shards"},
         "no rank holds a full weight's gradient",
     ),
     Mutant(
         "ctx keeps the partial input",
         "tensor_parallel",
-        "        y = x.clone(memory_format=torch.contiguous_format)  # partial\n        dist.all_reduce(y)  # replicated\n        return y\n        # END SOLUTION",
-        "        ctx.save_for_backward(x)\n        y = x.clone(memory_format=torch.contiguous_format)\n        dist.all_reduce(y)\n        return y\n        # END SOLUTION",
+        """        y = x.clone(memory_format=torch.contiguous_format)  # partial
+        dist.all_reduce(y)  # replicated
+        return y
+        # END SOLUTION""",
+        """        ctx.save_for_backward(x)
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
+        # END SOLUTION""",
         {"hidden sum_keeps_nothing"},
         "does ctx keep it?",
     ),
@@ -685,7 +789,15 @@ MUTANTS = [
         "a hook on x in the place of f",
         "tensor_parallel",
         "    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)\n",
-        "    def total(gradient):\n        gradient = gradient.contiguous().clone()\n        dist.all_reduce(gradient)\n        return gradient\n\n    if x.requires_grad:\n        x.register_hook(total)\n    hidden, _ = mlp.layer_forward(x, column)\n",
+        """    def total(gradient):
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+    if x.requires_grad:
+        x.register_hook(total)
+    hidden, _ = mlp.layer_forward(x, column)
+""",
         {"hidden megatron_pair_beside_a_residual"},
         "f stands between x and the pair alone",
     ),

@@ -1,6 +1,8 @@
-"""Prove that the grader bites:  python -m grader.selftest.mutation [--part PART] [--only WORDS] [--repeat N] [--report FOLDER]
+"""Prove that the grader bites:  python -m grader.selftest.mutation [--part PART] [--only WORDS]
+[--repeat N] [--report FOLDER]
 
-Exits with 0 when every wrong submission was caught as intended and every right one passed, each time; else with 1.
+Exits with 0 when every wrong submission was caught as intended and every right one passed, each
+time; else with 1.
 """
 
 import argparse
@@ -33,16 +35,33 @@ KINDS = (MUTANT, VARIANT, *GENERATED, SAME)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m grader.selftest.mutation", description=__doc__.split("\n")[0])
-    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
-    parser.add_argument("--only", default="", metavar="WORDS", help="only submissions whose name holds these words")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="only these; may be repeated")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times; the last of several under load")
-    parser.add_argument("--seed", type=int, help="of the first pass's inputs")
-    parser.add_argument("--everything", action="store_true", help="all checks of a part, also when it is decided")
-    parser.add_argument("--workers", type=int, default=0, help="default: one more than there are cores")
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.selftest.mutation", description=__doc__.split("\n")[0]
+    )
     parser.add_argument(
-        "--report", type=Path, default=ROOT / ".mutation-test", help="a folder (default: .mutation-test)"
+        "--part", action="append", choices=PARTS, help="only this part; may be repeated"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="only submissions whose name holds these words"
+    )
+    parser.add_argument(
+        "--kind", action="append", choices=KINDS, help="only these; may be repeated"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="times; the last of several under load"
+    )
+    parser.add_argument("--seed", type=int, help="of the first pass's inputs")
+    parser.add_argument(
+        "--everything", action="store_true", help="all checks of a part, also when it is decided"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, help="default: one more than there are cores"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=ROOT / ".mutation-test",
+        help="a folder (default: .mutation-test)",
     )
     return parser.parse_args()
 
@@ -51,7 +70,9 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
     parts = arguments.part or list(PARTS)
     trials = [*by_hand(parts), *systematic(parts), *at_boundaries(parts)]
     kinds = {SOLUTION, *(arguments.kind or KINDS)}
-    return [t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)]
+    return [
+        t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)
+    ]
 
 
 def main() -> int:
@@ -73,7 +94,9 @@ def main() -> int:
     findings = Findings(passes, checks, whole)
     report.write(findings, arguments.report)
     report.show(console, findings)
-    console.print(f"The report: {arguments.report / 'mutation-test.html'}", markup=False, soft_wrap=True)
+    console.print(
+        f"The report: {arguments.report / 'mutation-test.html'}", markup=False, soft_wrap=True
+    )
     return 0 if findings.all_as_intended else 1
 
 
@@ -87,11 +110,17 @@ def _pass(campaign: Campaign, arguments: argparse.Namespace, console: Console, n
         def each(result: Result) -> None:
             seen[is_right(result)] += 1
             under = ", under load" if loaded else ""
-            said = f"Pass {number + 1} of {arguments.repeat}{under}: {seen[True]} as they should be, {seen[False]} not"
+            said = (
+                f"Pass {number + 1} of {arguments.repeat}{under}: {seen[True]} as they should be,"
+                f" {seen[False]} not"
+            )
             bar.update(task, advance=1, description=said)
 
         done = campaign.run(each, arguments.everything, loaded, seed)
-    console.print(f"Pass {number + 1}{', under load' if loaded else ''}: {done.seconds:.0f} s, seed {done.seed}")
+    console.print(
+        f"Pass {number + 1}{', under load' if loaded else ''}: {done.seconds:.0f} s, seed"
+        f" {done.seed}"
+    )
     return done
 
 

@@ -47,7 +47,10 @@ def _try(trial: Trial, seed: int, everything: bool, reach: Reach) -> Result:
 
 
 class Campaign:
-    """``with Campaign(trials) as campaign: campaign.run(…)``. The fork server and the processes that try stay for all passes."""
+    """``with Campaign(trials) as campaign: campaign.run(…)``.
+
+    The fork server and the processes that try stay for all passes.
+    """
 
     def __init__(self, trials: list[Trial], workers: int = 0) -> None:
         self.trials, self.workers = trials, workers or cores() + 1
@@ -55,7 +58,8 @@ class Campaign:
     def __enter__(self) -> "Campaign":
         self.server = Server.start(HEAVY)
         start = multiprocessing.get_context("spawn")
-        self.door = socket.socket(fileno=os.dup(self.server.door))  # which a process that is spawned can be given
+        # which a process that is spawned can be given
+        self.door = socket.socket(fileno=os.dup(self.server.door))
         self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.door,))
         explored = list(self.pool.map(_explore, sorted({trial.part for trial in self.trials})))
         self.reach = Reach(pair for part in explored for pair in part)
@@ -67,11 +71,22 @@ class Campaign:
         self.door.close()
         self.server.stop()
 
-    def run(self, each: Callable[[Result], None], everything: bool = False, loaded: bool = False, seed=None) -> Pass:
-        """Try everything once, with inputs of this seed; ``each`` is told of every result as it comes."""
+    def run(
+        self,
+        each: Callable[[Result], None],
+        everything: bool = False,
+        loaded: bool = False,
+        seed=None,
+    ) -> Pass:
+        """Try everything once, with inputs of this seed; ``each`` is told of every result as it
+        comes.
+        """
         done, began = Pass(secrets.randbits(32) if seed is None else seed, loaded), time.monotonic()
         with load() if loaded else _nothing():
-            tried = [self.pool.submit(_try, trial, done.seed, everything, self.reach) for trial in self.trials]
+            tried = [
+                self.pool.submit(_try, trial, done.seed, everything, self.reach)
+                for trial in self.trials
+            ]
             for future in as_completed(tried):
                 each(future.result())
             done.results = [future.result() for future in tried]
@@ -82,7 +97,10 @@ class Campaign:
 @contextmanager
 def load() -> Iterator[None]:
     """Another program on every core, that wants all of it."""
-    busy = [subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(os.getpid())]) for _ in range(cores())]
+    busy = [
+        subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(os.getpid())])
+        for _ in range(cores())
+    ]
     try:
         yield
     finally:

@@ -14,7 +14,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
-from grader.check.plugin import make_rng, make_world, network_of, part_of, record_of, shared_with, verdict
+from grader.check.plugin import (
+    make_rng,
+    make_world,
+    network_of,
+    part_of,
+    record_of,
+    shared_with,
+    verdict,
+)
 from grader.check.world_lending import judge_fairly
 from grader.intake.staging import stage_submission
 from grader.selftest.grading import ROOT, short
@@ -35,7 +43,8 @@ class Outcome:
     status: str
     message: str
     seconds: float
-    called: frozenset[str] = frozenset()  # the submission's functions, as ``collectives.ring_all_reduce``
+    # the submission's functions, as ``collectives.ring_all_reduce``
+    called: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -66,7 +75,9 @@ class Checks:
             Path(folder).chmod(0o711)  # ranks pass through, to what is staged
             found = stage_submission(submission, Path(folder) / "staged")
             chosen = secrets.randbits(32) if seed is None else seed
-            yield Staged(part, Session(found.folder, self.server.address, found.absent, seed=chosen))
+            yield Staged(
+                part, Session(found.folder, self.server.address, found.absent, seed=chosen)
+            )
 
     def run(
         self,
@@ -77,13 +88,19 @@ class Checks:
     ) -> Outcome:
         """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
         item, began = self.parts[staged.part][name], time.monotonic()
-        world, called = make_world(staged.session, [], limits, network_of(item.function), shared_with(item)), set()
+        world, called = (
+            make_world(staged.session, [], limits, network_of(item.function), shared_with(item)),
+            set(),
+        )
         world.runner.on_report = partial(_note, called, on_report)
         fixtures = {"world": world, "rng": make_rng(staged.session.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:
-            judge_fairly(item.function, {name: value for name, value in fixtures.items() if name in item.fixturenames})
+            judge_fairly(
+                item.function,
+                {name: value for name, value in fixtures.items() if name in item.fixturenames},
+            )
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as caught:
@@ -111,7 +128,15 @@ class _Collected:
 def _collect() -> list[pytest.Item]:
     plugin, printed = _Collected(), io.StringIO()
     places = [str(ROOT / "tests"), str(ROOT / "grader" / "hidden")]
-    options = ["-c", str(ROOT / "setup.cfg"), "--rootdir", str(ROOT), "--collect-only", "-p", "no:xdist"]
+    options = [
+        "-c",
+        str(ROOT / "setup.cfg"),
+        "--rootdir",
+        str(ROOT),
+        "--collect-only",
+        "-p",
+        "no:xdist",
+    ]
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         pytest.main([*options, *places], [plugin])
     if not plugin.items:

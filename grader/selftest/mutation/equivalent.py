@@ -3,32 +3,63 @@
 from grader.selftest.inputs.data_parallel import NO_OVERLAP, ONE_BUCKET
 
 STRIDES = "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
-APART = "This torch keeps what this collective receives apart from autograd by itself. Of others it is not known."
+APART = (
+    "This torch keeps what this collective receives apart from autograd by itself. Of others it is"
+    " not known."
+)
 ALONE = "With one rank, what is returned may be the input itself: the file's head says so."
 ONE_BUCKET_ONLY = (
-    "The only bucket is full when the backward pass ends: it cannot be early, and is the same as all together."
+    "The only bucket is full when the backward pass ends: it cannot be early, and is the same as"
+    " all together."
 )
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "collectives": {
-        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": STRIDES,
-        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach())": STRIDES,
-        "reduce_scatter: blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size())) → blocks = list(tensor.contiguous().chunk(dist.get_world_size()))": APART,
-        "scatter: blocks = list(tensor.detach().contiguous().chunk(n)) → blocks = list(tensor.contiguous().chunk(n))": APART,
-        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.contiguous(), blocks, dst=root)": APART,
-        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())": APART,
-        "all_to_all: dist.all_to_all_single(received, tensor.detach().contiguous()) → dist.all_to_all_single(received, tensor.contiguous())": APART,
+        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.detach(), blocks, dst=root)": (
+            STRIDES
+        ),
+        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach())": (
+            STRIDES
+        ),
+        "reduce_scatter: blocks = list(tensor.detach().contiguous().chunk(dist.get_world_size())) → blocks = list(tensor.contiguous().chunk(dist.get_world_size()))": (
+            APART
+        ),
+        "scatter: blocks = list(tensor.detach().contiguous().chunk(n)) → blocks = list(tensor.contiguous().chunk(n))": (
+            APART
+        ),
+        "gather: dist.gather(tensor.detach().contiguous(), blocks, dst=root) → dist.gather(tensor.contiguous(), blocks, dst=root)": (
+            APART
+        ),
+        "all_gather: dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous()) → dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.contiguous())": (
+            APART
+        ),
+        "all_to_all: dist.all_to_all_single(received, tensor.detach().contiguous()) → dist.all_to_all_single(received, tensor.contiguous())": (
+            APART
+        ),
         "shift_right: return tensor.detach().clone() → return tensor.detach()": ALONE,
         "shift_right: return tensor.detach().clone() → return tensor.clone()": ALONE,
-        "shift_right: dist.recv(received, src=(rank - 1) % n) → dist.recv(received)": "From anybody: only the left neighbour sends to this rank, and messages of one sender arrive in order.",
+        "shift_right: dist.recv(received, src=(rank - 1) % n) → dist.recv(received)": (
+            "From anybody: only the left neighbour sends to this rank, and messages of one sender"
+            " arrive in order."
+        ),
     },
     "benchmarking": {
-        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": "On a CPU the default device is the device. Killed where there are GPUs: nccl has no CPU tensors.",
-        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, device=device())": "Times in float32 are exact enough for any watch.",
-        "fit_latency_bandwidth: if slope <= 0: → if slope < 0:": "A slope of exactly 0 does not come out of a fit in floating point.",
+        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": (
+            "On a CPU the default device is the device. Killed where there are GPUs: nccl has no"
+            " CPU tensors."
+        ),
+        "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, device=device())": (
+            "Times in float32 are exact enough for any watch."
+        ),
+        "fit_latency_bandwidth: if slope <= 0: → if slope < 0:": (
+            "A slope of exactly 0 does not come out of a fit in floating point."
+        ),
     },
     "data_parallel": {
-        "broadcast_parameters: values = parameter.detach().contiguous() → values = parameter.contiguous()": "A copy for all but contiguous parameters, and these may be written to by a communication, which autograd does not see.",
+        "broadcast_parameters: values = parameter.detach().contiguous() → values = parameter.contiguous()": (
+            "A copy for all but contiguous parameters, and these may be written to by a"
+            " communication, which autograd does not see."
+        ),
         **{
             f"GradientBuckets.__init__, {where}: {change}": reason
             for where, reason in (
@@ -38,16 +69,30 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             )
             for change in (NO_OVERLAP, ONE_BUCKET)
         },
-        "GradientBuckets.__init__: room = 0 → room = 1": "The first parameter opens a bucket whatever the room, because there is none yet.",
+        "GradientBuckets.__init__: room = 0 → room = 1": (
+            "The first parameter opens a bucket whatever the room, because there is none yet."
+        ),
     },
     "tensor_parallel": {
-        "_all_gather_columns: shards = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → shards = [torch.empty_like(y) for _ in range(dist.get_world_size())]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "_all_gather_columns: dist.all_gather(shards, y.contiguous()) → dist.all_gather(shards, y)": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
-        "_reduce_scatter_columns: blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)] → blocks = [block for block in partial.chunk(dist.get_world_size(), dim=1)]": "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs.",
+        "_all_gather_columns: shards = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → shards = [torch.empty_like(y) for _ in range(dist.get_world_size())]": (
+            "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+        ),
+        "_all_gather_columns: dist.all_gather(shards, y.contiguous()) → dist.all_gather(shards, y)": (
+            "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+        ),
+        "_reduce_scatter_columns: blocks = [block.contiguous() for block in partial.chunk(dist.get_world_size(), dim=1)] → blocks = [block for block in partial.chunk(dist.get_world_size(), dim=1)]": (
+            "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
+        ),
     },
     "pipeline_parallel": {
-        "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": "A layer's weight is square.",
-        "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": "What goes into a layer and what comes out of it have as many rows.",
-        'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': "The largest of nothing is a ValueError, too, and nothing asks for certain words here.",
+        "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": (
+            "A layer's weight is square."
+        ),
+        "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": (
+            "What goes into a layer and what comes out of it have as many rows."
+        ),
+        'measured_bubble: raise ValueError(f"none of {len(timelines)} timelines holds a span") → pass': (
+            "The largest of nothing is a ValueError, too, and nothing asks for certain words here."
+        ),
     },
 }

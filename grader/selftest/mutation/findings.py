@@ -1,4 +1,6 @@
-"""What the passes of a campaign say about the grader: the data of the terminal's, the JSON and the HTML report."""
+"""What the passes of a campaign say about the grader: the data of the terminal's, the JSON and the
+HTML report.
+"""
 
 import platform
 import time
@@ -8,7 +10,15 @@ from grader.assignment import PARTS
 from grader.check.record import PASSED
 from grader.selftest.mutation.campaign import Pass, flickers
 from grader.selftest.mutation.equivalent import EQUIVALENT
-from grader.selftest.mutation.trials import BOUNDARY, KILLED, MUTANT, RIGHT, SAME, SYSTEMATIC, Result
+from grader.selftest.mutation.trials import (
+    BOUNDARY,
+    KILLED,
+    MUTANT,
+    RIGHT,
+    SAME,
+    SYSTEMATIC,
+    Result,
+)
 from grader.wire.machine_limits import cores
 
 
@@ -56,7 +66,9 @@ class Wrong:
 
 @dataclass
 class Matrix:
-    """A part's mutants against its checks: ``cells[mutant][check]`` is "" (not run), passed, failed or missed."""
+    """A part's mutants against its checks: ``cells[mutant][check]`` is "" (not run), passed, failed
+    or missed.
+    """
 
     part: str
     checks: list[str]
@@ -78,22 +90,38 @@ class Findings:
 
     def __post_init__(self) -> None:
         unsteady = flickers(self.passes)
-        self.made, self.cores, self.python = time.strftime("%Y-%m-%d %H:%M"), cores(), platform.python_version()
+        self.made, self.cores, self.python = (
+            time.strftime("%Y-%m-%d %H:%M"),
+            cores(),
+            platform.python_version(),
+        )
         parts = {name: Row(str(part.number), part.title) for name, part in PARTS.items()}
-        titles = {number: title for part in PARTS.values() for number, title in part.problems.items()}
+        titles = {
+            number: title for part in PARTS.values() for number, title in part.problems.items()
+        }
         problems = {number: Row(number, title) for number, title in titles.items()}
         for alternatives in zip(*(done.results for done in self.passes)):
             result = next((r for r in alternatives if not is_right(r)), alternatives[0])
             ok, unsteady_one = is_right(result), result.key in unsteady
-            for row in [parts[result.part], self.total, *(problems[number] for number in result.problems)]:
+            for row in [
+                parts[result.part],
+                self.total,
+                *(problems[number] for number in result.problems),
+            ]:
                 row.count(result, ok, unsteady_one)
             if not ok:
-                self.wrong.append(Wrong(result, [alternative.verdict for alternative in alternatives]))
+                self.wrong.append(
+                    Wrong(result, [alternative.verdict for alternative in alternatives])
+                )
         self.equivalent = {part: known for part, known in EQUIVALENT.items() if part in self.checks}
         self.parts = [row for name, row in parts.items() if name in self.checks]
-        self.problems = [row for row in problems.values() if row.mutants + row.systematic + row.boundaries]
+        self.problems = [
+            row for row in problems.values() if row.mutants + row.systematic + row.boundaries
+        ]
         self.matrices = [self._matrix(part) for part in self.checks]
-        failed = {(r.part, check) for done in self.passes for r in done.results for check in r.killers}
+        failed = {
+            (r.part, check) for done in self.passes for r in done.results for check in r.killers
+        }
         checks = [(part, check) for part in self.checks for check in self.checks[part]]
         self.idle = [check for check in checks if self.whole and check not in failed]
 
@@ -101,7 +129,9 @@ class Findings:
         mutants = [r for r in self.passes[-1].results if r.kind == MUTANT and r.part == part]
         used = {check for r in mutants for check in [*r.killers, *r.caught]}
         columns = [check for check in self.checks[part] if check in used]
-        return Matrix(part, columns, mutants, [[_cell(r, check) for check in columns] for r in mutants])
+        return Matrix(
+            part, columns, mutants, [[_cell(r, check) for check in columns] for r in mutants]
+        )
 
     @property
     def all_as_intended(self) -> bool:
@@ -115,7 +145,10 @@ class Findings:
         return {
             "made": self.made,
             "machine": {"cores": self.cores, "python": self.python, "system": platform.system()},
-            "passes": [{"seed": p.seed, "under_load": p.loaded, "seconds": round(p.seconds, 1)} for p in self.passes],
+            "passes": [
+                {"seed": p.seed, "under_load": p.loaded, "seconds": round(p.seconds, 1)}
+                for p in self.passes
+            ],
             "total": asdict(self.total),
             "parts": [asdict(row) for row in self.parts],
             "problems": [asdict(row) for row in self.problems],

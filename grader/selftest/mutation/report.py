@@ -13,7 +13,9 @@ from grader.selftest.mutation.findings import Findings, Row
 def write(findings: Findings, folder: Path) -> None:
     """``mutation-test.json`` and ``mutation-test.html``."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mutation-test.json").write_text(json.dumps(findings.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    (folder / "mutation-test.json").write_text(
+        json.dumps(findings.as_dict(), indent=1, ensure_ascii=False) + "\n"
+    )
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -21,7 +23,9 @@ def write(findings: Findings, folder: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    (folder / "mutation-test.html").write_text(pages.get_template("report.html").render(findings=findings, of=of))
+    (folder / "mutation-test.html").write_text(
+        pages.get_template("report.html").render(findings=findings, of=of)
+    )
 
 
 def of(some: int, all_of_them: int) -> str:
@@ -52,11 +56,21 @@ def show(console: Console, findings: Findings) -> None:
         table.add_row(*_cells(row), end_section=row is findings.parts[-1])
     console.print(table)
     for part, check in findings.idle:
-        console.print(f"No wrong submission has failed this check: {part}, {check}", style="yellow", markup=False)
+        console.print(
+            f"No wrong submission has failed this check: {part}, {check}",
+            style="yellow",
+            markup=False,
+        )
     console.print(f"{len(findings.passes)} × on {findings.cores} cores: {findings.seconds:.0f} s")
 
 
 def _cells(row: Row) -> list[str]:
     name = f"{row.name} {row.title}".strip()
     counts = (row.killed, row.mutants), (row.found, row.systematic), (row.noticed, row.boundaries)
-    return [name, *(of(*c) for c in counts), str(row.equivalent), of(row.right, row.variants), str(row.flickers)]
+    return [
+        name,
+        *(of(*c) for c in counts),
+        str(row.equivalent),
+        of(row.right, row.variants),
+        str(row.flickers),
+    ]

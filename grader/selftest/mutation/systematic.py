@@ -1,7 +1,9 @@
-"""Wrong submissions without a thought: every small change of the solutions' code that a table of operators allows.
+"""Wrong submissions without a thought: every small change of the solutions' code that a table of
+operators allows.
 
-A mutation-testing library would do; the ones there are test what their own runner imports, or bring a database and a web client
-for the sake of a table. This one changes the text in one place, so that a survivor can be read as a difference of one line.
+A mutation-testing library would do; the ones there are test what their own runner imports, or bring
+a database and a web client for the sake of a table. This one changes the text in one place, so that
+a survivor can be read as a difference of one line.
 """
 
 import ast
@@ -9,8 +11,24 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-BINARY = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "//", ast.Pow: "*"}
-SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+BINARY = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "//",
+    ast.Pow: "*",
+}
+SIGNS = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
 COMPARED = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
@@ -23,8 +41,27 @@ COMPARED = {
     ast.In: ("in", "not in"),
     ast.NotIn: ("not in", "in"),
 }
-CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "reversed": "", "sorted": "", "list": ""}
-DROPPED = {"clone", "contiguous", "detach", "wait", "sum", "mean", "reshape", "view", "transpose", "flatten"}
+CALLED = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "reversed": "",
+    "sorted": "",
+    "list": "",
+}
+DROPPED = {
+    "clone",
+    "contiguous",
+    "detach",
+    "wait",
+    "sum",
+    "mean",
+    "reshape",
+    "view",
+    "transpose",
+    "flatten",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +80,9 @@ class Change:
 
     @property
     def name(self) -> str:
-        return f"{self.function}: {self.before} → {self.after}" + (f" [{self.again}]" if self.again > 1 else "")
+        return f"{self.function}: {self.before} → {self.after}" + (
+            f" [{self.again}]" if self.again > 1 else ""
+        )
 
     def apply(self, text: str) -> str:
         return text[: self.start] + self.new + text[self.start + len(self.old) :]
@@ -62,7 +101,10 @@ def changes(part: str, text: str) -> list[Change]:
             head, tail = text.rfind("\n", 0, start) + 1, text.find("\n", end)
             before, after = text[head:tail], text[head:start] + new + text[end:tail]
             change = Change(part, function, start, old, new, line, _short(before), _short(after))
-            if _compiles(changed := change.apply(text)) and (program := ast.dump(ast.parse(changed))) not in found:
+            if (
+                _compiles(changed := change.apply(text))
+                and (program := ast.dump(ast.parse(changed))) not in found
+            ):
                 named[change.name] += 1
                 found[program] = replace(change, again=named[change.name])
     return list(found.values())
@@ -112,7 +154,9 @@ class _Places:
     def of(self, node: ast.AST) -> str:
         return self.text[self.start(node) : self.end(node)]
 
-    def sign(self, left: ast.AST, right: ast.AST, old: str, new: str) -> Iterator[tuple[int, int, str]]:
+    def sign(
+        self, left: ast.AST, right: ast.AST, old: str, new: str
+    ) -> Iterator[tuple[int, int, str]]:
         """Between two operands."""
         start, end = self.end(left), self.start(right)
         if (at := self.text.find(old, start, end)) >= 0:
@@ -123,7 +167,9 @@ Edit = tuple[int, int, str]
 
 
 def _edits(function: ast.FunctionDef, at: _Places) -> Iterator[Edit]:
-    """All edits inside a function: not of its signature's annotations, its docstring, or what an error says."""
+    """All edits inside a function: not of its signature's annotations, its docstring, or what an
+    error says.
+    """
     for node in _walk(function):
         yield from _of_expression(node, at)
         yield from _of_statement(node, at)
@@ -141,7 +187,11 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 def _is_text(node: ast.AST) -> bool:
     node = node.value if isinstance(node, ast.Expr) else node
-    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return (
+        isinstance(node, ast.JoinedStr)
+        or isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+    )
 
 
 def _of_expression(node: ast.AST, at: _Places) -> Iterator[Edit]:
@@ -183,7 +233,11 @@ def _of_call(node: ast.Call, at: _Places) -> Iterator[Edit]:
     if isinstance(node.func, ast.Attribute) and node.func.attr in DROPPED:
         yield at.end(node.func.value), at.end(node), ""
     commutes = isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
-    if len(node.args) > 1 and not commutes and not any(isinstance(argument, ast.Starred) for argument in node.args[:2]):
+    if (
+        len(node.args) > 1
+        and not commutes
+        and not any(isinstance(argument, ast.Starred) for argument in node.args[:2])
+    ):
         first, second = node.args[:2]
         between = at.text[at.end(first) : at.start(second)]
         yield at.start(first), at.end(second), at.of(second) + between + at.of(first)
@@ -197,8 +251,12 @@ def _of_statement(node: ast.AST, at: _Places) -> Iterator[Edit]:
     if isinstance(node, (ast.If, ast.While)):
         yield at.start(node.test), at.end(node.test), f"not ({at.of(node.test)})"
     if isinstance(node, ast.AugAssign) and type(node.op) in BINARY:
-        yield from at.sign(node.target, node.value, f"{SIGNS[type(node.op)]}=", f"{BINARY[type(node.op)]}=")
+        yield from at.sign(
+            node.target, node.value, f"{SIGNS[type(node.op)]}=", f"{BINARY[type(node.op)]}="
+        )
         yield from at.sign(node.target, node.value, f"{SIGNS[type(node.op)]}=", "=")
     stored = isinstance(node, ast.Assign) and not isinstance(node.targets[0], (ast.Name, ast.Tuple))
-    if stored or isinstance(node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.For, ast.With, ast.Continue)):
+    if stored or isinstance(
+        node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.For, ast.With, ast.Continue)
+    ):
         yield at.start(node), at.end(node), "pass"

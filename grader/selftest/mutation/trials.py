@@ -20,7 +20,8 @@ SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"
 
 # What became of a wrong submission, and of a right one.
 KILLED = "killed"
-UNNAMED = "killed without the words"  # by the checks that it should be, and no message names the mistake
+# by the checks that it should be, and no message names the mistake
+UNNAMED = "killed without the words"
 PARTLY = "killed by some"  # of those that should
 ELSEWHERE = "killed elsewhere"  # only by checks that should not
 SURVIVED = "survived"
@@ -31,7 +32,10 @@ BROKEN = "broke the grader"
 
 @dataclass(frozen=True)
 class Trial:
-    """``text`` is the part's file. ``caught`` are the checks that must fail, ``words`` what is said."""
+    """``text`` is the part's file.
+
+    ``caught`` are the checks that must fail, ``words`` what is said.
+    """
 
     kind: str
     name: str
@@ -83,22 +87,39 @@ def by_hand(parts: Iterable[str]) -> list[Trial]:
     for mutant in MUTANTS:
         if text := texts.get(mutant.part):
             if text.count(mutant.old) != 1:
-                raise ValueError(f"the mutant “{mutant.name}” does not apply to solutions/{mutant.part}.py any more")
+                raise ValueError(
+                    f"the mutant “{mutant.name}” does not apply to solutions/{mutant.part}.py any"
+                    " more"
+                )
             changed = text.replace(mutant.old, mutant.new)
-            trials.append(Trial(MUTANT, mutant.name, mutant.part, changed, frozenset(mutant.caught), mutant.words))
+            trials.append(
+                Trial(
+                    MUTANT,
+                    mutant.name,
+                    mutant.part,
+                    changed,
+                    frozenset(mutant.caught),
+                    mutant.words,
+                )
+            )
     for variant in VARIANTS:
         if text := texts.get(variant.part):
             source = f"{text}\n\n{variant.source}"
-            trials.append(Trial(VARIANT, variant.name, variant.part, source, frozenset(variant.loses)))
+            trials.append(
+                Trial(VARIANT, variant.name, variant.part, source, frozenset(variant.loses))
+            )
     files = sorted((ROOT / "grader" / "selftest" / "submissions").glob("*/*.py"))
     for file in files:
         if file.stem in texts:
             lost = LOST.get((file.parent.name, file.stem), frozenset())
-            trials.append(Trial(VARIANT, f"all of it, {file.parent.name}", file.stem, file.read_text(), lost))
+            trials.append(
+                Trial(VARIANT, f"all of it, {file.parent.name}", file.stem, file.read_text(), lost)
+            )
     return trials
 
 
-# Right answers that lose what they are told to lose: all-reduce and slice, in the place of a reduce-scatter.
+# Right answers that lose what they are told to lose: all-reduce and slice, in the place of a
+# reduce-scatter.
 LOST = {("autograd", "tensor_parallel"): frozenset({"hidden backward_traffic_of_reduce_scatters"})}
 
 
@@ -109,12 +130,16 @@ def systematic(parts: Iterable[str]) -> list[Trial]:
         text = solution(part)
         for change in changes(part, text):
             kind = SAME if change.name in EQUIVALENT[part] else SYSTEMATIC
-            trials.append(Trial(kind, change.name, part, change.apply(text), function=change.function))
+            trials.append(
+                Trial(kind, change.name, part, change.apply(text), function=change.function)
+            )
     return trials
 
 
 def at_boundaries(parts: Iterable[str]) -> list[Trial]:
-    """Those that are wrong for one class of inputs alone, of the tables in ``grader/selftest/inputs``."""
+    """Those that are wrong for one class of inputs alone, of the tables in
+    ``grader/selftest/inputs``.
+    """
     trials = []
     for part in parts:
         for one in boundaries(part, solution(part)):
@@ -123,10 +148,13 @@ def at_boundaries(parts: Iterable[str]) -> list[Trial]:
     return trials
 
 
-def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None) -> Result:
+def decide(
+    trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None
+) -> Result:
     """Run checks until it is clear what becomes of the trial; with ``everything``, all of its part."""
     outcomes: dict[str, Outcome] = {}
-    limits = IMPATIENT if trial.kind in GENERATED else Limits()  # messages are judged as students get them
+    # messages are judged as students get them
+    limits = IMPATIENT if trial.kind in GENERATED else Limits()
     with checks.staged(trial.part, trial.text, seed) as staged:
         for name in _order(trial, checks, reach):
             if not everything and _is_decided(trial, outcomes, name):
@@ -134,14 +162,22 @@ def decide(trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Re
             outcomes[name] = checks.run(name, staged, limits)
     told = {name: (outcome.status, outcome.message) for name, outcome in outcomes.items()}
     spent = sum(outcome.seconds for outcome in outcomes.values())
-    aimed = trial.caught if trial.kind == MUTANT else list(outcomes)[:1] if trial.kind in GENERATED else ()
+    aimed = (
+        trial.caught
+        if trial.kind == MUTANT
+        else list(outcomes)[:1] if trial.kind in GENERATED else ()
+    )
     problems = sorted({record_of(checks.parts[trial.part][name]).number for name in aimed})
     verdict, caught = judge(trial, told), sorted(trial.caught)
-    return Result(trial.kind, trial.name, trial.part, verdict, spent, told, trial.words, caught, problems)
+    return Result(
+        trial.kind, trial.name, trial.part, verdict, spent, told, trial.words, caught, problems
+    )
 
 
 def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
-    """Who is to catch it first; of a generated mutant, only those checks that call what was changed, the quickest first."""
+    """Who is to catch it first; of a generated mutant, only those checks that call what was
+    changed, the quickest first.
+    """
     names = list(checks.parts[trial.part])
     if trial.kind in (*GENERATED, SAME) and reach:
         return reach.checks(trial)
@@ -152,7 +188,11 @@ def _is_decided(trial: Trial, outcomes: dict[str, Outcome], following: str) -> b
     if trial.kind in GENERATED:
         return any(outcome.status != PASSED for outcome in outcomes.values())
     if trial.kind == MUTANT:  # one check that should fail and passes: look who else catches it
-        return bool(outcomes) and following not in trial.caught and bool(_failed(outcomes) & trial.caught)
+        return (
+            bool(outcomes)
+            and following not in trial.caught
+            and bool(_failed(outcomes) & trial.caught)
+        )
     return False
 
 
@@ -179,14 +219,20 @@ def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
 
 
 class Reach:
-    """Which checks come by which function, from what they called of the solution and what calls what in it."""
+    """Which checks come by which function, from what they called of the solution and what calls
+    what in it.
+    """
 
     def __init__(self, outcomes: Iterable[tuple[str, Outcome]]) -> None:
         self.called = {(part, o.check): (o.called, o.seconds) for part, o in outcomes}
-        self.callers = {part: _callers(solution(part)) for part in {part for part, _ in self.called}}
+        self.callers = {
+            part: _callers(solution(part)) for part in {part for part, _ in self.called}
+        }
 
     def checks(self, trial: Trial) -> list[str]:
-        """The checks of the trial's part that reach its function: those that call it themselves first, then by their time."""
+        """The checks of the trial's part that reach its function: those that call it themselves
+        first, then by their time.
+        """
         top = trial.function.partition(".")[0]
         reaching = {f"{trial.part}.{name}" for name in self._up(trial.part, top)}
         mine = {check: found for (part, check), found in self.called.items() if part == trial.part}

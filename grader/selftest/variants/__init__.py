@@ -1,6 +1,12 @@
 """Right submissions in other styles: a file for each part."""
 
-from grader.selftest.variants import benchmarking, collectives, data_parallel, pipeline_parallel, tensor_parallel
+from grader.selftest.variants import (
+    benchmarking,
+    collectives,
+    data_parallel,
+    pipeline_parallel,
+    tensor_parallel,
+)
 
 VARIANTS = [
     variant

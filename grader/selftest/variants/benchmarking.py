@@ -4,7 +4,8 @@ from grader.selftest.variants.variant import Variant
 
 VARIANTS = [
     Variant(
-        "a stopwatch with a button; the median is a quantile, and the ranks gather one tensor, in float32",
+        "a stopwatch with a button; the median is a quantile, and the ranks gather one tensor, in"
+        " float32",
         "benchmarking",
         """
 class Watch:
@@ -105,7 +106,8 @@ def stopwatch(
 """,
     ),
     Variant(
-        "a sweep that is a generator itself: the ValueError comes with the first row that is asked for",
+        "a sweep that is a generator itself: the ValueError comes with the first row that is"
+        " asked for",
         "benchmarking",
         """
 import itertools

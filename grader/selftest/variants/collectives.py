@@ -2,7 +2,16 @@
 
 from grader.selftest.variants.variant import Variant
 
-EIGHT = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+EIGHT = (
+    "broadcast",
+    "scatter",
+    "gather",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+)
 
 VARIANTS = [
     Variant(
@@ -378,7 +387,8 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
     rows = _rows_per_rank(tensor)
     return scatter(reduce(tensor, 0, op), tensor[:rows], 0)
 """,
-        {f"hidden one_call[{collective}]" for collective in EIGHT} | {"hidden built_from_its_parts"},
+        {f"hidden one_call[{collective}]" for collective in EIGHT}
+        | {"hidden built_from_its_parts"},
         "1.1 asks for the collective itself, and 1.3 for these two",
     ),
     Variant(

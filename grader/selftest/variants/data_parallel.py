@@ -412,11 +412,23 @@ def data_parallel_step(weights, shard):
 VARIANTS: list[Variant] = [
     Variant("a tree, and a ring of point-to-point messages", "data_parallel", POINT_TO_POINT),
     Variant("scatter and all-gather, reduce-scatter and all-gather", "data_parallel", SCATTERED),
-    Variant("functional collectives, torch.func, and a broadcast that is a sum", "data_parallel", FUNCTIONAL),
-    Variant("gradients in one flat memory, and training through the buckets", "data_parallel", IN_PLACE),
+    Variant(
+        "functional collectives, torch.func, and a broadcast that is a sum",
+        "data_parallel",
+        FUNCTIONAL,
+    ),
+    Variant(
+        "gradients in one flat memory, and training through the buckets", "data_parallel", IN_PLACE
+    ),
     Variant("buckets of closures and futures", "data_parallel", CLOSURES),
-    Variant("groups of two, one stacked gradient, losses gathered at the end", "data_parallel", OBJECTS),
+    Variant(
+        "groups of two, one stacked gradient, losses gathered at the end", "data_parallel", OBJECTS
+    ),
     Variant("a thread communicates", "data_parallel", THREAD),
     Variant("buckets with a process group of their own", "data_parallel", GROUP_OF_ITS_OWN),
-    Variant("a list of its own type, and polling for what is under way", "data_parallel", A_LIST_OF_ITS_OWN),
+    Variant(
+        "a list of its own type, and polling for what is under way",
+        "data_parallel",
+        A_LIST_OF_ITS_OWN,
+    ),
 ]

@@ -610,7 +610,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     return loss, totals
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "a place for all gradients from the beginning is memory that grows with the number of micro-batches",
+        "a place for all gradients from the beginning is memory that grows with the number of"
+        " micro-batches",
     ),
     Variant(
         "numpy's numbers, lists and words of an own type",

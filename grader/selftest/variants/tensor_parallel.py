@@ -310,10 +310,18 @@ class SumOverRanks(torch.autograd.Function):
 '''
 
 VARIANTS: list[Variant] = [
-    Variant("rings of point-to-point messages, and a recursive backward pass", "tensor_parallel", POINT_TO_POINT),
+    Variant(
+        "rings of point-to-point messages, and a recursive backward pass",
+        "tensor_parallel",
+        POINT_TO_POINT,
+    ),
     Variant("everybody sends everybody its piece", "tensor_parallel", EXCHANGE),
     Variant("tensor forms, asynchronous, in a group of their own", "tensor_parallel", ASYNCHRONOUS),
-    Variant("broadcasts and reduces, one root after the other, and float64 inside", "tensor_parallel", ROOTS),
+    Variant(
+        "broadcasts and reduces, one root after the other, and float64 inside",
+        "tensor_parallel",
+        ROOTS,
+    ),
     Variant("functional collectives, and a chain of functions", "tensor_parallel", FUNCTIONAL),
     Variant("a pair as one autograd function", "tensor_parallel", FUSED),
     Variant("a hook and a constant in the place of f and g", "tensor_parallel", HOOKS),

@@ -1,5 +1,6 @@
-# Unusual: autograd inside a stage (a graph per alive micro-batch, held by its gradient edge alone); no tags, no threads:
-# the receive of a gradient is posted as its activation is sent, so that gradients can be sent and waited for at once.
+# Unusual: autograd inside a stage (a graph per alive micro-batch, held by its gradient edge alone);
+# no tags, no threads: the receive of a gradient is posted as its activation is sent, so that
+# gradients can be sent and waited for at once.
 from collections import deque
 
 import torch
@@ -77,12 +78,16 @@ def pipeline_backward(weights, saved, y):
 
 def gpipe_schedule(stage, num_stages, num_micro_batches):
     if stage not in range(num_stages) or num_micro_batches < 1:
-        raise ValueError(f"no schedule for stage {stage} of {num_stages} and {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"no schedule for stage {stage} of {num_stages} and {num_micro_batches} micro-batches"
+        )
     return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]
 
 
 def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):
-    forward, backward = (deque(half) for half in _halves(gpipe_schedule(stage, num_stages, num_micro_batches)))
+    forward, backward = (
+        deque(half) for half in _halves(gpipe_schedule(stage, num_stages, num_micro_batches))
+    )
     actions = []
     while backward:  # greedy: a forward pass whenever one more may be alive
         may = forward and len(backward) - len(forward) < num_stages - stage
@@ -98,14 +103,26 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     _check(batch_size, num_micro_batches)
     everything = [(kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)]
     if sorted(map(tuple, schedule)) != everything:
-        raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
-    s, n, m, rows = dist.get_rank(), dist.get_world_size(), num_micro_batches, batch_size // num_micro_batches
+        raise ValueError(
+            f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches"
+        )
+    s, n, m, rows = (
+        dist.get_rank(),
+        dist.get_world_size(),
+        num_micro_batches,
+        batch_size // num_micro_batches,
+    )
     leaves, alive, losses = [_leaf(w) for w in weights], {}, []
-    coming = deque()  # posted receives of gradients: buffers are alike, so first posted is first filled
+    # posted receives of gradients: buffers are alike, so first posted is first filled
+    coming = deque()
     going = deque()  # the activation that was sent last, until it is known to have arrived
 
     def forward(i):
-        h = x.detach()[i * rows : (i + 1) * rows] if s == 0 else _arrived(_start_receive(weights, rows, s - 1))
+        h = (
+            x.detach()[i * rows : (i + 1) * rows]
+            if s == 0
+            else _arrived(_start_receive(weights, rows, s - 1))
+        )
         with timeline.span("forward", i), torch.enable_grad():
             start = h = h.requires_grad_() if s else h
             for leaf in leaves:
@@ -126,7 +143,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
 
     def backward(i):
         grad = _arrived(coming.popleft()) if s + 1 < n else torch.ones_like(losses[0])
-        settle()  # what was sent has arrived, or will: the next stage never waits for this one to receive it
+        # what was sent has arrived, or will: the next stage never waits for this one to receive it
+        settle()
         with timeline.span("backward", i):
             edge, start = alive.pop(i)
             inputs = leaves + ([start] if s else [])
@@ -144,7 +162,9 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
 
 def bubble_fraction(num_stages, num_micro_batches):
     if min(num_stages, num_micro_batches) < 1:
-        raise ValueError(f"{num_stages} stages and {num_micro_batches} micro-batches make no pipeline")
+        raise ValueError(
+            f"{num_stages} stages and {num_micro_batches} micro-batches make no pipeline"
+        )
     return (num_stages - 1) / (num_stages - 1 + num_micro_batches)
 
 

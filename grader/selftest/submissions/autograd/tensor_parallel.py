@@ -1,4 +1,5 @@
-# Unusual: local autograd per layer (torch.func.vjp) in the backward pass, an all-reduce and a slice as the reduce-scatter.
+# Unusual: local autograd per layer (torch.func.vjp) in the backward pass, an all-reduce and a slice
+# as the reduce-scatter.
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -8,7 +9,11 @@ def _shard(weight, dim, what):
     n = dist.get_world_size()
     if weight.size(dim) % n:
         raise ValueError(f"{weight.size(dim)} {what} do not divide by {n} ranks")
-    return weight.detach().tensor_split(n, dim)[dist.get_rank()].clone(memory_format=torch.contiguous_format)
+    return (
+        weight.detach()
+        .tensor_split(n, dim)[dist.get_rank()]
+        .clone(memory_format=torch.contiguous_format)
+    )
 
 
 def shard_columns(weight):
@@ -23,7 +28,9 @@ def _check(shards, x):
     n, width = dist.get_world_size(), x.size(1)
     wrong = [tuple(w.shape) for w in shards if w.size(0) != width or w.size(1) * n != width]
     if wrong:
-        raise ValueError(f"{n} shards of {wrong[0]} do not make a ({width}, {width}) weight for {width} columns")
+        raise ValueError(
+            f"{n} shards of {wrong[0]} do not make a ({width}, {width}) weight for {width} columns"
+        )
 
 
 def _gather(part):
@@ -84,4 +91,6 @@ def megatron_pair(column, row, x):
     if x.size(-1) != column.size(0) or column.size(1) != row.size(0):
         shapes = ", ".join(str(tuple(t.shape)) for t in (x, column, row))
         raise ValueError(f"x, column and row do not fit each other: {shapes}")
-    return F.gelu(SumOverRanks.apply(F.linear(F.gelu(F.linear(CopyToRanks.apply(x), column.T)), row.T)))
+    return F.gelu(
+        SumOverRanks.apply(F.linear(F.gelu(F.linear(CopyToRanks.apply(x), column.T)), row.T))
+    )

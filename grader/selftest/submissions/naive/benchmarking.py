@@ -5,7 +5,16 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+)
 
 
 class Timing(NamedTuple):
@@ -64,7 +73,14 @@ def usual_bandwidth(reported, world_size, counted):
     return bytes_per_second / 10**9
 
 
-def stopwatch(operation, warm_up, iterations, clock=time.perf_counter, synchronize=lambda: None, barrier=dist.barrier):
+def stopwatch(
+    operation,
+    warm_up,
+    iterations,
+    clock=time.perf_counter,
+    synchronize=lambda: None,
+    barrier=dist.barrier,
+):
     if iterations <= 0:
         raise ValueError(f"bad iterations {iterations}")
     if warm_up < 0:

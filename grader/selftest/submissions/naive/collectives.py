@@ -33,7 +33,9 @@ def check_op(op, tensor):
 def check_divides(tensor):
     n = dist.get_world_size()
     if tensor.dim() == 0 or tensor.shape[0] % n != 0:
-        raise ValueError(f"first dimension of shape {tuple(tensor.shape)} does not divide by {n} ranks")
+        raise ValueError(
+            f"first dimension of shape {tuple(tensor.shape)} does not divide by {n} ranks"
+        )
 
 
 def copy_of(tensor):
@@ -59,7 +61,10 @@ def scatter(tensor: Tensor | None, like: Tensor, root: int) -> Tensor:
         if tensor is None:
             raise ValueError(f"root {root} has no tensor to scatter to {n} ranks")
         if tuple(tensor.shape) != expected:
-            raise ValueError(f"tensor of shape {tuple(tensor.shape)} does not hold {n} blocks of {tuple(like.shape)}")
+            raise ValueError(
+                f"tensor of shape {tuple(tensor.shape)} does not hold {n} blocks of"
+                f" {tuple(like.shape)}"
+            )
         k = like.shape[0]
         blocks = [copy_of(tensor[i * k : (i + 1) * k]) for i in range(n)]
     result = torch.empty(like.shape, dtype=like.dtype, device=like.device)

@@ -40,7 +40,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     return loss.detach(), gradients
 
 
-def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
+def train(
+    weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3
+) -> tuple[Tensor, torch.optim.AdamW]:
     optimizer = torch.optim.AdamW(weights, lr=lr)
     losses = torch.zeros(len(shards), dtype=weights[0].dtype, device=weights[0].device)
     for i, shard in enumerate(shards):
@@ -91,7 +93,9 @@ class GradientBuckets:
         pieces = []
         for parameter in bucket:
             if parameter.grad is None:
-                pieces.append(torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device))
+                pieces.append(
+                    torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
+                )
             else:
                 pieces.append(parameter.grad.detach().reshape(-1))
         flat = torch.cat(pieces)

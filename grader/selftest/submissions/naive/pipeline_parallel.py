@@ -25,7 +25,9 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
 
 def check_batch(batch_size, num_micro_batches):
     if num_micro_batches < 1 or batch_size % num_micro_batches != 0:
-        raise ValueError(f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches"
+        )
 
 
 def forward_through_stage(weights, x):
@@ -46,7 +48,9 @@ def backward_through_stage(weights, saved, grad, gradients):
 
 
 def receive(weights, rows, source):
-    buffer = torch.empty(rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device)
+    buffer = torch.empty(
+        rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device
+    )
     dist.recv(buffer, source)
     return buffer
 
@@ -115,7 +119,9 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
     return actions
 
 
-def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
+def one_forward_one_backward_schedule(
+    stage: int, num_stages: int, num_micro_batches: int
+) -> list[Action]:
     check_schedule_arguments(stage, num_stages, num_micro_batches)
     warm_up = min(num_stages - stage - 1, num_micro_batches)
     actions = []
@@ -186,7 +192,9 @@ def run_schedule(
 
 def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     if num_stages < 1 or num_micro_batches < 1:
-        raise ValueError(f"there must be a stage and a micro-batch, not {num_stages} and {num_micro_batches}")
+        raise ValueError(
+            f"there must be a stage and a micro-batch, not {num_stages} and {num_micro_batches}"
+        )
     return (num_stages - 1) / (num_micro_batches + num_stages - 1)
 
 

@@ -34,10 +34,14 @@ def check(shards, x):
         if shard.shape[0] != width:
             raise ValueError(f"a shard has {shard.shape[0]} rows, but x has {width} columns")
         if shard.shape[1] * n != width:
-            raise ValueError(f"{n} shards of {shard.shape[1]} columns do not make a weight of ({width}, {width})")
+            raise ValueError(
+                f"{n} shards of {shard.shape[1]} columns do not make a weight of ({width}, {width})"
+            )
 
 
-def tensor_parallel_forward(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def tensor_parallel_forward(
+    shards: list[Tensor], x: Tensor
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     check(shards, x)
     n = dist.get_world_size()
     saved = []

@@ -28,7 +28,9 @@ def split_layers(num_layers: int, num_stages: int) -> list[range]:
 
 def check_batch(batch_size, num_micro_batches):
     if num_micro_batches < 1 or batch_size % num_micro_batches != 0:
-        raise ValueError(f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches"
+        )
 
 
 def forward_through_stage(weights, x):
@@ -49,7 +51,9 @@ def backward_through_stage(weights, saved, grad, gradients):
 
 
 def receive(weights, rows, source):
-    buffer = torch.empty(rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device)
+    buffer = torch.empty(
+        rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device
+    )
     dist.recv(buffer, source)
     return buffer
 
@@ -118,7 +122,9 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
     return actions
 
 
-def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[Action]:
+def one_forward_one_backward_schedule(
+    stage: int, num_stages: int, num_micro_batches: int
+) -> list[Action]:
     check_schedule_arguments(stage, num_stages, num_micro_batches)
     warm_up = min(num_stages - stage - 1, num_micro_batches)
     actions = []
@@ -135,7 +141,8 @@ def one_forward_one_backward_schedule(stage: int, num_stages: int, num_micro_bat
 
 
 def send_in_background(tensor, target):
-    # is_completed() of gloo's isend stays False until wait() is called, so a thread waits, then lets go of the tensor
+    # is_completed() of gloo's isend stays False until wait() is called, so a thread waits, then
+    # lets go of the tensor
     work = dist.isend(tensor.contiguous(), target)
     thread = threading.Thread(target=work.wait)
     thread.start()
@@ -200,7 +207,9 @@ def run_schedule(
 
 def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     if num_stages < 1 or num_micro_batches < 1:
-        raise ValueError(f"there must be a stage and a micro-batch, not {num_stages} and {num_micro_batches}")
+        raise ValueError(
+            f"there must be a stage and a micro-batch, not {num_stages} and {num_micro_batches}"
+        )
     return (num_stages - 1) / (num_micro_batches + num_stages - 1)
 
 

@@ -1,4 +1,5 @@
-# Unusual: broadcasts as the all-gather, an all-to-all and a sum as the reduce-scatter; everything is computed transposed.
+# Unusual: broadcasts as the all-gather, an all-to-all and a sum as the reduce-scatter; everything
+# is computed transposed.
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
@@ -37,7 +38,9 @@ def _check(shards, x, name):
         if rows != width:
             raise ValueError(f"shard {layer} has {rows} rows, but {name} has {width} columns")
         if columns * n != width:
-            raise ValueError(f"{n} shards of {columns} columns do not make a weight of ({width}, {width})")
+            raise ValueError(
+                f"{n} shards of {columns} columns do not make a weight of ({width}, {width})"
+            )
 
 
 def _start_gather(part):

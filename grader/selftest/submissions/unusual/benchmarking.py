@@ -1,4 +1,5 @@
-# Unusual: exact fractions, a reduce and a broadcast between the iterations, an iterator class, numpy's least squares.
+# Unusual: exact fractions, a reduce and a broadcast between the iterations, an iterator class,
+# numpy's least squares.
 import itertools
 import time
 from collections import namedtuple
@@ -8,7 +9,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all")
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "all_to_all",
+)
 Timing = namedtuple("Timing", "seconds samples")
 Row = namedtuple("Row", "collective size seconds algbw busbw wrong")
 
@@ -45,7 +55,14 @@ def usual_bandwidth(reported, world_size, counted):
     return reported * 1.073741824 * {"whole": 1, "part": world_size}[counted]
 
 
-def stopwatch(operation, warm_up, iterations, clock=time.monotonic, synchronize=lambda: None, barrier=dist.barrier):
+def stopwatch(
+    operation,
+    warm_up,
+    iterations,
+    clock=time.monotonic,
+    synchronize=lambda: None,
+    barrier=dist.barrier,
+):
     if min(warm_up, iterations - 1) < 0:
         raise ValueError(f"warm-up {warm_up}, iterations {iterations}")
     for _ in itertools.repeat(None, warm_up):
@@ -74,7 +91,9 @@ class _Sweep:
     def __next__(self):
         collective, size = next(self.asked)
         seconds, wrong = self.run(collective, size)
-        bandwidths = algorithm_bandwidth(size, seconds), bus_bandwidth(collective, size, self.world_size, seconds)
+        bandwidths = algorithm_bandwidth(size, seconds), bus_bandwidth(
+            collective, size, self.world_size, seconds
+        )
         return Row(collective, size, seconds, *bandwidths, wrong)
 
 

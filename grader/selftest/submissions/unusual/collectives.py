@@ -22,7 +22,8 @@ OPS = {
 }
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
+# --- checks
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _world() -> dist.ProcessGroup:
@@ -59,13 +60,17 @@ def _rows_divide(tensor: Tensor) -> int:
 
 
 def _packed(tensor: Tensor) -> Tensor:
-    """Contiguous and outside autograd, perhaps the caller's own memory: only for calls that do not write to it."""
+    """Contiguous and outside autograd, perhaps the caller's own memory: only for calls that do not
+    write to it.
+    """
     return tensor.detach().contiguous()
 
 
 def _fresh(tensor: Tensor) -> Tensor:
     """Contiguous, outside autograd, and ours."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(
+        tensor.detach()
+    )
 
 
 def _divided(tensor: Tensor, divisor: int) -> Tensor:
@@ -78,7 +83,8 @@ def _poll(work: dist.Work) -> None:
     work.wait()  # completed, but perhaps by an error, which this raises
 
 
-# --- 1.1 -------------------------------------------------------------------------------------------------------------
+# --- 1.1
+# -------------------------------------------------------------------------------------------------------------
 
 
 def broadcast(tensor: Tensor, root: int) -> Tensor:
@@ -106,8 +112,12 @@ def gather(tensor: Tensor, root: int) -> Tensor | None:
     _has_rows(tensor)
     out = None
     if dist.get_rank() == root:
-        out = torch.empty(dist.get_world_size(), *tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    work = dist.gather(_packed(tensor), None if out is None else list(out.unbind(0)), dst=root, async_op=True)
+        out = torch.empty(
+            dist.get_world_size(), *tensor.shape, dtype=tensor.dtype, device=tensor.device
+        )
+    work = dist.gather(
+        _packed(tensor), None if out is None else list(out.unbind(0)), dst=root, async_op=True
+    )
     work.get_future().wait()
     return None if out is None else out.flatten(0, 1)
 
@@ -145,7 +155,8 @@ def all_to_all(tensor: Tensor) -> Tensor:
     return funcol.wait_tensor(funcol.all_to_all_single(_packed(tensor), sizes, sizes, _world()))
 
 
-# --- 1.2 to 1.5 ------------------------------------------------------------------------------------------------------
+# --- 1.2 to 1.5
+# ------------------------------------------------------------------------------------------------------
 
 
 def in_rank_order(action: Callable[[], T]) -> T:
@@ -198,7 +209,8 @@ def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Ten
         return pending.result(), result
 
 
-# --- 1.6 and 1.7 -----------------------------------------------------------------------------------------------------
+# --- 1.6 and 1.7
+# -----------------------------------------------------------------------------------------------------
 
 
 def _exchange(outgoing: Tensor, incoming: Tensor) -> None:

@@ -46,7 +46,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
     return loss, gradients
 
 
-def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tuple[Tensor, torch.optim.AdamW]:
+def train(
+    weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3
+) -> tuple[Tensor, torch.optim.AdamW]:
     n = dist.get_world_size()
     optimizer = torch.optim.AdamW(weights, lr=lr)
     leaves = [
@@ -79,7 +81,9 @@ def train(weights: list[Tensor], shards: list[Tensor], lr: float = 1e-3) -> tupl
 
 
 class GradientBuckets:
-    """Tensor hooks, which see a gradient before it is accumulated; one flat tensor a bucket and pass."""
+    """Tensor hooks, which see a gradient before it is accumulated; one flat tensor a bucket and
+    pass.
+    """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:
         if bucket_bytes <= 0:
@@ -110,7 +114,9 @@ class GradientBuckets:
     def _put(self, parameter: Tensor, gradient: Tensor | None) -> None:
         index, where = self._place[parameter]
         if self._flats[index] is None:
-            self._flats[index] = torch.zeros(self._sizes[index], dtype=parameter.dtype, device=parameter.device)
+            self._flats[index] = torch.zeros(
+                self._sizes[index], dtype=parameter.dtype, device=parameter.device
+            )
         target = self._flats[index][where].view(parameter.shape)
         if parameter.grad is not None:  # what the pass is going to add to
             target.copy_(parameter.grad)

@@ -1,6 +1,7 @@
-# Unusual: receives posted ahead with tags into slabs of one buffer, last micro-batch first in the backward pass, weight
-# gradients only after the input gradient is on its way, batch_isend_irecv, an executor that prefetches the next action's
-# receive and lets a thread per neighbour wait for the sends.
+# Unusual: receives posted ahead with tags into slabs of one buffer, last micro-batch first in the
+# backward pass, weight gradients only after the input gradient is on its way, batch_isend_irecv, an
+# executor that prefetches the next action's receive and lets a thread per neighbour wait for the
+# sends.
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,16 @@ gelu_backward = torch.ops.aten.gelu_backward
 def split_layers(num_layers, num_stages):
     if not 1 <= num_stages <= num_layers:
         raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")
-    dealt = [len(range(stage, num_layers, num_stages)) for stage in range(num_stages)]  # as cards are
+    # as cards are
+    dealt = [len(range(stage, num_layers, num_stages)) for stage in range(num_stages)]
     return [range(*ends) for ends in pairwise(accumulate(dealt, initial=0))]
 
 
 def _rows(batch_size, num_micro_batches):
     if num_micro_batches < 1 or batch_size % num_micro_batches:
-        raise ValueError(f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"a batch of {batch_size} does not divide into {num_micro_batches} micro-batches"
+        )
     return batch_size // num_micro_batches
 
 
@@ -38,7 +42,9 @@ def _forward(weights, x):
 
 
 def _input_gradient(weights, saved, grad, needed):
-    """The gradient of the input (None if not needed), and the gradients of all z, for the weights' gradients later."""
+    """The gradient of the input (None if not needed), and the gradients of all z, for the weights'
+    gradients later.
+    """
     grad_zs = []
     for layer in reversed(range(len(weights))):
         grad_zs.append(gelu_backward(grad, saved[layer][1]))
@@ -84,7 +90,9 @@ def pipeline_backward(weights, saved, y):
     grads = (mlp.loss_backward(y) if last else weights[0].new_empty(m * b, width)).split(b)
     totals, works, arriving = _zeros(weights), [], None
     if not last:
-        (arriving,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, grads[m - 1], s + 1, tag=m - 1)])
+        (arriving,) = dist.batch_isend_irecv(
+            [dist.P2POp(dist.irecv, grads[m - 1], s + 1, tag=m - 1)]
+        )
     for i in reversed(range(m)):
         if arriving is not None:
             arriving.wait()
@@ -117,7 +125,8 @@ def gpipe_schedule(stage, num_stages, num_micro_batches):
 
 def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):
     _check_stage(stage, num_stages, num_micro_batches)
-    lag = {"forward": 0, "backward": num_stages - stage - 0.5}  # backward i just before forward i + n − s
+    # backward i just before forward i + n − s
+    lag = {"forward": 0, "backward": num_stages - stage - 0.5}
     actions = [(kind, i) for kind in lag for i in range(num_micro_batches)]
     return sorted(actions, key=lambda action: action[1] + lag[action[0]])
 
@@ -129,7 +138,9 @@ def _finish(work, tensor):
 @torch.no_grad()
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     b, m = _rows(batch_size, num_micro_batches), num_micro_batches
-    if Counter(map(tuple, schedule)) != Counter((kind, i) for kind in ("forward", "backward") for i in range(m)):
+    if Counter(map(tuple, schedule)) != Counter(
+        (kind, i) for kind in ("forward", "backward") for i in range(m)
+    ):
         raise ValueError(f"a schedule of {len(schedule)} actions for {m} micro-batches")
     s, n, width = dist.get_rank(), dist.get_world_size(), weights[0].shape[0]
     totals = _zeros(weights)
@@ -145,7 +156,10 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         source = neighbour(action[0], -1)
         if source is not None and action not in inbox:
             buffer = weights[0].new_empty(b, width)
-            inbox[action] = (buffer, dist.irecv(buffer, source, tag=2 * action[1] + (action[0] == "backward")))
+            inbox[action] = (
+                buffer,
+                dist.irecv(buffer, source, tag=2 * action[1] + (action[0] == "backward")),
+            )
 
     def receive(action):
         prefetch(action)
@@ -192,15 +206,24 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
 
 def bubble_fraction(num_stages, num_micro_batches):
     if num_stages < 1 or num_micro_batches < 1:
-        raise ValueError(f"no pipeline of {num_stages} stages and {num_micro_batches} micro-batches")
+        raise ValueError(
+            f"no pipeline of {num_stages} stages and {num_micro_batches} micro-batches"
+        )
     return 1 - num_micro_batches / (num_micro_batches + num_stages - 1)
 
 
 def measured_bubble(timelines):
-    events = sorted(event for spans in timelines for span in spans for event in ((span.start, 1), (span.end, -1)))
+    events = sorted(
+        event
+        for spans in timelines
+        for span in spans
+        for event in ((span.start, 1), (span.end, -1))
+    )
     if not events:
         raise ValueError(f"none of {len(timelines)} stages recorded a span")
     busy = accumulate(change for _, change in events)  # how many stages work after each event
-    idle = math.fsum((len(timelines) - k) * (b[0] - a[0]) for k, (a, b) in zip(busy, pairwise(events)))
+    idle = math.fsum(
+        (len(timelines) - k) * (b[0] - a[0]) for k, (a, b) in zip(busy, pairwise(events))
+    )
     total = len(timelines) * (events[-1][0] - events[0][0])
     return idle / total if total else 0.0

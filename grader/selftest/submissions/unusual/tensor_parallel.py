@@ -1,5 +1,6 @@
-# Unusual: everything is computed transposed (columns of activations are rows in memory), functional collectives whose
-# results are waited for late, weight gradients overlap the reduce-scatter, operators in the setup_context style.
+# Unusual: everything is computed transposed (columns of activations are rows in memory), functional
+# collectives whose results are waited for late, weight gradients overlap the reduce-scatter,
+# operators in the setup_context style.
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
@@ -38,7 +39,9 @@ def _check(shards, x, name):
         if rows != width:
             raise ValueError(f"shard {layer} has {rows} rows, but {name} has {width} columns")
         if columns * n != width:
-            raise ValueError(f"{n} shards of {columns} columns do not make a weight of ({width}, {width})")
+            raise ValueError(
+                f"{n} shards of {columns} columns do not make a weight of ({width}, {width})"
+            )
 
 
 def _start_gather(part):
