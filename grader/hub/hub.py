@@ -81,6 +81,7 @@ class Hub:
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
         self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
         self.told_standstill: dict[int, list] | None = None
+        self.passed_on = 0  # frames for the judge
         self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
         # (rank, call) → bytes by which a weighed rank's memory has grown
         self.most: dict[tuple[int, int], int] = {}
@@ -162,7 +163,7 @@ class Hub:
             self.matching.match_all()
         elif stands and self.told_standstill != self.waits:
             self.told_standstill = dict(self.waits)
-            self.tell({"standstill": held} | self.matching.held_back())
+            self.tell({"standstill": held, "frames": self.passed_on} | self.matching.held_back())
         elif not stands:
             self.told_standstill = None
 
@@ -331,6 +332,7 @@ class Hub:
             )
 
     def _pass_on(self, rank: int, kind: bytes, meta: dict, blob: bytes = b"") -> None:
+        self.passed_on += 1
         self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:

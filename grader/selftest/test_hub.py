@@ -190,7 +190,7 @@ def test_a_standstill_is_told_once_when_everybody_waits(ends):
         1, mirrored(operation(0, kind="send", peer=1, tag=1, received=[], **MESSAGE)), wait(0)
     )
     both.settle()
-    assert both.told == [{"standstill": []}]
+    assert both.told == [{"standstill": [], "frames": 2}]
 
 
 def test_a_standstill_is_told_after_all_that_was_said_before(ends):
@@ -202,7 +202,9 @@ def test_a_standstill_is_told_after_all_that_was_said_before(ends):
     assert both.told == [] and both.hub.judges[0].queue
     both.heard[both.judges[0]] = bytearray()
     both.settle()
-    assert both.told == [{"standstill": []}] and len(both.heard[both.judges[0]]) > 1 << 21
+    assert (
+        both.told == [{"standstill": [], "frames": 1}] and len(both.heard[both.judges[0]]) > 1 << 21
+    )
 
 
 def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
@@ -216,19 +218,19 @@ def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
     both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
     both.post(1, wait(frames.FOR_NOTHING))
-    assert both.told == [{"standstill": []}]
+    assert both.told == [{"standstill": [], "frames": 3}]
 
 
 def test_a_rank_that_is_held_is_told_and_waits_no_more_once_it_may_go(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
     both.post(1, wait(frames.FOR_GO))
-    assert both.told == [{"standstill": [1]}]
+    assert both.told == [{"standstill": [1], "frames": 1}]
     both.write(both.judges[1], frames.pack(frames.GO, {}, b"", NONCE))
     both.post(0, wait(0))
-    assert both.told == [{"standstill": [1]}]
+    assert both.told == [{"standstill": [1], "frames": 1}]
     both.post(1, wait(frames.FOR_NOTHING))
-    assert both.told[1:] == [{"standstill": []}]
+    assert both.told[1:] == [{"standstill": [], "frames": 1}]
 
 
 def test_nobody_stands_still_where_a_rank_is_gone(ends):
@@ -369,7 +371,9 @@ def test_a_message_comes_when_the_one_before_has_been_sent_on(in_step):
     in_step.post(1, wait(2))
     for rank in (0, 2):
         in_step.post(rank, wait(frames.FOR_NOTHING))
-    assert in_step.told == [{"standstill": []}]  # nobody is blamed for a message that came late
+    assert in_step.told == [
+        {"standstill": [], "frames": 5}
+    ]  # nobody is blamed for a message that came late
 
 
 def test_who_waits_for_the_next_message_first_is_told_and_gets_it(in_step):
@@ -384,7 +388,7 @@ def test_nobody_is_blamed_while_a_rank_is_held(in_step):
     in_step.post(1, message(0, 0, False), message(1, 0, False), wait(1))
     in_step.post(2, wait(frames.FOR_GO))
     in_step.post(0, wait(1))
-    assert in_step.told == [{"standstill": [2]}]
+    assert in_step.told == [{"standstill": [2], "frames": 4}]
 
 
 def test_the_last_rank_and_other_calls_get_messages_as_they_come(in_step):

@@ -55,4 +55,4 @@ def test_ranks_without_calls_do_not_keep_others_from_standing_still(three):
     three.post(0, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
     assert three.told == []
     three.post(1, [(frames.WAIT, {"for": [frames.FOR_NOTHING]}, b"")])
-    assert three.told == [{"standstill": []}]
+    assert three.told == [{"standstill": [], "frames": 0}]

@@ -51,8 +51,9 @@ class ProgressJudge:
         self.starved_before: dict[int, float] = {}  # likewise, of waiting for a processor
         self.starved_at_start: dict[int, float] = {}
         self.failed_at: float | None = None
-        # the hub says that every rank waits; these are held, as it knows
+        # The hub says that every rank waits; these are held, as it knows.
         self.standstill: list[int] | None = None
+        self.frames = self.frames_before_standstill = 0
         self.is_certain = False  # that the ranks stand still for ever
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
 
@@ -64,9 +65,21 @@ class ProgressJudge:
         self.starved_before = self.starved_at_start = dict(self.watch.starved)
 
     def on_frame(self) -> None:
-        """Note that a rank has sent something: it moves."""
+        """Note that a rank has sent something: it moves, unless the hub knew of it already."""
+        self.frames += 1
+        if self.frames > self.frames_before_standstill:
+            self.standstill = None
         self.watch.moved()
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
+
+    def on_standstill(self, held: list[int], frames: int) -> None:
+        """Note that every rank waited when the hub had passed on so many frames, these ranks held.
+
+        What the hub says and what the ranks send arrive on different sockets. A rank may have gone
+        on since, so that the standstill is over before the judge comes to it.
+        """
+        if self.frames <= frames:
+            self.standstill, self.frames_before_standstill = held, frames
 
     def on_outcome(self) -> None:
         """Note that a call has ended on a rank: the time of the next one begins."""

@@ -257,7 +257,7 @@ class World:
         elif "fault" in line:
             self.report.grader_fault = line["fault"]
         elif "standstill" in line:
-            self.judge.standstill = line["standstill"]
+            self.judge.on_standstill(line["standstill"], line["frames"])
             self.report.behind = line.get("behind", [])
         elif "moves" in line:
             self.judge.stacks.moves = line["moves"]

@@ -1,0 +1,50 @@
+"""What the judge concludes from the order in which the hub's words and the ranks' frames arrive."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.world.held_ranks import HeldRanks
+from grader.world.limits import Limits
+from grader.world.progress_judge import ProgressJudge
+from grader.world.report import Call, Delay, RankReport, WorldReport
+
+
+@pytest.fixture
+def held_back():
+    """A judge of two ranks, of which rank 1 is held in call 0 until rank 0 has passed a mark."""
+    delay = Delay(until="work ended", on=0, at="work began")
+    calls = [Call("collectives.f", "call", [[], []], [{}, {}], delays={1: delay})]
+    ranks = [RankReport(rank) for rank in (0, 1)]
+    report = WorldReport(2, calls, Path("/nowhere"), ranks)
+    held = HeldRanks(calls, report, {}, let_on=lambda rank: None)
+    judge = ProgressJudge(calls, report, Limits(), {}, held, ask_moves=lambda: None)
+    judge.on_frame()
+    held.hold(ranks[1], 0)
+    return judge
+
+
+def test_held_rank_is_released_if_the_others_stand_still(held_back):
+    held_back.on_standstill([1], frames=1)
+    held_back.step(time.monotonic(), silent=True)
+    assert held_back.report.let_go == {0}
+
+
+@pytest.mark.parametrize("arrives", ["before", "after"])
+def test_standstill_is_over_once_a_rank_has_sent_more(held_back, arrives):
+    """On a busy machine the hub's word may come to a rank's next call, which holds it again."""
+    if arrives == "before":
+        held_back.on_frame()
+    held_back.on_standstill([1], frames=1)
+    if arrives == "after":
+        held_back.on_frame()
+    held_back.step(time.monotonic(), silent=True)
+    assert held_back.report.let_go == set()
+
+
+def test_standstill_stays_when_frames_arrive_that_the_hub_knew_of(held_back):
+    held_back.on_standstill([1], frames=2)
+    held_back.on_frame()
+    held_back.step(time.monotonic(), silent=True)
+    assert held_back.report.let_go == {0}
