@@ -134,16 +134,16 @@ class GradientBuckets:
                 every rank. A parameter that does not require a gradient (frozen) is left alone. A
                 parameter that appears twice (tied) is one parameter, and counts where it appears
                 first. You may assume that only one ``GradientBuckets`` is created for a set of
-            parameters. bucket_bytes: fill the current bucket until the next parameter would push it
-            past ``bucket_bytes``;
-                then start a new bucket. A parameter larger than ``bucket_bytes`` gets a bucket of
-                its own.
+                parameters.
+            bucket_bytes: fill the current bucket until the next parameter would push it past
+                ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
+                gets a bucket of its own.
         Raises:
             ValueError: ``bucket_bytes`` is not positive.
 
         With three parameters of 8 bytes each and buckets of 16: the third and the second share a
-        bucket, the first has its own. About 20 lines, or 40 with ``wait`` and the hook. Use
-        ``Tensor.register_post_accumulate_grad_hook``.
+        bucket, the first has its own. Use ``Tensor.register_post_accumulate_grad_hook``.
+        About 20 lines, or 40 with ``wait`` and the hook.
         """
         raise NotImplementedError("Problem 3.5: GradientBuckets")
 
