@@ -130,7 +130,7 @@ def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m grader.selftest.load", description=__doc__.split("\n")[0]
+        prog="python -m grader.selftest.load", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument("--gradings", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--at-a-time", type=int, default=10, help="how many side by side (10)")

@@ -114,7 +114,7 @@ def _grade(folder: Path, room: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m grader.selftest.matrix", description=__doc__.split("\n")[0]
+        prog="python -m grader.selftest.matrix", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument(
         "--all",

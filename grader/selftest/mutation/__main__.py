@@ -36,7 +36,7 @@ KINDS = (MUTANT, VARIANT, *GENERATED, SAME)
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m grader.selftest.mutation", description=__doc__.split("\n")[0]
+        prog="python -m grader.selftest.mutation", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="only this part; may be repeated"
