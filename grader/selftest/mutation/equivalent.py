@@ -74,7 +74,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "tensor_parallel": {
-        "_all_gather_columns: shards = [torch.empty_like(y, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())] → shards = [torch.empty_like(y) for _ in range(dist.get_world_size())]": (
+        "_all_gather_columns: torch.empty_like(y, memory_format=torch.contiguous_format) → torch.empty_like(y)": (
             "gloo takes tensors of any strides. nccl refuses them: killed where there are GPUs."
         ),
         "_all_gather_columns: dist.all_gather(shards, y.contiguous()) → dist.all_gather(shards, y)": (
