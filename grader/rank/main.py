@@ -345,7 +345,7 @@ def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
         try:
             # and not a process that the rank has forked, whose frame would fall into ours
             if os.getpid() == own:
-                file, line, _ = recorder.caller()
+                file, line = recorder.caller()
                 mark(f"os._exit({status}) at {file}:{line}")
         finally:
             leave(status)

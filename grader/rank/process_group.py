@@ -11,7 +11,6 @@ All other operations send the memory as it lies there, and fill that of others, 
 tensor arrives as what it was before.
 """
 
-import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import wraps
@@ -190,13 +189,11 @@ class HubGroup(dist.ProcessGroup):
     ) -> HubWork:
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # as gloo says it
-        splits = [list(input_splits), list(output_splits)]
         pieces = [
-            _pieces(tensor, rows, self.size()) for tensor, rows in zip((input, output), splits)
+            _pieces(tensor, list(rows), self.size())
+            for tensor, rows in ((input, input_splits), (output, output_splits))
         ]
-        return self._issue(
-            "all_to_all", [input], [output], splits=splits, pieces=pieces, output=output
-        )
+        return self._issue("all_to_all", [input], [output], pieces=pieces, output=output)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
@@ -235,7 +232,6 @@ class HubGroup(dist.ProcessGroup):
         root: int | None = None,
         peer: int | None = None,
         tag: int = 0,
-        splits: list[list[int]] | None = None,
         pieces: list[list[int]] | None = None,
         silent: bool = False,
         output: Any = None,
@@ -263,9 +259,7 @@ class HubGroup(dist.ProcessGroup):
             "tag": tag,
             "group": group,
             "group_name": self._name,
-            "splits": splits or [[], []],
-            **dict(zip(("file", "line", "function"), self.network.caller())),
-            "main_thread": threading.current_thread() is threading.main_thread(),
+            **dict(zip(("file", "line"), self.network.caller())),
         }
         memory = MemoryInUse(sent, landing) if sent and not silent else None
         issued = Issued(kind, len(self.network.issued))

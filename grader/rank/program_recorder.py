@@ -38,7 +38,7 @@ class Follower(TorchDispatchMode):
         self._add(ISSUES, position)
 
     def on_wait(self, position: int) -> None:
-        file, line, _ = self.caller()
+        file, line = self.caller()
         self._add(AWAITS, position, f"{file}:{line}" if file else "")
 
     def on_mark(self, name: str) -> None:

@@ -137,7 +137,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         group = dist.get_process_group_ranks(process_group)
         tensors = sent or received
-        file, line, function = self.caller()
+        file, line = self.caller()
         peer = (
             arguments.get("dst" if kind == "send" else "src") if kind in ("send", "recv") else None
         )
@@ -157,28 +157,19 @@ class Recorder(TorchDispatchMode):
                 "tag": arguments.get("tag", 0),
                 "group": group,
                 "group_name": process_group.group_name,
-                "splits": [
-                    list(arguments.get(f"{way}_split_sizes") or []) for way in ("input", "output")
-                ],
                 "file": file,
                 "line": line,
-                "function": function,
-                "main_thread": threading.current_thread() is threading.main_thread(),
             }
         )
 
-    def caller(self) -> tuple[str | None, int | None, str | None]:
+    def caller(self) -> tuple[str | None, int | None]:
         """The innermost line of the student's that led here."""
         frame: FrameType | None = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
-                return (
-                    os.path.basename(frame.f_code.co_filename),
-                    frame.f_lineno,
-                    frame.f_code.co_name,
-                )
+                return os.path.basename(frame.f_code.co_filename), frame.f_lineno
             frame = frame.f_back
-        return None, None, None
+        return None, None
 
 
 def _dispatch(

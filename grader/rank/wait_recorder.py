@@ -97,7 +97,7 @@ class Waits:
             if not _in_main_thread():
                 return wait(work, *args, **kwargs)
             issued = self.issued.get(work)
-            self._tell("wait began", issued, *recorder.caller()[:2])
+            self._tell("wait began", issued, *recorder.caller())
             try:
                 return wait(work, *args, **kwargs)
             finally:

@@ -31,7 +31,7 @@ class Network:
         self.batch: int | None = None  # which one operations are started in
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # in this call
-        self.caller: Callable[[], tuple] = lambda: (None, None, None)  # the student's line
+        self.caller: Callable[[], tuple] = lambda: (None, None)  # the student's line
         # Where a rank's program is followed, these hear of operations and waits, by the number of
         # the operation in this call.
         self.on_issue: Callable[[int], None] = lambda position: None

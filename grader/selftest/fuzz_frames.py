@@ -34,9 +34,8 @@ OPERATION = {
         "tag": 0,
         "group": [0, 1],
         "group_name": "0",
-        "splits": [[], []],
     },
-    **{"file": "collectives.py", "line": 3, "function": "f", "main_thread": True},
+    **{"file": "collectives.py", "line": 3},
 }
 PROGRESS = {"what": "wait began", "at": 6, "of": 5, "file": "collectives.py", "line": 3}
 LINE = {"file": "collectives.py", "line": 3, "function": "f", "source": "return x"}

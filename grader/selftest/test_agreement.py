@@ -37,11 +37,8 @@ def operation(rank: int, kind: str = "all_reduce", count: int = 4, **changes) ->
         "tag": 0,
         "group": [0, 1],
         "group_name": "world",
-        "splits": [[], []],
         "file": "collectives.py",
         "line": 7,
-        "function": "broken",
-        "main_thread": True,
     }
     assert changes.keys() <= fields.keys()
     return Operation(**fields | changes)
@@ -142,17 +139,15 @@ def test_a_message_meets_a_receive_of_its_own_group(source):
 
 
 def test_where_and_how_a_collective_was_called_does_not_matter():
-    first = operation(
-        0, at=1, line=3, function="a", main_thread=True, file="collectives.py", shape=[4]
-    )
-    second = operation(1, at=9, line=5, function="b", main_thread=False, file=None, shape=[2, 2])
+    first = operation(0, at=1, line=3, file="collectives.py", shape=[4])
+    second = operation(1, at=9, line=5, file=None, shape=[2, 2])
     assert examine([[first], [second]]) == ([], [])
 
 
 def test_an_uneven_all_to_all_agrees():
     trails = [
-        [operation(0, "all_to_all", sent=[6], received=[3], splits=[[2, 4], [2, 1]])],
-        [operation(1, "all_to_all", sent=[3], received=[6], splits=[[1, 2], [4, 2]])],
+        [operation(0, "all_to_all", sent=[6], received=[3])],
+        [operation(1, "all_to_all", sent=[3], received=[6])],
     ]
     assert examine(trails) == ([], [])
 
@@ -367,12 +362,11 @@ GOOD = {
 
 TYPES = {
     **dict.fromkeys(["kind", "group_name"], (str,)),
-    **dict.fromkeys(["dtype", "reduction", "file", "function"], (str, type(None))),
+    **dict.fromkeys(["dtype", "reduction", "file"], (str, type(None))),
     **dict.fromkeys(["at", "bytes", "tag"], (int,)),
     **dict.fromkeys(["peer", "root", "line"], (int, type(None))),
-    **dict.fromkeys(["sent", "received", "group", "splits"], (list,)),
+    **dict.fromkeys(["sent", "received", "group"], (list,)),
     "shape": (list, type(None)),
-    "main_thread": (bool,),
 }
 
 json_values = st.recursive(
@@ -414,7 +408,7 @@ def test_a_part_of_another_type_is_refused(name, value):
 
 
 def fits(name: str, value) -> bool:
-    if not isinstance(value, TYPES[name]) or isinstance(value, bool) and name != "main_thread":
+    if not isinstance(value, TYPES[name]) or isinstance(value, bool):
         return False
     if isinstance(value, str):
         return value.isprintable() and name != "kind"
@@ -423,10 +417,6 @@ def fits(name: str, value) -> bool:
     if name in ("sent", "received", "shape", "group") and value is not None:
         return all(type(v) is int and 0 <= v < 1 << 63 for v in value) and (
             name != "group" or set(value) in ({0}, {0, 1})
-        )
-    if name == "splits":
-        return len(value) == 2 and all(
-            isinstance(way, list) and all(type(v) is int for v in way) for way in value
         )
     return value is None or isinstance(value, bool) or -(1 << 63) <= value < 1 << 63
 
@@ -438,7 +428,7 @@ def fits(name: str, value) -> bool:
         {"kind": "all reduce"},
         {"dtype": "x" * 201},
         {"file": "\033[2J.py"},
-        {"function": "a\nb"},
+        {"file": "a\nb"},
         {"sent": [1] * 65},
         {"sent": [-1]},
         {"received": [1 << 63]},
@@ -455,11 +445,8 @@ def fits(name: str, value) -> bool:
         {"group": [0, 0]},
         {"group": [0, 2]},
         {"group": [0, -1]},
-        {"splits": []},
-        {"splits": [[], [], []]},
-        {"splits": [[0] * 65, []]},
-        {"splits": [["1"], []]},
-        {"main_thread": 1},
+        {"shape": [0] * 65},
+        {"line": True},
     ],
     ids=lambda part: f"{part}"[:40],
 )
@@ -481,7 +468,6 @@ def test_events_weigh_what_they_take():
         "group": [0, 1],
         "sent": [4] * 2,
         "received": [4] * 2,
-        "function": "ring_all_reduce",
     }
     assert (
         weight(read_event(0, {"call": 0, "operation": honest}, 2))
@@ -493,7 +479,7 @@ def test_events_weigh_what_they_take():
         "sent": [10**9] * 64,
         "received": [10**9] * 64,
         "file": "x" * 200,
-        "splits": [[1] * 64, [1] * 64],
+        "shape": [1] * 64,
     }
     assert weight(read_event(0, {"call": 0, "operation": large}, 2)) > 5
 

@@ -29,11 +29,8 @@ def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Ope
         tag=0,
         group=list(range(n)),
         group_name="0",
-        splits=[],
         file=None,
         line=None,
-        function=None,
-        main_thread=True,
     )
 
 

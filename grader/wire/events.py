@@ -45,11 +45,8 @@ class Operation:
     tag: int
     group: list
     group_name: str
-    splits: list
     file: str | None
     line: int | None
-    function: str | None
-    main_thread: bool
 
     @property
     def name(self) -> str:
@@ -228,11 +225,7 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     values: dict[str, Any] = {"rank": rank, "call": call}
     for name, kind in TOLD:
         values[name] = value = content.get(name)
-        if (
-            not isinstance(value, kind)
-            or (kind is bool) != (type(value) is bool)
-            or not _is_sane(value)
-        ):
+        if not isinstance(value, kind) or isinstance(value, bool) or not _is_sane(value):
             raise FrameError(f"an operation without a proper {name}")
     if values["kind"] not in KINDS:
         raise FrameError("an operation of no known kind")
@@ -245,11 +238,6 @@ def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
     ):
         if not all(is_whole(count) and count >= 0 for count in counts):
             raise FrameError("an operation with counts that are no numbers")
-    splits = values["splits"]
-    if len(splits) != 2 or not all(
-        isinstance(way, list) and _is_sane(way) and all(map(is_whole, way)) for way in splits
-    ):
-        raise FrameError("an operation without a proper splits")
     group = values["group"]
     if rank not in group or len(set(group)) < len(group):
         raise FrameError("an operation of a group that the rank is not in")
@@ -285,7 +273,7 @@ def _is_sane(value: Any) -> bool:
         return is_name(value, MAX_NAME)
     if isinstance(value, list):
         return len(value) <= MAX_COUNTS
-    return value is None or isinstance(value, bool) or is_whole(value)
+    return value is None or is_whole(value)
 
 
 def weight(event: Event) -> int:
@@ -294,14 +282,8 @@ def weight(event: Event) -> int:
         return 1 + len(event.steps)
     if not isinstance(event, Operation):
         return 1
-    counts = (
-        len(event.sent)
-        + len(event.received)
-        + len(event.group)
-        + len(event.shape or ())
-        + sum(map(len, event.splits))
-    )
-    texts = (event.dtype, event.reduction, event.group_name, event.file, event.function)
+    counts = len(event.sent) + len(event.received) + len(event.group) + len(event.shape or ())
+    texts = (event.dtype, event.reduction, event.group_name, event.file)
     return 1 + (counts + sum(len(text or "") for text in texts) // 8) // 32
 
 

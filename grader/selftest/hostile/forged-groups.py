@@ -20,11 +20,8 @@ OPERATION = {
     "tag": 0,
     "group": [0, 1, 2, 3, 98, 99],
     "group_name": "0",
-    "splits": [[], []],
     "file": None,
     "line": None,
-    "function": None,
-    "main_thread": True,
 }
 
 

@@ -23,11 +23,8 @@ OPERATION = {
     "tag": 10**40,
     "group": [0, 1, -5, 10**20],
     "group_name": "x" * 9999,
-    "splits": [[], [-1]],
     "file": "/etc/passwd",
     "line": -3,
-    "function": "<b>",
-    "main_thread": False,
 }
 VARIANTS = [
     {},
