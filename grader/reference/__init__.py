@@ -1,4 +1,4 @@
-"""The answers of a single device, in numpy, and what well-known mistakes give instead.
+"""Computes the answers of a single device in numpy, and what well-known mistakes give instead.
 
-Runs in the judge.
+This package runs in the judge.
 """

@@ -1,6 +1,4 @@
-"""Bandwidth by the convention of nccl-tests (doc/PERFORMANCE.md), and the stopwatch's and the fit's
-right answers.
-"""
+"""Computes bandwidths by the convention of nccl-tests (doc/PERFORMANCE.md), and fits α and β."""
 
 import numpy as np
 
@@ -16,7 +14,7 @@ COLLECTIVES = (
 )
 NO_COLLECTIVE = "all_broadcast"
 
-# The factors, by the letter: numerator over n, for n ranks.
+# The bus bandwidth's factors for n ranks, as nccl-tests writes them: a numerator over n, or 1.
 FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -42,8 +40,10 @@ def bus_bandwidth(collective: str, size: int, n: int, seconds: float) -> float:
 
 
 def fit(sizes: list, seconds: list, power: int = 1) -> tuple[float, float]:
-    """(α, β) of t = α + S/β by the normal equations, each residual divided by t to this power (1:
-    relative errors).
+    """Return (α, β) of t = α + S/β, in seconds and bytes per second, by the normal equations.
+
+    Each residual is divided by t to the given power. Power 1 minimises the relative errors, and
+    power 0 the absolute errors.
     """
     s, t = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     w = t ** (-2.0 * power)

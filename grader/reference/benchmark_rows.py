@@ -1,4 +1,4 @@
-"""What is wrong in a row of a benchmark's table."""
+"""Reads a benchmark's table, and says what is wrong in one of its rows."""
 
 import math
 from typing import Any
@@ -10,16 +10,16 @@ NO_ROWS = (
 
 
 def as_rows(table: object) -> list[tuple] | None:
-    """The rows of a table; None where there is none."""
+    """Return the rows of a table, or None if it is not a list of tuples."""
     return (
         table if isinstance(table, list) and all(isinstance(row, tuple) for row in table) else None
     )
 
 
 def row_difference(row: tuple, due: tuple) -> str | None:
-    """In what a row of a table is not as it should be; None where it is.
+    """Return in what respect a row differs from the row that is due, or None if it does not.
 
-    Names first, then numbers, up to rounding.
+    The collective's name is compared first, and then the numbers, up to rounding.
     """
     if len(row) != len(due):
         return f"a row has {len(row)} entries, not {len(due)}"
@@ -36,7 +36,7 @@ def row_difference(row: tuple, due: tuple) -> str | None:
 
 
 def as_float(value: Any) -> float:
-    """The number; not a number where it is none."""
+    """Return the value as a float, or NaN if it is no number. A string is no number."""
     try:
         return float("nan") if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,8 +1,8 @@
-"""How gradients are packed into buckets, and what well-known mistakes leave in the bytes and in the
-gradients.
+"""Packs gradients into buckets, and computes what well-known mistakes leave.
 
-Lists of buckets hold the indices of parameters. A pass is ``ready[rank]``: the gradients of a rank
-by parameter, in the order in which they become ready.
+Mistakes show in the bytes of the all-reduces, or in the gradients. The keys of a dict of mistakes
+are the sentences that name them. Lists of buckets hold the indices of parameters. A pass is
+``ready[rank]``: the gradients of a rank by parameter, in the order in which they become ready.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,12 @@ BY_ARRIVAL = (
 
 
 def packed(order: Iterable[int], sizes: Mapping[int, float], most: float) -> list[list[int]]:
-    """Each into the bucket at hand while it fits, else into a new one."""
+    """Return the buckets of these parameters, filled in this order.
+
+    A parameter goes into the current bucket if it fits, and otherwise into a new one. ``sizes`` and
+    ``most``, the capacity of a bucket, have the same unit. A parameter that is larger than ``most``
+    has a bucket of its own.
+    """
     buckets: list[list[int]] = []
     room = 0.0
     for i in order:
@@ -82,8 +87,9 @@ def packing_mistakes(
     most: int,
     itemsize: int,
 ) -> dict[str, list]:
-    """The bytes of the all-reduces of packings that are not the right one, by the sentence that
-    names them.
+    """Return the bytes of the all-reduces of mistaken packings, by the mistake's sentence.
+
+    A packing is left out if its all-reduces have the same bytes as those of the right one.
     """
     used = [i for i in registered if i not in frozen]
     order = list(dict.fromkeys(used))[::-1]
@@ -128,15 +134,16 @@ def _overfull(order: list[int], sizes: Mapping[int, int], most: int) -> list[lis
     return buckets
 
 
-# a rank's gradients by parameter, in the order in which they become ready
+# A rank's gradients by parameter, in the order in which they become ready.
 Ready = dict[int, np.ndarray]
 
 
 def pass_mistakes(
     ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
 ) -> list[dict[str, list]]:
-    """For each rank, by the sentence that names it: all gradients after a pass whose average went
-    wrong.
+    """Return, for each rank, all gradients after a mistaken pass, by the mistake's sentence.
+
+    A single rank has no mistakes here, because it averages with nobody.
     """
     n = len(ready)
     if n == 1:
@@ -161,8 +168,9 @@ def pass_mistakes(
 
 
 def _by_arrival(ready: Ready, buckets: list[list[int]]) -> list[list[int]]:
-    """The same buckets, each in the order in which its gradients became ready; those that never do
-    come last.
+    """Return the same buckets, each in the order in which its gradients became ready.
+
+    Gradients that never become ready come last.
     """
     arrived = list(ready)
     return [
@@ -172,8 +180,9 @@ def _by_arrival(ready: Ready, buckets: list[list[int]]) -> list[list[int]]:
 
 
 def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
-    """The numbers of the buckets in the order in which they are full; those that never are come
-    last.
+    """Return the indices of the buckets in the order in which they become full.
+
+    Buckets that never become full come last.
     """
     arrived = list(ready)
     full = {
@@ -184,15 +193,18 @@ def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
 
 
 def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list[list]:
-    """What is left on each rank where ``started[rank]`` lists the buckets that it fills and sends,
-    in order.
+    """Return the gradients that are left on each rank if the ranks send buckets in these orders.
+
+    ``started[rank]`` lists the buckets that a rank fills and sends, in order. A gradient that a
+    rank lacks counts as zero. All gradients are None if the buckets do not fit each other: if the
+    ranks have buckets of different lengths, or if the parameters have different shapes.
     """
     n = len(ready)
     if (
         any([len(b) for b in own] != [len(b) for b in started[0]] for own in started)
         or len(set(shapes.values())) > 1
     ):
-        return [[None] * len(shapes)] * n  # they do not fit each other
+        return [[None] * len(shapes)] * n  # the buckets do not fit each other
     left: list[list] = []
     for rank in range(n):
         gradients: list = [None] * len(shapes)

@@ -1,4 +1,4 @@
-"""What well-known mistakes with collectives leave behind, by the sentence that names them."""
+"""Computes what well-known mistakes with collectives leave, and holds the sentences for them."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -20,11 +20,11 @@ ONE_BARRIER = (
 def in_memory_order(
     xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
 ) -> list:
-    """What each rank has where the ranks exchange memory as it lies, and each reads it as its own
-    tensor lies.
+    """Return what each rank has if the ranks exchange memory as it lies.
 
-    ``orders[rank]`` is "C", or "F" for a transpose; ``combine`` gives all ranks' results, of the
-    shape of their inputs, or None.
+    Each rank reads what it gets in the order of its own tensor. ``orders[rank]`` is that order:
+    "C", or "F" for a transpose. ``combine`` gets the flat memory of every rank, and returns every
+    rank's result, which is as large as the rank's input, or None.
     """
     lying = [x.ravel(order) for x, order in zip(xs, orders)]
     read = zip(combine(lying), xs, orders)
@@ -35,12 +35,14 @@ def in_memory_order(
 
 
 def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
-    """The sum times 1/n, in its own dtype."""
+    """Return the sum times 1/n, computed in the sum's own dtype."""
     return total * total.dtype.type(1 / n)
 
 
 def barrier_hint(barriers: Sequence[int]) -> str:
-    """What to add to a sentence about ranks that do not take turns, from how often each has called
-    a barrier.
+    """Return a hint for ranks that do not take turns, or an empty string.
+
+    ``barriers`` says how often each rank has called a barrier. The hint is for several ranks that
+    have all called it exactly once. It is added to a sentence of the message.
     """
     return f"\nLikely: {ONE_BARRIER}." if len(barriers) > 1 and set(barriers) == {1} else ""

@@ -1,5 +1,6 @@
-"""What every collective returns, from the tensors of all ranks at once: the definition that a rank
-cannot compute alone.
+"""Defines what every collective returns, computed from the tensors of all ranks at once.
+
+No rank can compute this alone.
 """
 
 import numpy as np
@@ -14,9 +15,9 @@ REDUCTIONS = {
 
 
 def reduction(tensors: list, op: str) -> np.ndarray:
-    """Elementwise over the ranks, in the tensors' own dtype.
+    """Reduce elementwise over the ranks, in the tensors' own dtype.
 
-    The average is the sum's nearest quotient.
+    The average is the sum divided by the number of ranks, rounded once.
     """
     total = np.asarray(REDUCTIONS[op].reduce(np.stack(tensors), axis=0, dtype=tensors[0].dtype))
     return (
@@ -27,7 +28,7 @@ def reduction(tensors: list, op: str) -> np.ndarray:
 
 
 def blocks(array: np.ndarray, n: int) -> list:
-    """n equal blocks of rows."""
+    """Split an array into n equal blocks of rows."""
     return np.split(array, n)
 
 

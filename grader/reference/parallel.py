@@ -1,8 +1,8 @@
-"""What each rank should hold where a model is cut up, and what well-known mistakes would leave
-there instead.
+"""Computes what each rank holds if a model is split, and what well-known mistakes leave instead.
 
-In numpy and float64, on top of the single device in ``single_device``. Lists have an entry for each
-rank.
+All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
+results have one entry for each rank, or for each stage. The keys of a dict of mistakes are the
+sentences that name them.
 """
 
 import math
@@ -103,8 +103,9 @@ def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
 def tensor_mistakes(
     weights: list, saved: list, grad_y: np.ndarray, n: int
 ) -> tuple[list[dict], list[dict]]:
-    """What a mistaken backward pass returns on each rank, by the sentence that names it: as grad_x,
-    and as gradients.
+    """Return what mistaken backward passes give on each rank, as grad_x and as shards' gradients.
+
+    Both are lists of dicts, by the mistake's sentence. The dicts are empty on a single rank.
     """
     if n == 1:
         return [{}], [{}]
@@ -148,12 +149,12 @@ def tensor_mistakes(
 
 
 def _total(partials: list) -> np.ndarray:
-    """Add partial tensors up, in the order of the ranks."""
+    """Add up the ranks' partial tensors, in the order of the ranks."""
     return np.asarray(sum(partials))
 
 
 def own_partial(weights: list, saved: list, grad_y: np.ndarray, n: int, rank: int) -> np.ndarray:
-    """Return what a rank has of the partial gradient of the first layer's input."""
+    """Return a rank's partial gradient of the first layer's input, before any sum."""
     grad_y, _ = backward(weights[1:], saved[1:], grad_y)
     _, z = saved[0]
     grad_z = columns(grad_y * gelu_derivative(z), n)[rank]
@@ -168,10 +169,10 @@ def _backward_on_ranks(
     exchange: Callable,
     derivative: Callable = gelu_derivative,
 ) -> tuple[list, list]:
-    """Return, for each rank, its partial grad_x of the first layer, and its shards' gradients.
+    """Return the ranks' partial gradients of x, and for each rank the gradients of its shards.
 
-    Between two layers, ``exchange`` gets the partial gradients of all ranks, and returns what each
-    rank goes on with.
+    Between two layers, ``exchange`` gets the partial gradients of all ranks. It returns what each
+    rank goes on with. ``derivative`` takes the place of gelu's derivative.
     """
     own, partials = columns(grad_y, n), []
     gradients: list[list[np.ndarray]] = [[] for _ in range(n)]
@@ -185,7 +186,7 @@ def _backward_on_ranks(
 
 
 def gelu_by_tanh(z: np.ndarray) -> np.ndarray:
-    """The approximation [Hendrycks and Gimpel, 2016, section 2]."""
+    """Return gelu's approximation by tanh [Hendrycks and Gimpel, 2016, section 2]."""
     return 0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
 
 
@@ -196,7 +197,7 @@ def tanh_derivative(z: np.ndarray) -> np.ndarray:
 
 
 def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """y of a mistaken forward pass, by the sentence that names the mistake."""
+    """Return the y of mistaken forward passes, by the mistake's sentence."""
     known = {
         TANH: _forward(weights, x, lambda l, z: gelu_by_tanh(z)),
         GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
@@ -222,8 +223,9 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """What a mistaken forward pass saves on a rank that should save ``own``, by the sentence that
-    names the mistake.
+    """Return what mistaken forward passes save on a rank, by the mistake's sentence.
+
+    The rank should save ``own``. ``y`` is the output of its last layer.
     """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]
@@ -235,7 +237,10 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 
 
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
-    """For each rank every n-th column, or row, in the place of consecutive ones."""
+    """Return, for each rank, every n-th column or row in the place of consecutive ones.
+
+    ``axis`` is 1 for columns and 0 for rows. The dicts are empty on a single rank.
+    """
     index = [slice(None)] * axis
     places = [(*index, slice(rank, None, n)) for rank in range(n)]
     return [{EVERY_NTH: whole[place]} if n > 1 else {} for place in places]
@@ -244,7 +249,10 @@ def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray
 def pair_outputs(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int
 ) -> list[dict[str, np.ndarray]]:
-    """For each rank, by the sentence that names it: y of a mistaken Megatron pair."""
+    """Return, for each rank, the y of mistaken Megatron pairs, by the mistake's sentence.
+
+    The dict is empty on a single rank.
+    """
     if n == 1:
         return [{}]
     late = sum(gelus_before_the_sum(a, b, x, n))
@@ -260,15 +268,16 @@ def pair_outputs(
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return, for each rank, gelu of its partial output."""
+    """Return, for each rank, gelu of its partial output, which was never added up."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
 def pair_mistakes(
     a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int
 ) -> list[dict[str, list]]:
-    """For each rank, by the sentence that names it: the gradients of column, row and x that a
-    mistaken pair has.
+    """Return, for each rank, the gradients of mistaken Megatron pairs, by the mistake's sentence.
+
+    They are the gradients [of column, of row, of x]. The dict is empty on a single rank.
     """
     if n == 1:
         return [{}]
@@ -299,7 +308,7 @@ def pair_mistakes(
 
 
 def as_lists(cut: object) -> list | None:
-    """Stages as lists of whole numbers; None where this is something else."""
+    """Return the stages as lists of ints, or None if ``cut`` is something else."""
     if not isinstance(cut, (list, tuple)) or not all(
         isinstance(stage, (list, tuple)) for stage in cut
     ):
@@ -309,19 +318,19 @@ def as_lists(cut: object) -> list | None:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """What a stage saves: for each micro-batch, for each of its layers, (x, z)."""
+    """Return what a stage saves: for each of m micro-batches, for each of its layers, (x, z)."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
 
 def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Outputs with the right rows in the wrong places, by the sentence that names the mistake."""
+    """Return outputs with the right rows in wrong places, by the mistake's sentence."""
     known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
     return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """For each stage, by the sentence that names it: what a mistaken forward pass saves."""
+    """Return, for each stage, what mistaken forward passes save, by the mistake's sentence."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)
@@ -345,9 +354,7 @@ def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
 def pipeline_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], m: int
 ) -> list[dict[str, list]]:
-    """For each stage, by the sentence that names it: the gradients that a mistaken backward pass
-    leaves.
-    """
+    """Return, for each stage, the gradients after mistaken backward passes, by their sentence."""
     grad_y = 2 * y / y.size
     parts = micro_batches(saved, range(len(weights)), m)
     each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
@@ -366,6 +373,7 @@ def pipeline_mistakes(
         X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
         FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
     }
+    # Each wrong beginning is the right one, 2y / (B·D), times this factor.
     starts = {
         "y": y.size / 2,
         "2y": y.size,
@@ -392,7 +400,11 @@ def _mistaken(
     untransposed=False,
     forward=False,
 ) -> list:
-    """A backward pass with a mistake in each layer, or in their order within a stage."""
+    """Return the gradients of all layers, after a backward pass with a mistake.
+
+    In each layer, ``derivative`` takes the place of gelu's derivative, and with ``untransposed`` W
+    that of its transpose. With ``forward``, a stage goes from its first layer to its last.
+    """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
         for l in layers if forward else reversed(layers):
@@ -404,8 +416,10 @@ def _mistaken(
 
 
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
-    """Gradients arrive from the first micro-batch on, and every stage but the last takes its
-    activations from the last on.
+    """Return the gradients of all layers if the stages have micro-batches in different orders.
+
+    The gradients arrive from the first micro-batch on. Every stage but the last takes its
+    activations from the last micro-batch on.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -423,8 +437,11 @@ def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> li
 def activation_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
 ) -> list[dict[str, list]]:
-    """For each stage, by the sentence that names it: the gradients where a stage does not look for
-    a micro-batch's activations, but takes the oldest or the newest that are alive."""
+    """Return, for each stage, the gradients if stages take wrong activations, by their sentence.
+
+    A stage then does not look for the activations of its micro-batch. It takes the oldest, or the
+    newest, that are alive. ``schedules`` has the list of actions of each stage.
+    """
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2
     parts = micro_batches(saved, range(len(weights)), m)

@@ -1,5 +1,6 @@
-"""The cut into stages, and schedules that are carried out: answers to problems, so not in a
-student's copy.
+"""Computes the cut into stages, two schedules that checks have carried out, and the bubble.
+
+These are answers to problems. A student's copy therefore does not hold this module.
 """
 
 import numpy as np
@@ -16,7 +17,11 @@ Timelines = list[list[tuple[str, int, float, float]]]
 
 
 def stages(num_layers: int, num_stages: int) -> list[range]:
-    """Consecutive layers, the first stages with one more where it does not come out even."""
+    """Return the consecutive layers of each stage, as ranges.
+
+    If the number of stages does not divide the number of layers, the first stages have one layer
+    more.
+    """
     sizes = [
         num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)
     ]
@@ -25,15 +30,18 @@ def stages(num_layers: int, num_stages: int) -> list[range]:
 
 
 def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: all forward passes, then all backward passes [Huang et al.,
-    2019].
+    """Return a stage's GPipe schedule: all forward passes, then all backward passes.
+
+    This is the schedule of [Huang et al., 2019]. It is the same on every stage.
     """
     return [("forward", i) for i in range(m)] + [("backward", i) for i in range(m)]
 
 
 def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """A schedule to be carried out: a stage goes forward while it may, and backward else [Narayanan
-    et al., 2021].
+    """Return a stage's 1F1B schedule: it goes forward while it may, and backward otherwise.
+
+    This is the schedule of [Narayanan et al., 2021]. A stage may go forward while fewer than
+    ``num_stages - stage`` micro-batches are alive.
     """
     actions, ahead = [], 0
     for i in range(m):
@@ -45,8 +53,9 @@ def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action
 
 
 def bubble(timelines: Timelines) -> float:
-    """The part of the time of all stages, from the first start to the last end of any, in which
-    they wait.
+    """Return the fraction of all stages' time in which they wait.
+
+    The time is from the first start to the last end of any stage.
     """
     spans = [span for own in timelines for span in own]
     window = max(end for *_, end in spans) - min(start for _, _, start, _ in spans)
@@ -54,7 +63,10 @@ def bubble(timelines: Timelines) -> float:
 
 
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
-    """What mistaken windows make of it, by the sentence that names the mistake."""
+    """Return the bubble under mistaken windows of time, by the mistake's sentence.
+
+    A window of no length is left out.
+    """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {

@@ -1,5 +1,7 @@
-"""Pipeline schedules, judged by what they are for: every pass once, in an order that can be carried
-out, soon and with little alive. Nothing here prefers one right schedule to another.
+"""Judges pipeline schedules by their purpose.
+
+A schedule holds every pass once, in an order that all stages can carry out. It should end early,
+with few micro-batches alive. Nothing here prefers one right schedule to another.
 """
 
 from collections import Counter
@@ -14,7 +16,7 @@ OWN_WINDOWS = (
 
 
 def as_actions(value: Any) -> list[Action] | None:
-    """The schedule, if it is a list of pairs of a kind and a micro-batch."""
+    """Return the schedule as a list of (kind, micro-batch), or None if it has another form."""
     if not isinstance(value, (list, tuple)):
         return None
     actions = []
@@ -29,9 +31,10 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def complete(actions: list[Action], m: int) -> str | None:
-    """What is missing, too much, or of a micro-batch that does not exist.
+    """Return what is wrong with one stage's schedule of m micro-batches, or None if nothing is.
 
-    None where each is there once.
+    It is wrong if a pass is missing or repeated, if a micro-batch does not exist, or if a backward
+    pass comes before its forward pass.
     """
     wanted = {(kind, i): 0 for i in range(m) for kind in ("forward", "backward")}
     counted = wanted | Counter(actions)
@@ -46,8 +49,9 @@ def complete(actions: list[Action], m: int) -> str | None:
 
 
 def most_alive(actions: list[Action]) -> tuple[int, Action]:
-    """How many micro-batches are forward but not yet backward at most, and after which action
-    first.
+    """Return how many micro-batches are alive at most, and after which action first.
+
+    A micro-batch is alive after its forward pass, until its backward pass.
     """
     alive, most, after = 0, 0, actions[0]
     for action in actions:
@@ -58,7 +62,11 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
 
 
 def warm_up(most: int, due: int) -> str:
-    """In what direction a schedule has to go, if at its most so many micro-batches are alive."""
+    """Return a clause that says how many forward passes the warm-up has too many or too few.
+
+    ``most`` micro-batches are alive at most, and ``due`` should be. The clause is empty if both
+    numbers are equal.
+    """
     if most == due:
         return ""
     way = "too many" if most > due else "too few, the stages after it run dry"
@@ -69,10 +77,11 @@ def warm_up(most: int, due: int) -> str:
 
 
 def makespan(stages: list[list[Action]], forward: float, backward: float) -> float | str:
-    """When the last stage ends, if every action begins as soon as its stage and its input are
-    ready; messages take no time.
+    """Return the time at which the last stage ends, or a sentence if stages wait for ever.
 
-    A sentence instead, where the stages wait for each other for ever.
+    Every action begins as soon as its stage and its input are ready. Messages take no time.
+    ``forward`` and ``backward`` say how long a pass takes, in one unit. The sentence says where
+    the stages wait for each other.
     """
     ended: dict[tuple[str, int, int], float] = {}
     free = [0.0] * len(stages)
@@ -103,7 +112,7 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
 
 
 def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, int] | None:
-    """The neighbour's action whose result this one needs."""
+    """Return the neighbour's action whose result this one needs, or None if it needs none."""
     if kind == "forward":
         return ("forward", i, stage - 1) if stage > 0 else None
     return ("backward", i, stage + 1) if stage < num_stages - 1 else None

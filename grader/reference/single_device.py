@@ -1,7 +1,7 @@
-"""What a single device computes: the deep MLP and AdamW in float64, by hand, in numpy.
+"""Computes the deep MLP and AdamW as a single device does, by hand, in numpy and float64.
 
-Independent of torch and of the given ``mlp.py``; the grader's own tests hold it against torch's
-autograd and AdamW.
+The module is independent of torch and of the given ``mlp.py``. The grader's own tests compare it
+with torch's autograd and AdamW.
 """
 
 import math
@@ -13,17 +13,20 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def gelu(z: np.ndarray) -> np.ndarray:
-    """z·Φ(z) [Hendrycks and Gimpel, 2016, the exact form]."""
+    """Return gelu(z) = z·Φ(z), the exact form [Hendrycks and Gimpel, 2016]."""
     return z * 0.5 * (1 + erf(z / math.sqrt(2)))
 
 
 def gelu_derivative(z: np.ndarray) -> np.ndarray:
-    """Φ(z) + z·φ(z)."""
+    """Return gelu's derivative, Φ(z) + z·φ(z)."""
     return 0.5 * (1 + erf(z / math.sqrt(2))) + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
-    """(y, saved) of the layers in turn; ``saved`` has (x, z) of each, its input and x @ W."""
+    """Return (y, saved) of all layers in turn.
+
+    ``saved`` has (x, z) of each layer: its input, and x @ W.
+    """
     x, saved = np.asarray(x, np.float64), []
     for weight in weights:
         z = x @ np.asarray(weight, np.float64)
@@ -32,16 +35,16 @@ def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
     return x, saved
 
 
-FLAT = 0.02  # a derivative of gelu, and the least part of z that gelu lets through
-FEW = 16  # entries, each of which may decide how large a gradient is
+FLAT = 0.02  # gelu is flat at z if the size of its derivative, or gelu(z) / z, is below this
+FEW = 16  # entries of a small layer, each of which may decide how large a gradient is
 
 
 def is_flat(saved: list) -> bool:
     """Return whether gelu or its derivative is nearly zero at an input of a small layer.
 
-    The derivative is near z = −0.75, both are where z is far below zero. They are differences of
-    nearly equal numbers there, and have few right digits: inputs for a comparison are then drawn
-    again.
+    The derivative is nearly zero near z = −0.75, and both are if z is far below zero. There they
+    are differences of nearly equal numbers, and have few right digits. Inputs for a comparison are
+    then drawn again. Entries that are exactly zero do not count.
     """
     small = [z[z != 0] for _, z in saved if z.size <= FEW]
     return any(
@@ -50,8 +53,9 @@ def is_flat(saved: list) -> bool:
 
 
 def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
-    """(grad_x, gradients of the weights) from what ``forward`` saved and the gradient of its
-    output.
+    """Return (grad_x, the gradients of the weights).
+
+    ``saved`` is what ``forward`` saved. ``grad_y`` is the gradient of its output.
     """
     gradients: list[np.ndarray] = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
@@ -64,10 +68,11 @@ def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray
 def loss_and_gradients(
     weights: list, x: np.ndarray, layers: list[int] | None = None
 ) -> tuple[float, list]:
-    """The loss, and its gradient for every weight (None where unused).
+    """Return the loss, the mean of y², and its gradient for every weight (None if it is unused).
 
-    ``weights``: (D, D) each; ``x``: (B, D); ``layers``: which weight each layer uses, by default
-    each one once, in order. A weight that several layers use (tied) has the sum of their gradients.
+    ``weights`` are (D, D) each, and ``x`` is (B, D). ``layers`` has the index of the weight that
+    each layer uses; by default each weight is used once, in order. A weight that several layers use
+    (tied) has the sum of their gradients.
     """
     layers = list(range(len(weights))) if layers is None else layers
     used = [weights[i] for i in layers]
@@ -80,8 +85,9 @@ def loss_and_gradients(
 
 @dataclass
 class AdamW:
-    """torch's defaults: β = (0.9, 0.999), ε = 1e−8, decoupled weight decay [Loshchilov and Hutter,
-    2019].
+    """AdamW with torch's defaults: β = (0.9, 0.999), ε = 1e−8, and decoupled weight decay.
+
+    It is defined in [Loshchilov and Hutter, 2019].
     """
 
     lr: float
@@ -90,7 +96,7 @@ class AdamW:
     steps: int = 0
 
     def step(self, weights: list, gradients: list) -> list:
-        """The weights after a step. Neither list is changed."""
+        """Return the weights after one more step. Neither list is changed."""
         self.steps += 1
         self.moments = self.moments or [(np.zeros_like(g), np.zeros_like(g)) for g in gradients]
         self.moments = [
@@ -105,7 +111,7 @@ class AdamW:
 
 
 def adamw(weights: list, batches: list, lr: float) -> tuple[list, list, list]:
-    """Train on whole batches: (weights, losses, state of each weight)."""
+    """Train on whole batches, and return (weights, losses, state of each weight)."""
     weights = [np.asarray(w, np.float64) for w in weights]
     optimizer, losses = AdamW(lr), []
     for batch in batches:

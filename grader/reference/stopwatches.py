@@ -1,4 +1,4 @@
-"""What well-known mistakes with a stopwatch leave behind.
+"""Checks how a stopwatch was used, and computes what a well-known mistake with it leaves.
 
 The operation and the clock are those of ``rank.drivers.timed``.
 """
@@ -15,7 +15,11 @@ ACROSS = (
 
 
 def events(run: Any, rank: int) -> list[str]:
-    """What a rank used of what it was given, and what it communicated, in order."""
+    """Return what a rank used of what it was given, and what it communicated, in order.
+
+    A use is given by its name, such as "operation" or "clock". A communication is "comm" and its
+    kind.
+    """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [
         f"comm {event.kind}" if hasattr(event, "kind") else getattr(event, "name", "")
@@ -24,8 +28,10 @@ def events(run: Any, rank: int) -> list[str]:
 
 
 def require_looks(run: Any, warm_up: int, iterations: int) -> None:
-    """The operation was called as often as asked, the clock was used before and after, and there is
-    one sample for each iteration.
+    """Fail unless every rank used the operation and the clock as it should.
+
+    It must call the operation warm_up + iterations times, read the clock before and after its timed
+    calls, and return one sample for each iteration.
     """
     for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
@@ -66,8 +72,10 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
 
 
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
-    """From the first start to the last end of each iteration, where the clock of each rank is 1000
-    seconds ahead of the last one's.
+    """Return the seconds from the first start to the last end of each iteration, over all ranks.
+
+    ``calls[rank]`` are the seconds that each call takes. The clock of each rank is 1000 seconds
+    ahead of that of the rank before. The first ``warm_up`` calls are left out.
     """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]

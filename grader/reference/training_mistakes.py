@@ -1,7 +1,8 @@
-"""What well-known mistakes of a training loop leave in its weights and its losses, by the sentence
-that names them.
+"""Computes what well-known mistakes of a training loop leave in weights, gradients and losses.
 
-In numpy and float64, on top of the single device in ``truth``. Lists have an entry for each rank.
+All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
+results have one entry for each rank. The keys of a dict of mistakes are the sentences that name
+them.
 """
 
 import math
@@ -98,9 +99,8 @@ class Descent:
         return [w - self.lr * g for w, g in zip(weights, gradients)]
 
 
-Trained = tuple[
-    list, np.ndarray
-]  # for each rank its weights at the end; (rank, step): its loss before that step's update
+# Each rank's weights at the end, and the array [rank, step] of its losses before the step's update.
+Trained = tuple[list, np.ndarray]
 
 
 def train(
@@ -115,8 +115,14 @@ def train(
     averages_weights: bool = False,
     updates: float = math.inf,
 ) -> Trained:
-    """Train with a mistake. ``shards[rank][step]``; ``factor`` multiplies the gradients,
-    ``updates`` is the number of steps that are made; without it all, no mistake is made."""
+    """Train on all ranks with a mistake, or without one if no keyword is given.
+
+    ``shards[rank][step]`` is a rank's part of a step's batch. ``factor`` multiplies the gradients.
+    With ``alone``, each rank uses its own gradients, not the average. With ``adds_up``, gradients
+    add up from step to step. With ``fresh``, each step makes a new optimizer. With
+    ``averages_weights``, each rank makes its own step, and then the weights are averaged.
+    ``updates`` is the number of steps that are made.
+    """
     n, steps = len(shards), len(shards[0])
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
     optimizers = [optimizer() for _ in range(n)]
@@ -143,8 +149,9 @@ def train(
 
 
 def step_mistakes(gradients: list[list]) -> list[dict]:
-    """What is left on each rank of an average that went wrong, by the sentence that names it;
-    ``gradients[rank][layer]``.
+    """Return, for each rank, the gradients after a mistaken average, by the mistake's sentence.
+
+    ``gradients[rank][layer]`` is a rank's own gradient.
     """
     n = len(gradients)
     average = [sum(of_layer) / n for of_layer in zip(*gradients)]
@@ -169,8 +176,10 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """The gradients, or the loss, of another mean than asked for: of shards of so many rows, and
-    columns.
+    """Return the gradients, or the loss, of another mean than asked for, by the mistake's sentence.
+
+    ``right`` holds the right ones. ``rows`` and ``width`` are the rows and columns of a shard. A
+    mistake is left out if it changes nothing.
     """
     factors = {OF_ROWS: width, OF_ENTRIES: rows * width}
     return {
@@ -183,8 +192,11 @@ def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
 def left_out(
     after: object, own: list, roots: list, frozen: set[int], strided: set[int]
 ) -> dict[str, list]:
-    """What those parameters have in common that a broadcast left as they were on a rank, while all
-    others became the root's.
+    """Return the mistake of a broadcast that left some of a rank's parameters as they were.
+
+    Those parameters are exactly the ``frozen``, or exactly the ``strided`` ones (sets of indices),
+    while all others have the root's values. Otherwise the dict is empty. ``after``, ``own`` and
+    ``roots`` are the rank's parameters after and before the broadcast, and the root's.
     """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
         return {}
@@ -199,9 +211,9 @@ def left_out(
 
 
 def optimizer_difference(optimizer: object) -> str | None:
-    """In what an optimizer is not an AdamW with all defaults but its learning rate.
+    """Return how an optimizer differs from AdamW with all defaults but its learning rate.
 
-    None where it is, or where this is no optimizer.
+    Return None if it does not differ, or if this is no optimizer.
     """
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
@@ -227,8 +239,9 @@ def _is_equal(got: object, expected: object) -> bool:
 
 
 def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
-    """What is left on each rank, by the sentence that names the mistake: the list of weights, and
-    the losses of all steps.
+    """Return what mistaken trainings leave on each rank: the weights, and the losses of all steps.
+
+    Both are lists of dicts, by the mistake's sentence.
     """
     n = len(shards)
     right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}
@@ -272,7 +285,7 @@ def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict
 
 
 def _after_the_updates(weights: list, shards: list, optimizer: Callable) -> np.ndarray:
-    """The loss of each step's batch with the weights that the step leaves."""
+    """Return the loss of each step's batch, computed with the weights after that step."""
     after = []
     for step in range(len(shards[0])):
         reached, _ = train(weights, [own[: step + 1] for own in shards], optimizer)
