@@ -1,4 +1,4 @@
-"""Problem 3.5 · Backward passes of all sizes, and what buckets should make of them."""
+"""Problem 3.5 · Builds backward passes of all sizes, and judges what buckets make of them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +22,11 @@ NOT_RESET = "right in the first pass, not in a later one: what has to be reset f
 
 @dataclass(frozen=True)
 class Passes:
-    """Backward passes through the layers ``uses[rank][pass]``; ``squared`` parameters are added to
-    the loss as sums of squares.
+    """Backward passes of all ranks, with their inputs and what is due.
+
+    ``uses[rank][pass]`` has the index of the weight that each layer uses. ``squared`` has the
+    indices of the parameters whose sums of squares are added to the loss. ``registered`` has the
+    indices that the buckets get, and ``frozen`` those of the parameters that require no gradient.
     """
 
     weights: list
@@ -34,7 +37,7 @@ class Passes:
     frozen: list
     bucket_bytes: int
     layouts: list  # [rank]
-    # [rank][pass], by which the gradient of the first layer in use is multiplied
+    # [rank][pass]: the factor of the gradient of the first layer in use; None if there are none
     factors: list | None
     request: Request
 
@@ -60,7 +63,7 @@ class Passes:
 
     @cached_property
     def local(self):
-        """[rank][pass][parameter]: its own gradients, None where there is none."""
+        """Return [rank][pass][parameter]: the rank's own gradient, or None if it has none."""
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
@@ -80,7 +83,7 @@ class Passes:
 
     @cached_property
     def expected(self):
-        """[pass][parameter]: the averages; None where no rank has a gradient."""
+        """Return [pass][parameter]: the average gradient, or None if no rank has one."""
         found = []
         for p in self.passes:
             terms = [
@@ -93,7 +96,10 @@ class Passes:
         return found
 
     def mistakes_in_the_first_pass(self, run):
-        """For each rank, by the sentence that names the mistake: all gradients."""
+        """Return, for each rank, all gradients after a mistaken first pass.
+
+        The keys of the dicts are the sentences that name the mistakes.
+        """
         local, n = [own[0] for own in self.local], len(self.ranks)
         shapes = {i: w.shape for i, w in enumerate(self.weights)}
         ready = [self._ready(rank) for rank in self.ranks]
@@ -106,14 +112,16 @@ class Passes:
         return known
 
     def _ready(self, rank):
-        """The gradients by parameter, in the order in which they become ready."""
+        """Return a rank's gradients of the first pass, in the order in which they become ready."""
         order = dict.fromkeys([*self.squared, *reversed(self.uses[rank][0])])
         return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
 
     def _in_memory_order(self, local):
         """Return the averages that result if a gradient's entries are taken in memory order.
 
-        The gradient of a transposed parameter is transposed in memory, too."""
+        The gradient of a transposed parameter is transposed in memory, too. The dict is empty if no
+        rank's parameters are transposed.
+        """
         if "transpose" not in self.layouts:
             return {}
         orders = ["F" if how == "transpose" else "C" for how in self.layouts]
@@ -130,10 +138,14 @@ FIRST_LAYER = "first layer of pass {}"  # a probe's name
 def passes_of(
     rng, n, layers, passes=1, then=None, more=(), dtype=np.float64, asks=False, **options
 ):
-    """``layers[rank]`` are the weights that it uses, in order, in every pass, or ``then[rank]``
-    from the second one on; ``more`` are the shapes of further parameters, which are squared;
-    ``layouts`` says for each rank how its parameters lie in memory. With ``asks`` a rank learns
-    only in the midst of a pass by what the gradient of the first layer is multiplied.
+    """Return random backward passes on ``n`` ranks, with the request that runs them.
+
+    ``layers[rank]`` has the indices of the weights that the rank uses, in order, in every pass.
+    From the second pass on, ``then[rank]`` replaces them. ``more`` are the shapes of further
+    parameters, whose squares are added to the loss. With ``asks``, a rank learns only during a pass
+    by what the gradient of its first layer is multiplied. The ``options`` are ``registered`` (all
+    parameters by default), ``frozen`` (none), ``bucket_bytes`` (256), ``layouts``, which says for
+    each rank how its parameters lie in memory, and those of ``call``.
     """
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
@@ -170,17 +182,19 @@ def passes_of(
 
 
 def late(n):
-    """All ranks but the first begin when that has read its gradients, or waits for them: whoever
-    does not wait has nothing yet.
+    """Return delays that hold all ranks but rank 0 before their backward pass.
+
+    The held ranks begin when rank 0 has read its gradients, or waits for the others. If rank 0 does
+    not wait, it reads gradients to which the others have added nothing yet.
     """
     delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
     return {rank: delay for rank in range(1, n)}
 
 
 def averages(run, made):
-    """Every gradient is the average, after each pass.
+    """Fail unless every gradient is the average, after each pass.
 
-    Where no rank has one, zeros and None are as good, unless it is frozen.
+    If no rank has a gradient of a parameter, zeros are as good as None, unless it is frozen.
     """
 
     def is_nothing(i, got, expected):
@@ -221,14 +235,15 @@ def _of_pass(known):
 
 
 def sent(run, rank, p=0):
-    """What a rank communicated in a backward pass and in its wait."""
+    """Return what a rank communicated in backward pass ``p`` and in the wait after it."""
     begins = [mark.at for mark in run.marks(rank, "backward began")] + [float("inf")]
     return [o for o in run.operations(rank) if begins[p] <= o.at < begins[p + 1]]
 
 
 def sends_buckets(run, made, mistakes=None):
-    """The all-reduces of every pass are those of the buckets, in their order; or at least not those
-    of certain mistakes.
+    """Fail unless the all-reduces of every pass have the bytes of the buckets, in their order.
+
+    With ``mistakes``, fail only if the bytes are those that one of these mistakes leaves.
     """
     due, passes = bytes_of(made.buckets, made.sizes), [
         (rank, p) for rank in made.ranks for p in made.passes

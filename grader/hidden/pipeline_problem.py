@@ -1,6 +1,6 @@
-"""A pipeline to be judged: model, batch, stages, and what each of them should hold.
+"""Builds pipelines to be judged: a model, a batch, stages, and what each stage should hold.
 
-Shared by the checks of part 5.
+It also holds the requirements that the checks of part 5 share.
 """
 
 import numpy as np
@@ -9,18 +9,24 @@ from grader.check.api import LAYOUTS, Delay, Strided, call, per_rank, rounding
 from grader.reference import parallel as parts
 from grader.reference import pipeline, single_device
 
-NO_COUNTS = (4, 0, -2, 100)  # of micro-batches, for a batch of 6 rows
+NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
 
 
 def late(n, receiver):
-    """A hold on the receiver of two ranks: whoever does not wait for a send returns before it went
-    out, however busy the machine is."""
+    """Return a delay of the receiver if there are two ranks, and otherwise None.
+
+    The receiver begins 0.05 seconds after the sender. A sender that does not wait for its send
+    returns before the send has ended, even if the machine is busy.
+    """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
 
 def problems(rng, n):
-    """For ``n`` stages one, fewer, as many and more micro-batches, also of one row; one layer in a
-    stage, or two, or more; and for each the layout of the first stage's tensors."""
+    """Return pipelines of ``n`` stages, each with the layout of the first stage's tensors.
+
+    They have one, fewer, as many and more micro-batches than stages, also of one row. Their stages
+    have one, two or more layers. The layout is as for ``PipelineProblem.lay``.
+    """
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
         (PipelineProblem(rng, n, 1), 2),
@@ -30,12 +36,15 @@ def problems(rng, n):
 
 
 class PipelineProblem:
-    """``n`` stages with unequal numbers of layers, ``m`` micro-batches of ``rows`` rows."""
+    """A pipeline of ``n`` stages, and ``m`` micro-batches of ``rows`` rows.
+
+    By default the stages have unequal numbers of layers, unless there is only one stage.
+    """
 
     def __init__(self, rng, n, m, rows=3, width=6, layers=None, dtype=np.float64):
         self.n, self.m, self.rows, self.width, self.dtype = n, m, rows, width, dtype
         self.batch_size = rows * m
-        # floating-point operations of one micro-batch in one layer
+        # The floating-point operations of one micro-batch in one layer.
         self.product = 2 * rows * width * width
         self.message = rows * width * np.dtype(dtype).itemsize  # bytes
         layers = layers or n + 1
@@ -63,15 +72,18 @@ class PipelineProblem:
         return rounding(self.dtype)
 
     def lay(self, array, stage, first):
-        """The array as it lies in memory on a stage: contiguous, or from the first stage on in one
-        layout after the other.
+        """Return the array as it lies in memory on a stage.
+
+        It is contiguous if ``first`` is None. Otherwise ``first`` is the index of the first stage's
+        layout in ``LAYOUTS``, and each further stage has the next layout.
         """
         return array if first is None else Strided(array, LAYOUTS[(first + stage) % len(LAYOUTS)])
 
     def inputs(self, first=None, num_micro_batches=None):
-        """weights, x, batch_size and num_micro_batches, as each stage gets them.
+        """Return weights, x, batch_size and num_micro_batches, as each stage gets them.
 
-        ``first`` is the first stage's layout.
+        ``first`` is the first stage's layout, as for ``lay``. ``num_micro_batches`` is ``m`` by
+        default.
         """
         m = self.m if num_micro_batches is None else num_micro_batches
         x = per_rank(self.lay(self.x, 0, first), *[None] * (self.n - 1))
@@ -86,12 +98,12 @@ class PipelineProblem:
         )
 
     def arguments(self, stage):
-        """The same, for one stage."""
+        """Return what ``inputs`` gives one stage, in contiguous memory."""
         own = [self.weights[l] for l in self.cut[stage]]
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """What a message must hold that refuses so many micro-batches."""
+        """Return the numbers that a message must hold that refuses this number of micro-batches."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -116,7 +128,7 @@ class PipelineProblem:
         )
 
     def run(self, schedules, first=None, num_micro_batches=None, **options):
-        """A call of ``run_schedule`` with these stages' schedules."""
+        """Return a call of ``run_schedule``, with one schedule for each stage."""
         made = per_rank(*(list(schedule) for schedule in schedules))
         inputs = self.inputs(first, num_micro_batches)
         return call(
@@ -139,8 +151,9 @@ class PipelineProblem:
 
 
 def require_messages(run, problem, counts, what):
-    """``counts[rank]`` sends of one micro-batch each, none from other ranks, and no other
-    communication.
+    """Fail unless each rank sent ``counts[rank]`` messages of one micro-batch, and nothing else.
+
+    Ranks that are not in ``counts`` must send nothing. Only sends and receives are allowed.
     """
     run.uses_only(
         "send", "recv", because="Stages speak to their neighbours by sending and receiving."
@@ -160,10 +173,10 @@ def require_messages(run, problem, counts, what):
 
 
 def require_flow(run, ranks, m, did, where):
-    """Before the i-th send no rank has done more than its i-th part of all the multiplying that it
-    does.
+    """Fail if a rank has done more than i/m of all its multiplying before its i-th send.
 
-    Whoever multiplies in a way that the meter does not know, entry by entry perhaps, is believed.
+    If a rank multiplies in a way that the meter does not know, for example entry by entry, it does
+    not fail here.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -186,18 +199,20 @@ def require_flow(run, ranks, m, did, where):
 
 
 def large(rng, m=5):
-    """Two stages, and micro-batches whose computing takes milliseconds: it shows in what the system
-    counts of a rank's processor time.
+    """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
+
+    This is long enough to show in the processor time that the system counts for a rank.
     """
     return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
 
 
 def require_work_between(run, rank, what, first=1.0):
-    """The rank computed before each of its sends, by the system's account, whatever the meter was
-    told.
+    """Fail unless a rank computed before each of its sends, by the system's account.
 
-    It should take as long for each, for the first one ``first`` times as long: two fifths of the
-    average are asked for. ``run`` is of ``large``, after a call that warmed up.
+    The account is the rank's processor time, whatever the meter was told. The rank should compute
+    equally long before each send, and ``first`` times as long before the first one. Two fifths of
+    the average are required. ``run`` is a call on a pipeline of ``large``, after a call that warmed
+    up. Nothing is required if the system gives no account.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -214,7 +229,10 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_in_step(run, towards):
-    """Every message was sent on by the next rank before the one after it was sent."""
+    """Fail unless each message was sent on by the next rank before its sender sent another.
+
+    ``towards`` is where messages go: +1 to the next rank, -1 to the one before.
+    """
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
             text = (

@@ -1,6 +1,6 @@
 """Part 2 · Measuring bandwidth: the hidden checks.
 
-Clocks, devices and operations are ours, so that nothing depends on speed.
+Clocks, devices and operations are the grader's own, so that nothing depends on real speed.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from grader.reference.stopwatches import events
 
 SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
-# in which ranks may tell each other how long they took: it is exact enough for any watch
+# Ranks may tell each other in float32 how long they took: it is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
 WHOLE_BYTES = "rounded down to whole bytes a second: // where / belongs"
 NEGATIVE = "a negative α was made 0: it is returned, or used, as it is"
@@ -26,20 +26,21 @@ def numbers(values):
 
 
 def ask(world, function, cases, expected, mistakes=()):
-    """One call for each case, in one world of one rank, and all answers at once; ``mistakes`` are
-    (sentence, answers).
+    """Call a function once for each case, on one rank, and compare all answers at once.
+
+    ``mistakes`` are pairs of a sentence and the answers that the mistake gives.
     """
     (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
     answers(run, function, cases, expected, mistakes)
 
 
 def answers(run, function, cases, expected, mistakes):
-    """As ``ask``, of a run; the message names the first call whose answer is wrong."""
+    """Compare the answers of a run, as ``ask`` does. The message names the first wrong call."""
     pairs = zip(map(table_rows.as_float, run.answers(len(cases))), expected)
     wrong = [
         i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-12 * abs(due)
     ]
-    # A mistake may be made in some of the calls alone.
+    # A mistake may show in some of the calls only.
     known = {
         sentence: numbers([values[i] if i in wrong else due for i, due in enumerate(expected)])
         for sentence, values in mistakes
@@ -52,7 +53,7 @@ def answers(run, function, cases, expected, mistakes):
 
 
 def refuses(world, function, *cases):
-    """A ValueError for each case that holds its last entry."""
+    """Fail unless each case raises a ValueError whose message holds the case's last entry."""
     runs = world(
         1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases)
     )
@@ -176,7 +177,8 @@ def test_bandwidth_misuse(world, rng):
         ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
         ("broadcast", 4, 1, -1.5, "-1.5"),
-        # One rank moves nothing: no time has an effect on the result.
+        # One rank moves nothing, so that the time may have no effect on the result. An impossible
+        # time is refused all the same.
         *((collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES),
     )
     refuses(
@@ -202,8 +204,11 @@ def watch(
     iterations=None,
     measured_again=False,
 ):
-    """A call of the stopwatch; ``calls[rank]`` are the seconds of each call of the operation on
-    that rank.
+    """Return a call of the stopwatch.
+
+    ``calls[rank]`` are the seconds of each call of the operation on that rank. ``iterations`` are
+    by default all of them after the ``warm_up``. ``served.Bench`` and ``rank.drivers.timed`` say
+    what the other options mean.
     """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {
@@ -218,9 +223,10 @@ def watch(
 
 
 def require_samples(run, calls, warm_up, mistakes, last=None):
-    """Every rank has the samples of these calls, and their median. ``mistakes``, by the sentence
-    that names them, leave others on each rank; ``last`` those that leave right samples and another
-    time.
+    """Fail unless every rank has the samples of these calls, and their median.
+
+    ``mistakes`` has the samples that known mistakes leave on each rank, by the sentence that names
+    the mistake. ``last`` has the time that is left by mistakes whose samples are right.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
@@ -338,8 +344,9 @@ def test_slowest_rank(world, rng):
 
 
 def require_meetings(run):
-    """All ranks call the barrier before each call of the operation, and equally often: no warm-up
-    was asked for.
+    """Fail unless all ranks call the barrier before each call of the operation, equally often.
+
+    This is for runs without a warm-up.
     """
     for rank in range(run.report.size):
         _demand_meetings_of(run, rank, events(run, rank))
@@ -364,7 +371,10 @@ def _demand_meetings_of(run, rank, seen):
 
 
 def require_exchange(run):
-    """Every rank has communicated: else none can know how long the slowest one took."""
+    """Fail unless every rank of several has communicated.
+
+    Otherwise it cannot know how long the slowest rank took.
+    """
     for rank in range(run.report.size):
         exchanged = run.report.size == 1 or any(
             event.startswith("comm ") for event in events(run, rank)
@@ -376,8 +386,11 @@ def require_exchange(run):
 
 
 def _times(rng, n):
-    """For each rank the times of three calls. The mean of the maxima is their median; no rank's own
-    median, nor another of its times, tells what that is."""
+    """Return, for each rank, the times of three calls, in seconds.
+
+    The mean of the slowest times is also their median. No rank's own median, and none of its other
+    times, shows what that is.
+    """
     middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
     maxima = rng.permutation([middle - step, middle, middle + step])
     timed = rng.uniform(0.1, 0.5, (n, 3)) * (middle - step)
@@ -389,14 +402,13 @@ def _times(rng, n):
 
 
 def _demand_silence(run, rank):
-    """Between the last look at the clock before a timed call and the first one after it, nothing is
-    communicated.
+    """Fail if a rank communicates while it times a call.
+
+    That is between its last look at the clock before the call and its first look after it.
     """
-    since = (
-        # what has happened since the last look at the clock: once each, so that thousands of calls
-        # cost nothing
-        None
-    )
+    # What has happened since the last look at the clock. Each event is there once, so that
+    # thousands of calls cost nothing.
+    since = None
     for event in events(run, rank):
         if event == "clock":
             during = [kind for kind in since or () if kind.startswith("comm")]
@@ -475,7 +487,7 @@ def test_sweep_rows(world, rng):
     asked = [(4, *table(rng, wrong=5))]
     asked.append((1, ["reduce"], [8], [(0.5, 1)]))
     asked.append((3, ["gather", "gather"], [64, 8, 8], [(float(i), i) for i in range(1, 7)]))
-    no_memory = (float("inf"), 0)  # what `make bandwidth` says of a size that is too large
+    no_memory = (float("inf"), 0)  # what `make bandwidth` reports for a size that is too large
     asked.append(
         (
             2,
@@ -494,7 +506,10 @@ def test_sweep_rows(world, rng):
 
 
 def require_rows(run, n, asked, answers):
-    """Runs and rows for (collective, size), in this order, on ``n`` ranks."""
+    """Fail unless the runs and the rows are those of ``asked``, in this order, on ``n`` ranks.
+
+    ``asked`` has (collective, size), and ``answers`` has (seconds, wrong entries) of each run.
+    """
     rows = table_rows.as_rows(run.values()[0])
     run.require(rows is not None, table_rows.NO_ROWS)
     run.require(
@@ -592,7 +607,7 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # In units of its own, neither number is too small to be compared.
+        # Each number has a unit of its own, so that neither is too small to be compared.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,
@@ -606,8 +621,10 @@ def test_fit(world, rng):
 
 
 def fit_cases(rng):
-    """Sizes and times: exact ones, disturbed ones, several of each size in any order, and some of a
-    negative latency.
+    """Return pairs of sizes and times.
+
+    There are exact times, disturbed times, several times of each size in any order, times of a
+    negative latency, very large sizes, and times of a very small latency.
     """
     cases = []
     for noise in (0.0, 0.0, 0.1, 0.2):
@@ -624,8 +641,8 @@ def fit_cases(rng):
         )
     sizes, seconds = (values * 2 for values in cases[-1])
     seconds = [time * float(rng.uniform(0.95, 1.05)) for time in seconds]
-    seconds[8] = seconds[17]  # of the largest size, twice the same time
-    # from the largest to the smallest
+    seconds[8] = seconds[17]  # the largest size has the same time twice
+    # The largest size is the first, and the smallest size is the last.
     order = [8, *rng.permutation(range(9, 18)).tolist(), *range(1, 8), 0]
     cases.append(([sizes[i] for i in order], [seconds[i] for i in order]))
     negative = [1024 * 2**k for k in range(6)]
@@ -634,7 +651,7 @@ def fit_cases(rng):
     )
     large = [2**k for k in (0, 20, 31, 32, 33)]  # their squares are beyond int64
     cases.append((large, [(2**20 + size) / 1e11 for size in large]))
-    # float32 has not enough digits for a latency that is so small
+    # float32 has too few digits for such a small latency.
     slow = [10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6]
     cases.append((slow, [1e-7 + size / 1e7 for size in slow]))
     return cases

@@ -1,8 +1,8 @@
-"""Part 1 · Collectives: the hidden checks. Every rank of 1, 2, 3 and 4; other roots, shapes, dtypes
-and memory layouts.
+"""Part 1 · Collectives: the hidden checks, on 1, 2, 3 and 4 ranks.
 
-Inputs are small random integers, also in float tensors: sums and products of them have no rounding
-errors, so that every comparison is exact.
+They judge every rank, with other roots, shapes, dtypes and memory layouts than the public checks.
+Inputs are random integers, also in float tensors. They are so small that their sums and products
+have no rounding errors. Every comparison is therefore exact.
 """
 
 from itertools import product
@@ -38,7 +38,7 @@ ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n 
 A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
 BEFORE = "divided before the sum, which rounds on every rank: sum first, and divide once"
-SHAPED = ("broadcast", "reduce", "all_reduce")  # of any shape, and so is the result
+SHAPED = ("broadcast", "reduce", "all_reduce")  # they take any shape, and return the same shape
 COLLECTIVES = (
     "broadcast",
     "scatter",
@@ -52,9 +52,9 @@ COLLECTIVES = (
 
 
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Random integers without zero, in any dtype.
+    """Return random integers without zero, in any dtype.
 
-    Those of 64 bits use more of them than a smaller dtype has.
+    In a dtype of 64 bits they need more bits than a smaller dtype has, unless ``low`` is given.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -63,21 +63,19 @@ def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     return values.astype(dtype)
 
 
-ALIKE, MIXED = (
-    "alike",
-    "mixed",
-)  # tensors that are not contiguous: on all ranks alike, or on each in a layout of its own
+# Tensors that are not contiguous: they have the same layout on all ranks, or another on each rank.
+ALIKE, MIXED = "alike", "mixed"
 
 
 def laid_out(tensors, layout):
-    """A tensor for each rank, in this layout."""
+    """Return the tensors, one for each rank, in a layout: ALIKE, MIXED, or contiguous if None."""
     if layout == MIXED:
         return mixed(*tensors)
     return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))
 
 
 def orders(given):
-    """How each rank's tensor lies in memory, for ``in_memory_order``."""
+    """Return how each rank's tensor lies in memory, "C" or "F", for ``in_memory_order``."""
     return [
         "F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C"
         for x in given.values
@@ -85,7 +83,7 @@ def orders(given):
 
 
 def cases(collective, n):
-    """Arguments to try on n ranks: (shape, dtype, layout, options)."""
+    """Yield the arguments to try on n ranks: (shape, dtype, layout, options)."""
     roots = range(n) if collective in ROOTED else (None,)
     ops = ("sum", "max", "min", "product", "average") if collective in REDUCING else (None,)
     tensors = [
@@ -105,7 +103,7 @@ def cases(collective, n):
 
 
 def request(collective, tensors, layout, options):
-    """The call of a collective on these tensors, one for each rank."""
+    """Return the call of a collective on these tensors, one for each rank."""
     if collective != "scatter":
         return call(f"collectives.{collective}", laid_out(tensors, layout), **options)
     dealt = [x if rank == options["root"] else None for rank, x in enumerate(tensors)]
@@ -127,7 +125,7 @@ def test_values(world, rng, collective):
     """
     for n in SIZES:
         chosen = list(cases(collective, n))
-        # whose gloo adds up, whatever it is asked for
+        # Before torch 2.9, gloo's reduce-scatter adds up, whatever operation it is asked for.
         if collective == "reduce_scatter" and world.torch < (2, 9):
             chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
         inputs = [
@@ -147,7 +145,7 @@ def test_values(world, rng, collective):
         kept, results = _two_calls(rng, collective, n)
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
-            # How an average is rounded is the question of problem 1.4.
+            # Problem 1.4 judges how an average is rounded. Here rounding errors are allowed.
             tolerance = rounding(dtype) if options.get("op") == "average" else EXACT
             known = _mistakes(collective, xs, layout, **options)
             run.returns(
@@ -160,8 +158,11 @@ def test_values(world, rng, collective):
 
 
 def _mistakes(collective, xs, layout, root=0, op=None):
-    """What each rank gets where memory is exchanged as it lies, blocks are every n-th entry, parts
-    share one memory, or each operation is a sum."""
+    """Return what each rank gets by a known mistake, or None if there is none to try.
+
+    The mistakes are that memory is exchanged as it lies, that blocks are every n-th entry, that
+    parts share one memory, and that each operation is a sum.
+    """
     n = len(xs)
     if collective in ("gather", "all_gather"):
         return [{ONE_MEMORY: np.concatenate([xs[-1]] * n)}] * n
@@ -191,8 +192,10 @@ def _mistakes(collective, xs, layout, root=0, op=None):
 
 
 def _in_memory_order(xs, layout, combine=None, received=False):
-    """Lookalikes where ranks combine memory as it lies; or where what they have ``received`` so was
-    sent from contiguous memory.
+    """Return, for each rank, the result of the mistake MEMORY, or {} if a rank has no result.
+
+    The ranks combine their memory as it lies. With ``received``, they only receive: contiguous
+    memory is sent, and each rank reads it in the order of its own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -203,8 +206,9 @@ def _in_memory_order(xs, layout, combine=None, received=False):
 
 
 def _two_calls(rng, collective, n):
-    """A call whose result the next call has to leave alone, since it is new memory: the request,
-    and both results.
+    """Return a request that calls a collective twice, and the results of both calls.
+
+    Each result must be new memory, so that the second call leaves the first result alone.
     """
     options = ({"root": 0} if collective in ROOTED else {}) | (
         {"op": "sum"} if collective in REDUCING else {}
@@ -220,8 +224,10 @@ def _two_calls(rng, collective, n):
 
 
 def _two_calls_of(rng, n, function, right, *more):
-    """The same, of a function of a tensor, and of ``more`` that is the same in both calls;
-    ``right`` tells the results.
+    """Return the same for a function of a tensor.
+
+    ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
+    from the tensors of all ranks.
     """
     pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
     turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
@@ -229,7 +235,10 @@ def _two_calls_of(rng, n, function, right, *more):
 
 
 def _keeps_both(run, results):
-    """``results`` are those of the first call and of the second, each for all ranks."""
+    """Fail unless both results are right at the end.
+
+    ``results`` are those of the first call and of the second call, each for all ranks.
+    """
     first, second = results
     run.returns(
         *map(list, zip(first, second)),
@@ -280,7 +289,10 @@ def test_misuse(world, rng, collective):
 
 
 def misuses(collective, n):
-    """(positional arguments, others, words in the message) that every rank knows to be wrong."""
+    """Yield the misuses that every rank can detect alone.
+
+    Each is (positional arguments, keyword arguments, words that the message must hold).
+    """
     x, scalar = np.ones(2 * n, np.float32), np.array(5.0, np.float32)
     good = ({"root": 0} if collective in ROOTED else {}) | (
         {"op": "sum"} if collective in REDUCING else {}
@@ -302,15 +314,15 @@ def misuses(collective, n):
 
 
 def misuses_of_scatter(n):
-    """What the root alone can know.
+    """Return the misuses of scatter that only the root can detect, in the same form.
 
-    Here every rank takes itself for the root, so that nobody waits for one that has raised.
+    Here every rank takes itself for the root, so that no rank waits for one that has raised.
     """
 
     def ones(*shape):
         return np.ones(shape, np.float32)
 
-    pairs = [  # of the tensor and ``like``, and words
+    pairs = [  # the tensor, ``like``, and the words
         (None, ones(2), ()),
         (ones(5), ones(2), ("5",)),
         (ones(4), ones(4), ("4",)),
@@ -352,6 +364,7 @@ def test_result_stands_alone(world, rng, collective):
             run.read(lambda found: int(found["kept"]), "the memory that it keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
+            # A slice would keep the whole alive, which has n times as many bytes.
             run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice"
@@ -373,7 +386,7 @@ def _requires_no_gradient(run, results):
 
 
 def _no_gradient_of(world, rng, function, right, *more):
-    """The same, of a function of a tensor and of ``more``."""
+    """Fail if a function of a tensor and of ``more`` returns a tensor that requires a gradient."""
     xs = [integers(rng, (5,)) for _ in range(2)]
     leaves = per_rank(*map(Leaf, xs))
     (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
@@ -387,16 +400,17 @@ def test_in_rank_order(world):
     the last rank has ended
     """
     for n in SIZES:
-        # The first ranks take longest: without barriers the later ones overtake them.
+        # The first ranks take longest. Without barriers, the later ranks overtake them.
         actions = per_rank(
             *(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n))
         )
-        # And in the second call the last rank comes first.
+        # In the second call the last rank comes first.
         late = {rank: Delay(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
         requests = [
             call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
         ]
-        # And an action may last until all others stand still: who sleeps for a while does not.
+        # In a third call, an action lasts until all other ranks are at a standstill. A rank that
+        # only sleeps for a while is not at a standstill, and goes on too early.
         if n == 3:
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
@@ -458,8 +472,10 @@ def the_sum(xs):
 
 
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
-    """Sums of such (shape, dtype, layout) of numbers up to ``high`` on n ranks, and the two calls
-    ``kept``.
+    """Judge a function that sums the ranks' tensors on n ranks, and return the runs.
+
+    ``tensors`` has (shape, dtype, layout) of each input. Their entries are integers of a size up to
+    ``high``. ``kept`` has the request and the results of two calls that are judged, too.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
@@ -517,10 +533,10 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @weight(0.375)
 def test_average_is_exact(world, rng):
     """average returns the sum's nearest quotient on 1 to 4 ranks, without ReduceOp.AVG"""
-    # a copy of the one may be the other itself
+    # contiguous() copies a tensor of the first layout, and returns one of the second as it is.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
     tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
-    # sums of four of these still have no rounding errors
+    # The largest entry of each dtype: sums of four of them still have no rounding errors.
     dtypes = {np.float32: 9999, np.float64: 10**15}
     given = [
         (shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors
@@ -592,8 +608,8 @@ def test_compute_does_not_wait(world, rng):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
         for early in (0, n - 1):
-            # All others come late, and not before the early rank's compute has ended: who waits
-            # before or in it never gets there.
+            # All other ranks begin only after the early rank's compute has ended. If the early rank
+            # waits for them before or in compute, it never gets there.
             delays = {
                 rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early
             }
@@ -631,7 +647,7 @@ def test_it_waits_before_it_returns(world, rng):
     others, and keeps its input
     """
     tensors = (
-        ((3, 4), np.float64, MIXED),  # on ranks that come late
+        ((3, 4), np.float64, MIXED),  # here all ranks but rank 0 come late
         ((5,), np.float32, None),
         ((1, 4), np.int64, None),
         ((2, 2, 3), np.float32, ALIKE),
@@ -666,7 +682,7 @@ def _with_done(xs):
 def test_compute_may_read(world, rng):
     """compute can read the input, which keeps its values during the all-reduce"""
     xs = [integers(rng, (2, 3)) for _ in range(2)]
-    # Until the other rank has the sum: then it is in this rank's memory, too.
+    # Rank 0 reads only when rank 1 has the sum. Then the sum is in rank 0's memory, too.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(
         2,
@@ -835,8 +851,8 @@ def test_ring_traffic(world, rng):
     bytes
     """
     for n, lengths in ((2, (8,)), (3, (10, 2)), (4, (7, 4096, 3, 1))):
-        # As many bits as a float32 has for exact sums: sent as a smaller dtype they would not be
-        # what they were.
+        # These integers have as many bits as exact sums in float32 allow. If they were sent in a
+        # smaller dtype, they would change.
         runs = _ring_sums(
             world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
         )
@@ -849,7 +865,10 @@ def test_ring_traffic(world, rng):
 
 
 def _sends_chunks(run, rank, n, length):
-    """To the neighbours alone, and no more than chunks of the tensor, at once and in all."""
+    """Fail unless a rank sends chunks of the tensor to its neighbours alone.
+
+    It may send one chunk at once, and 2(n−1) chunks in all.
+    """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
     run.require(

@@ -1,5 +1,6 @@
-"""Problems 3.1 to 3.4 · The hidden checks of data parallelism, against the single device in
-float64.
+"""Problems 3.1 to 3.4 · The hidden checks of data parallelism.
+
+They compare with a single device in float64.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ MEAN = "the mean over the ranks: asked for are the root's own values"
 
 
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
-    """Weights, the batch of all ranks, and each rank's shard of it."""
+    """Return weights, the batch of all ranks, and each rank's shard of it."""
     weights = [
         (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype)
         for _ in range(layers)
@@ -55,14 +56,16 @@ def cast(values, dtype):
 
 
 def late(n, to=0):
-    """All ranks but one begin when that one has returned, or waits for them: whoever does not wait
-    has nothing yet.
+    """Return delays that hold all ranks but ``to``.
+
+    The held ranks begin when rank ``to`` has returned, or waits for them. If rank ``to`` does not
+    wait, it returns before it has anything of theirs.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
 def layout(rank):
-    """Another one for every rank."""
+    """Return the layout of a rank's tensors, which is another one on each of 4 ranks."""
     return LAYOUTS[(1 + rank) % len(LAYOUTS)]
 
 
@@ -179,8 +182,10 @@ def _parameters(rng):
 
 
 def _laid_out(parameters, how):
-    """All after the first: matrices that are not contiguous, of which one requires a gradient, a
-    scalar, and a vector.
+    """Return all parameters after the first, the matrices in the layout ``how``.
+
+    They are two matrices, a scalar and a vector. The second matrix and the vector require a
+    gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]
@@ -229,14 +234,15 @@ def test_broadcast_parameters_misuse(world, rng):
 
 
 def step_problems(rng, n):
-    """Problems of several sizes, and the calls.
+    """Return problems of several sizes, and their calls.
 
-    In the first one tensors lie in memory differently on every rank, which come late.
+    In the first one, tensors lie in memory differently on every rank, and all ranks but rank 0 come
+    late.
     """
     problems = [
         problem(rng, n),
         problem(rng, n, layers=2, dtype=np.float32),
-        problem(rng, n, layers=1, width=1, rows=1),  # the docstring's own example
+        problem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring of the stub
         problem(rng, n, layers=2, rows=1),
     ]
     weights, _, shards = problems[0]
@@ -291,7 +297,7 @@ def _of_step(weights, shards, gradients):
 
 
 def _does_not_accumulate(run, gradients, n):
-    """Two steps with the same weight tensors, as in training."""
+    """Fail if gradients add up in two steps with the same weight tensors, as in training."""
     run.returns(
         *[gradients] * n,
         tolerance=rounding(np.float64),
@@ -348,18 +354,18 @@ def test_step_loss_is_local(world, rng):
 def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
-        # A shard has more bytes than all gradients have twice. These are too large for what else a
-        # rank can see of another.
+        # A shard has more than twice as many bytes as all gradients together. The gradients are too
+        # large to be sent through other things that one rank can see of another.
         weights, _, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
-            # the latter for messages without entries
+            # A message without entries has no bytes, so that its traffic counts.
             sent = sum(o.bytes or o.traffic for o in done)
             run.require(sent > 0, f"rank {rank} communicated nothing.")
-            # as in a ring
+            # An all-reduce in two parts, as in a ring, puts every gradient in twice.
             in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}
             allowed = 2 * size + 64 if in_two_parts else size + 64
             sentence = (
@@ -373,7 +379,7 @@ def test_step_traffic(world, rng):
 
 @dataclass(frozen=True)
 class Training:
-    """A call of ``train``; ``shards[rank][step]``.
+    """A call of ``train``, with its inputs ``weights``, ``shards[rank][step]`` and ``lr``.
 
     ``after`` is what a single device has: weights, losses, and the optimizer's states.
     """
@@ -400,14 +406,17 @@ class Training:
 
 
 def trainings(rng, n):
-    """One step with one row for each; five, with tensors that lie in memory differently on every
-    rank, which come late; and two of large numbers."""
-    # An entry whose gradient is no larger than AdamW's ε turns an error of 1e−17 in it into 1e−9 of
-    # a step of lr.
+    """Return trainings of one step, of five steps, and, on two ranks, of two steps.
+
+    The single step has one row for each rank. In the five steps, tensors lie in memory differently
+    on every rank, and all ranks but rank 0 come late. The two steps have large numbers.
+    """
+    # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in it becomes an
+    # error of 1e−9 of a step of lr.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
-    if n == 2:  # gradients of a norm of thousands: nobody asked for a bound
+    if n == 2:  # the norm of the gradients is in the thousands: they must not be clipped
         made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
     return made
 
@@ -427,7 +436,7 @@ def _training(rng, n, sizes, tolerance, scale=1, **options):
         )
         for of_ranks in ([weights] * n, shards)
     ]
-    lr = options.get("lr", 1e-3)  # else that of the signature
+    lr = options.get("lr", 1e-3)  # by default that of the signature
     request = call("data_parallel.train", *given, **options)
     return Training(
         request, weights, shards, lr, single_device.adamw(weights, batches, lr), tolerance
@@ -440,7 +449,11 @@ def run_trainings(world, rng, n):
 
 
 def has_defaults(run):
-    """First of all: what a changed default does to weights and states is hard to recognise."""
+    """Fail unless the optimizer is AdamW with all defaults but its learning rate.
+
+    Checks ask this first, because it is hard to recognise what a changed default does to weights
+    and states.
+    """
     for value in run.values():
         difference = (
             optimizer_difference(value[1])

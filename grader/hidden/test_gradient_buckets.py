@@ -1,4 +1,4 @@
-"""Problem 3.5 · The hidden checks of the buckets that overlap.
+"""Problem 3.5 · The hidden checks of gradient buckets that overlap with the backward pass.
 
 Weights are 4 × 4, so that a gradient in float64 has 128 bytes.
 """
@@ -14,26 +14,26 @@ SIZES = (1, 2, 3, 4)
 
 
 def started_early(run, rank, p=0):
-    """How many of a rank's communications began before a backward pass had ended."""
+    """Return how many of a rank's communications began before backward pass ``p`` had ended."""
     ended = run.passed(rank, "backward ended", p)
     return sum(o.at < ended for o in sent(run, rank, p))
 
 
 def started_before_the_first_layer(run, rank, p=0):
-    """How many of them began before the rank had asked for what the gradient of the first layer
-    depends on.
+    """Return how many of a rank's communications began before pass ``p`` came to the first layer.
 
-    All others are known by then, and a rank that has asked has not begun any of these later than it
-    could.
+    There the rank asks for a factor on which the gradient of the first layer depends. All other
+    gradients are known by then, so that the buckets of these can begin before the rank asks.
     """
     asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
 def on_their_way(run, made, plain):
-    """In each pass in which every parameter has a gradient, all buckets but the last began before
-    its end, on each rank that overlaps in the ``plain`` run: one that never does is told so by the
-    check of overlap, and only there.
+    """Fail unless all buckets but the last began before the end of each pass.
+
+    This is required only of passes in which every parameter has a gradient, and of ranks that
+    overlap in the ``plain`` run. A rank that never overlaps fails only the check of overlap.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
@@ -91,8 +91,8 @@ def test_buckets_tied(world, rng):
     bucket where it appears first
     """
     for n in (1, 2, 3):
-        # From the last: [128], [8, 128], [128]. Where the tied one counts last: [128], [128], [8,
-        # 128].
+        # The bytes of the buckets, filled from the last parameter: [128], [128, 8], [128]. They are
+        # [128], [128], [128, 8] if the tied parameter counts where it appears last.
         options = {
             "more": [(1,)],
             "registered": [0, 3, 1, 0, 2],
@@ -123,7 +123,8 @@ def test_buckets_frozen(world, rng):
         averages(of_many, many)
         sends_buckets(run, made, mistakes=(FROZEN_TAKES_ROOM,))
         for rank in made.ranks:
-            # Of [4, 2], [1, 0] the first is full as soon as the third layer has its gradient.
+            # The buckets are [4, 2] and [1, 0]. The first one is full as soon as the third layer,
+            # with weight 2, has its gradient.
             sentence = (
                 f"rank {rank} started no all-reduce before its backward pass had ended, where it"
                 " does if none of the parameters is frozen: does the frozen one hold up its"
@@ -144,16 +145,16 @@ def test_buckets_without_gradient(world, rng):
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
     ):
-        # In another pass every parameter is used: of what was not complete, or was, nothing must be
-        # remembered.
+        # In another pass every parameter is used. A pass must not remember which buckets were
+        # complete in an earlier one, and which were not.
         all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
         options = {"passes": 2, "bucket_bytes": bytes_}
         made = [
             passes_of(rng, n, layers, then=all_used, delays=late(n), **options),
             passes_of(rng, n, all_used, then=layers, **options),
         ]
-        # each in a world of its own: a collective that is missing must not meet one of the next
-        # call
+        # Each call has a world of its own. Otherwise a collective of the next call could take the
+        # place of one that is missing.
         for own in made:
             (run,) = world(n, own.request)
             averages(run, own)
@@ -182,10 +183,10 @@ def test_buckets_collectives(world, rng):
         made = [
             passes_of(rng, n, eight, bucket_bytes=100, as_list=True, delays=late(n)),
             passes_of(rng, n, eight, bucket_bytes=384),
-            # From the last: [8], [16], [8, …]: there is room in the first when the third comes, but
-            # it is not at hand any more.
+            # The bytes, from the last parameter: [8], [16], [8], [128]. The first bucket has room
+            # for the third parameter, but it is not the current bucket any more.
             passes_of(rng, n, [[0]] * n, more=[(1,), (2,), (1,)], bucket_bytes=16),
-            # From the last: [64, 60], [64], [800], [64, 4, 64].
+            # The bytes, from the last parameter: [64, 60], [64], [800], [64, 4, 64].
             passes_of(
                 rng,
                 n,
@@ -213,17 +214,17 @@ def test_buckets_overlap(world, rng):
     ranks
     """
     for n in (2, 3, 4):
-        # The constructor may communicate: it is afterwards that the others come late.
+        # The constructor may communicate. The other ranks come late only after it.
         delays = {
             rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
         }
         made = passes_of(rng, n, [[0, 1, 2, 3, 4, 5]] * n, passes=2, asks=True, delays=delays)
         unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
-        # a bucket for each layer
+        # Here each layer has a bucket of its own.
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)
-        # Ready are, in this order, 3, 2, 1, 4, 0: with 4, the first bucket, all but that of 0 can
-        # go.
+        # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket: when it
+        # is ready, all buckets but that of weight 0 can go.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
         run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
@@ -256,7 +257,7 @@ def test_buckets_overlap(world, rng):
             )
             run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
-        # and none of them has been started for nothing
+        # No rank may start all-reduces that are not due, only to overlap.
         for own, of_own in ((run, made), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
@@ -270,10 +271,13 @@ def test_buckets_overlap(world, rng):
 
 
 def _starts_with_the_last_layers(run, n):
-    """The first parameter never gets a gradient: who waits for it, or begins with it, has started
-    nothing.
+    """Fail unless 2 of 3 all-reduces begin before the pass comes to its first layer.
+
+    The first parameter never gets a gradient. A rank that waits for it, or begins with it, has
+    started nothing by then.
     """
-    for rank in range(n):  # what becomes of the unused one is asked elsewhere
+    # Another check judges the values. Here they only say why a pass has not ended.
+    for rank in range(n):
         if not run.marks(rank, "backward ended"):
             run.values()
         early = started_before_the_first_layer(run, rank)

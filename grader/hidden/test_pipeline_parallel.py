@@ -1,5 +1,6 @@
-"""Part 5 · Pipeline parallelism: the hidden checks of the passes (5.1 to 5.3), against the single
-device in float64.
+"""Part 5 · Pipeline parallelism: the hidden checks of problems 5.1 to 5.3.
+
+They judge the split into stages and both passes, and compare with a single device in float64.
 """
 
 import numpy as np
@@ -59,8 +60,11 @@ def test_split_layers_misuse(world, rng):
 
 
 def forward_runs(world, rng, n):
-    """Runs and their problems; and at last two calls one after the other, judged at the end: what
-    the first one returned must be its own."""
+    """Return each run with its problem, then a run of two calls, and the problems of these two.
+
+    The two calls come one after the other, and are judged at the end: the second one must leave
+    alone what the first one returned.
+    """
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
     in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
@@ -149,8 +153,8 @@ def test_forward_flows(world, rng):
             run.require(most <= p.product, text)
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
         require_in_step(run, 1)
-    # In step, a stage cannot have computed what it has not received. The first one has everything
-    # from the beginning.
+    # If messages go in step, a stage cannot have computed what it has not received. But the first
+    # stage has everything from the beginning, so that its processor time has to show it.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(
@@ -252,7 +256,8 @@ def test_backward_twice(world, rng):
         label=GRADIENTS,
         known_mistakes=doubled,
     )
-    # Two passes with other tensors, judged at the end: what the first one returned must be its own.
+    # Two passes with different tensors are judged at the end: the second one must leave alone what
+    # the first one returned.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
     in_turn.returns(

@@ -1,5 +1,6 @@
-"""Part 5 · Pipeline parallelism: the hidden checks of schedules, their execution, and the bubble
-(5.4 to 5.6).
+"""Part 5 · Pipeline parallelism: the hidden checks of problems 5.4 to 5.6.
+
+They judge schedules, their execution, and the bubble.
 """
 
 import numpy as np
@@ -23,15 +24,17 @@ SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
     (10, 10),
     (10, 13),
     (2, 1200),
-]  # stages, micro-batches
+]  # (number of stages, number of micro-batches)
 CLOSE = rounding(np.float64)
 GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = "the gradients of a later step stand in their place: their memory was used again"
 
 
 def made_by(world, function):
-    """The run, and for each shape the list of all stages' schedules: right in form, and each pass
-    once.
+    """Return the run, and for each shape the list of all stages' schedules.
+
+    Fail unless each schedule has the right form and holds each pass once. Fail, too, unless each
+    call returns a new list.
     """
     asked = [(stage, p, m) for p, m in SHAPES for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
@@ -55,7 +58,7 @@ def made_by(world, function):
 
 
 def require_executable(run, function, of_shape):
-    """All stages can be carried out together, with the micro-batches in one order."""
+    """Fail unless all stages can be carried out together, with micro-batches in the same order."""
     for (p, m), stages in of_shape.items():
         time = schedules.makespan(stages, 1, 1)
         run.require(
@@ -157,8 +160,11 @@ def test_schedules_misuse(world, rng):
 
 
 def require_step(run, problem):
-    """Loss and gradients of the single device, nothing sent but one message for each micro-batch
-    each way, in the order of the schedule, and the inputs as they were."""
+    """Fail unless a run gives the loss and gradients of a single device, and obeys its schedule.
+
+    Only one message for each micro-batch may be sent each way. A rank may multiply the rows of one
+    micro-batch at once. It must leave its inputs and its schedule as they were.
+    """
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
         *problem.gradients_of_stages,
@@ -185,6 +191,7 @@ def require_step(run, problem):
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
+    # The first and the last stage send in one direction, and all others in both.
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
@@ -192,7 +199,7 @@ def require_step(run, problem):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
         run.require(schedules.as_actions(left) == schedule, text)
-        # whoever records nothing loses another check
+        # A rank that records nothing fails another check, not this one.
         recorded = [span.action for span in run.spans(rank)]
         text = f"rank {rank} recorded {str(recorded):.2000}; its schedule is {schedule}."
         run.require(not recorded or recorded == schedule, text)
@@ -228,8 +235,8 @@ def test_run_schedule(world, rng):
     )
     require_step(run, p)
     require_work_between(run, 0, "micro-batch on to the next stage")
-    # Before its first backward pass, which takes twice as long as a forward pass, the last stage
-    # goes forward with all of them.
+    # Before each send the last stage makes a backward pass, which takes twice as long as a forward
+    # pass. Before the first one it also makes the forward passes of all m micro-batches.
     require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
 
 
@@ -277,9 +284,9 @@ def test_run_other_legal_schedules(world, rng):
         in_turn = [action for pair in zip(forwards, backwards) for action in pair]
         made = [
             [forwards + backwards[::-1]] * n,
-            [in_turn] * n,  # one micro-batch at a time: slow, and legal
+            [in_turn] * n,  # one micro-batch at a time: this is slow, but legal
             [forwards + backwards] * (n - 1) + [in_turn],
-            # The last stage takes two at a time, while all others are far ahead.
+            # The last stage takes two micro-batches at a time, while all others are far ahead.
             [forwards + backwards] * (n - 1)
             + [forwards[:2] + backwards[:2] + forwards[2:] + backwards[2:]],
         ]
@@ -292,8 +299,9 @@ FEW, MANY = 4, 12  # micro-batches
 
 
 def memory(world, rng, *makers):
-    """For each maker of schedules the runs with few and with many micro-batches, and their
-    problems.
+    """Run the schedules of each maker with FEW and with MANY micro-batches.
+
+    Return two pairs (run, problem) for each maker. Fail if a gradient is wrong.
     """
     made = [
         (PipelineProblem(rng, 3, m, rows=32, width=8, layers=15), maker)
@@ -313,10 +321,10 @@ def memory(world, rng, *makers):
 
 
 def growth(runs, rank, maker):
-    """The bytes by which each further micro-batch adds to what is alive on a stage, and a sentence
-    that says so.
+    """Return how many more bytes are alive on a stage for each further micro-batch.
 
-    For 1F1B at most, for GPipe in its last backward pass.
+    Return a sentence, too, that says so. For 1F1B the most bytes alive count, and for GPipe those
+    alive in the last backward pass.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
@@ -331,10 +339,12 @@ def growth(runs, rank, maker):
 
 
 def require_nothing_kept(run, rank, saved):
-    """Before a forward pass no more is alive than before the last one that found as many
-    micro-batches alive: by far less than one micro-batch saves; a few messages may be.
+    """Fail if a rank keeps what a micro-batch has saved, after its backward pass.
 
-    Whoever records other spans than those of the schedule loses another check.
+    The bytes alive in a forward pass are compared with those in the last forward pass that found as
+    many micro-batches alive. They may have grown by a few messages, but by far less than ``saved``,
+    the bytes that one micro-batch saves. A rank that records other spans than those of its schedule
+    fails another check.
     """
     products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
     alive, last = 0, {}
@@ -383,13 +393,14 @@ def test_run_schedule_frees(world, rng):
 
 
 def require_little_memory(world, rng, n=3, m=8, layers=5):
-    """The system's own account of the same, whatever the meter was told: with tensors that are
-    large enough to show.
+    """Fail if a rank keeps what micro-batches have saved, by the system's account of its memory.
+
+    This holds whatever the meter was told. The tensors are large enough to show.
     """
-    # rows, each of which a micro-batch could have so many times
+    # There are 16 different rows. A micro-batch has as many rows as this many copies of them.
     few, copies = 16, int(rng.integers(240, 270))
     p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
-    # Of rows that are there several times the loss is the same, and so are the gradients.
+    # If every row is there equally often, the loss and the gradients stay the same.
     x = rng.permutation(np.tile(p.x, (m * copies, 1)))
     p.m, p.rows, p.message = m, few * copies, x.nbytes // m
     made = per_rank(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
@@ -408,8 +419,10 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     message = p.message
     saved = 2 * layers * message
     for rank in range(n):
-        alive, given = n - rank, 3 * x.nbytes if rank == 0 else 0  # as it travels, and as it lies
-        # Two thirds of what it would take to keep everything, and what a step needs for itself.
+        # Rank 0 also has its batch, as it travels and as it lies in memory.
+        alive, given = n - rank, 3 * x.nbytes if rank == 0 else 0
+        # Of what the other micro-batches would take if they were kept, two thirds are allowed. The
+        # last term is what a step needs for itself.
         most = given + alive * saved + (m - alive) * saved * 2 / 3 + 24 * message
         grown = run.grown(rank)
         text = (
@@ -433,8 +446,8 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     """run_schedule frees what was sent and received: with 1F1B no memory stays for every
     micro-batch
     """
-    # With GPipe a stage may be far ahead of the one that receives its gradients: what is under way
-    # cannot be gone. And stage 0 may have copied its batch.
+    # GPipe is left out: a stage may be far ahead of the one that receives its gradients, and what
+    # is under way cannot be freed. Stage 0 is left out because it may have copied its batch.
     (runs,) = memory(world, rng, one_forward_one_backward)
     run, p = runs[1]
     for rank in range(1, p.n):
@@ -456,9 +469,9 @@ def test_own_timeline(world, rng):
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-    # First the middle stage waits for an activation, then both stages before the last one for a
-    # gradient: whoever counts that as work has spans that begin before the message is sent, however
-    # busy the machine is.
+    # First the middle stage waits for an activation. Then both stages before the last one wait for
+    # a gradient. If a stage counts that as work, its spans begin before the message is sent, even
+    # if the machine is busy.
     late = {
         0: Delay(until="call began", on=1, then=0.1),
         2: Delay(until="call began", on=0, then=0.1),
@@ -490,7 +503,8 @@ def test_own_timeline(world, rng):
                 " record?"
             )
             run.require(not idle, text)
-    # A loss for each micro-batch, or its gradient: on entries of y, as many as a micro-batch has.
+    # This is work on the loss of a micro-batch, or on its gradient: it reads as many entries as a
+    # micro-batch's y has.
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
     text = (
@@ -569,8 +583,9 @@ def test_bubble_in_theory(world, rng):
 
 
 def recorded(rng, p, m, first):
-    """What ``p`` stages record of 1F1B with pauses, from the ``first`` second on; each stage's
-    spans in any order.
+    """Return the spans that ``p`` stages record of 1F1B with pauses, from second ``first`` on.
+
+    The spans of a stage are out of order: the last one comes first.
     """
     made, now = [], 0.0
     for stage in range(p):
@@ -601,7 +616,7 @@ def test_bubble_measured(world, rng):
         recorded(rng, 3, 5, 0.0),
         recorded(rng, 4, 1, 400.0),
         [[one, ("backward", 0, 6.0, 9.0)], [("forward", 0, 3.0, 4.0), ("backward", 0, 4.0, 6.0)]],
-        # A stage that records nothing waited all the time.
+        # A stage that records nothing has waited all the time.
         [[one, ("backward", 0, 4.0, 5.0)], []],
         [[], [one]],
         [[("forward", 0, 4.0, 5.0)], [one]],  # the first stage begins last

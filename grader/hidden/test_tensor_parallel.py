@@ -16,17 +16,20 @@ MIXED = "another on each rank"
 
 
 def laid_out(array, layout, rank=0):
-    """The array in one of the LAYOUTS, or in another one on each rank."""
+    """Return the array in one of the LAYOUTS, or, for MIXED, in another one on each rank."""
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
-# Where operations are counted, weights are larger than activations. Both are too large for what
-# else one rank can see of another, such as its number of threads.
+# The sizes for checks that count bytes. Weights are larger than activations. Both are too large to
+# be sent through other things that one rank can see of another, such as its number of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
 def rounding_of_shards(dtype):
-    """A shard may be as narrow as one column, whose gradient hangs on one sum."""
+    """Return the tolerance for shards.
+
+    A shard may be as narrow as one column. Its gradient then depends on a single sum.
+    """
     return replace(rounding(dtype), small=0.01)
 
 
@@ -35,12 +38,13 @@ def on_ranks(n, of_rank):
 
 
 class Problem:
-    """A model whose width divides by every world size, its batch, and the shards of every rank."""
+    """A model, its batch, and the shards of every rank. The world size divides the width."""
 
     def __init__(self, rng, n, layers=3, rows=5, width=12, dtype=np.float64, padding=0):
-        """``padding``: how many rows at the end of the batch are zero.
+        """Draw a model and a batch. The last ``padding`` rows of the batch are zero.
 
-        A layer maps zero rows to zero rows.
+        A layer maps zero rows to zero rows. The batch is drawn again while gelu is flat: see
+        ``single_device.is_flat``.
         """
         self.n, self.dtype = n, dtype
         self.weights = [
@@ -61,7 +65,7 @@ class Problem:
         return np.asarray(value, self.dtype)
 
     def of_ranks(self, weights):
-        """Return, for each rank, its shards by columns."""
+        """Return, for each rank, its shards by columns of these weights."""
         return [
             [self._cast(parts.columns(weight, self.n)[rank]) for weight in weights]
             for rank in range(self.n)
@@ -93,8 +97,9 @@ class Problem:
         return call(name, self._laid_shards(layout), saved, grad_y, **options)
 
     def misfits(self):
-        """Shards that do not fit: for each of the calls, those of every rank, and the numbers that
-        its message should hold.
+        """Yield shards that do not fit, with the numbers that the message should hold.
+
+        Each item is for one call: the shards of every rank, and the numbers as strings.
         """
         own_columns = len(self.x[0]) // self.n
         for l in range(len(self.weights)):
@@ -121,16 +126,18 @@ class Problem:
 
     @property
     def sizes(self):
-        """The bytes of what stays where it is."""
+        """Return what has to stay where it is, by its number of bytes: a shard, a full weight."""
         shard, weight_ = self.shards[0][0], self.weights[0]
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
-    """No rank sends more bytes than ``most``, by the best algorithms of what it called; and each
-    takes part.
+    """Fail if a rank sends more than ``most`` bytes, or if one of several communicates nothing.
 
-    ``weights`` says what has so many bytes that is to stay where it is."""
+    An operation counts with the bytes that the best algorithm for it sends. ``phase`` selects the
+    operations that count, and ``when`` names it in the message. ``weights`` has what has to stay
+    where it is, by its number of bytes.
+    """
     run.values()
     size = run.report.size
     for rank in range(size):
@@ -163,7 +170,7 @@ def test_shards(world, rng):
             (rng.standard_normal((3 * n, n)), MIXED),
         ]
         given = [(w, on_ranks(n, lambda rank: laid_out(w, layout, rank))) for w, layout in whole]
-        # A weight of one row, or of one column, cannot be cut that way: only the other way.
+        # A weight of one row is cut by columns only, and a weight of one column by rows only.
         row = rng.standard_normal((1, 2 * n))
         columns = [*given, (row, row)]
         rows = [*given, (row.T, row.T)]
@@ -194,7 +201,7 @@ def test_shards_own_their_memory(world, rng):
         given = [
             (axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)
         ]
-        # Pieces that are contiguous already where they lie: contiguous() of these is no copy.
+        # These pieces are contiguous where they lie, so that contiguous() makes no copy of them.
         given += [
             ("columns", np.array, row),
             ("rows", np.array, row.T),
@@ -282,8 +289,8 @@ def test_forward(world, rng):
 def test_forward_saves(world, rng):
     """Each rank saves every layer's replicated input x, and z = x @ W, sharded by columns"""
     for n in (1, 2, 3):
-        # Two batches, one after the other, judged at the end: what the first call returned must be
-        # its own.
+        # There are two batches, one after the other, judged at the end: the second call must leave
+        # alone what the first one returned.
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
@@ -361,7 +368,7 @@ def test_forward_misuse(world, rng):
 
 
 def backward_runs(world, rng, n):
-    """A backward pass of each kind, and its problem."""
+    """Run a backward pass of each kind, and return each run with its problem."""
     made = [
         (Problem(rng, n, layers=4), "transpose"),
         (Problem(rng, n, layers=1, padding=2), "contiguous"),
@@ -538,7 +545,10 @@ def test_backward_misuse(world, rng):
 
 
 def added_as_it_lies(partials):
-    """Return each rank's result if memories are added, those of even ranks transposed."""
+    """Return each rank's result if the ranks' memories are added as they lie.
+
+    The tensors of even ranks are transposed.
+    """
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
     sentence = (
@@ -556,7 +566,7 @@ def test_copy_to_ranks(world, rng):
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
-        # not laid out alike
+        # These are not laid out alike on all ranks.
         mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]
         row, one = rng.standard_normal((1, 4)), np.array(1.5)
         of_ranks = on_ranks(n, lambda rank: Leaf(laid_out(x, MIXED, rank)))
@@ -710,7 +720,7 @@ def test_sum_keeps_nothing(world, rng):
 
 
 class Pair:
-    """Two layers of different widths, sharded by columns and by rows."""
+    """Two layers of different widths: the first is sharded by columns, the second by rows."""
 
     def __init__(self, rng, n, rows=5, width=6, dtype=np.float64, hidden=2):
         self.n, self.hidden = n, hidden * n
@@ -721,7 +731,7 @@ class Pair:
         self.columns, self.rows = parts.columns(self.a, n), parts.rows(self.b, n)
 
     def inputs(self, rng, rows):
-        """x, and the gradient of the output."""
+        """Return x, and the gradient of the output. They are drawn again while gelu is flat."""
         while True:
             x, upstream = (
                 rng.standard_normal((rows, len(self.a))).astype(self.a.dtype) for _ in range(2)
@@ -730,7 +740,7 @@ class Pair:
                 return x, upstream
 
     def gradients(self, of_pair):
-        """Return for each rank the gradients [of its column shard, of its row shard]."""
+        """Return, for each rank, the gradients [of its column shard, of its row shard]."""
         of_a, of_b = of_pair
         return [
             [parts.columns(of_a, self.n)[r], parts.rows(of_b, self.n)[r]] for r in range(self.n)
