@@ -10,8 +10,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import Delay, Probe, Strided, call, mixed, per_rank, tensor
 from grader.reference import collective_mistakes as mistakes
 
-# Problem 1.1, on two ranks: the input of each rank, the other arguments, and the output of each
-# rank.
+# Problem 1.1 on two ranks: each rank's input, the other arguments, and each rank's output.
 A, B = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
 EIGHT = {
     "broadcast": (per_rank(A, B), {"root": 1}, [B, B]),
@@ -41,7 +40,7 @@ MISTAKES = {
 def test_the_eight_collectives(world, collective):
     """{collective} returns the right tensors on two ranks and on one rank"""
     tensors, arguments, expected = EIGHT[collective]
-    # non-contiguous
+    # The same tensors, but not contiguous.
     spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
     for run in world(
         2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))
@@ -63,7 +62,7 @@ def test_in_rank_order(world):
     actions = per_rank(
         Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
     )
-    # rank 0 comes later, and still goes first
+    # Rank 0 comes later, but its action still has to run first.
     late = {0: Delay(until="call began", on=1, then=0.1)}
     (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
     run.returns("first", "second")

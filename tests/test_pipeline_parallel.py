@@ -9,7 +9,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import Delay, call, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
-# 9 rows of 4 columns: 3 micro-batches of 3 rows
+# The batch has 9 rows of 4 columns: 3 micro-batches of 3 rows.
 BATCH = np.arange(36, dtype=np.float64).reshape(9, 4) / 40
 M = 3
 WEIGHTS = [
@@ -45,8 +45,9 @@ F, B = "forward", "backward"
 
 
 def late(receiver):
-    """Delay the receiver, so that a stage that does not wait for its send returns before the send
-    has ended.
+    """Return a delay: the receiver begins 0.05 seconds after the sender.
+
+    A stage that does not wait for its send then returns before the send has ended.
     """
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)}
 

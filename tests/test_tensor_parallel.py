@@ -11,7 +11,7 @@ from grader.reference import parallel, single_device
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
-# of rank 0, of rank 1
+# The shards of rank 0, and those of rank 1.
 SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]
 CLOSE = rounding(np.float64)
 
