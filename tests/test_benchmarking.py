@@ -32,19 +32,20 @@ def test_bandwidths(world):
     )
     part = {
         (
-            "the bytes that a rank puts in: the array is what comes out of an all-gather, n times"
-            " as much"
+            "these are the bytes that a rank puts in. The array of an all-gather is its"
+            " output, which is n times as large"
         ): np.array(100.0)
     }
     size.returns(np.array(400.0), select=as_number, known_mistakes=[part])
-    gib = {"2³⁰ bytes a second are GiB/s; a GB has 10⁹": np.array(4e9 / 2 / 1024**3)}
+    gib = {"2³⁰ bytes per second are 1 GiB/s. A GB has 10⁹ bytes": np.array(4e9 / 2 / 1024**3)}
     algorithm.returns(np.array(2.0), tolerance=CLOSE, select=as_number, known_mistakes=[gib])
     plain = {
-        "the algorithm bandwidth: an all-reduce has to send 2(n−1)/n bytes for each byte": np.array(
-            2.0
-        ),
-        "half of it: an all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
-        "2n/(n−1), which is the factor upside down: 2(n−1)/n": np.array(16 / 3),
+        (
+            "this is the algorithm bandwidth. An all-reduce must send 2(n−1)/n bytes"
+            " for each byte of the array"
+        ): np.array(2.0),
+        "this is half of it. An all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
+        "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
     }
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     timeless.raises_value_error("0")
@@ -90,17 +91,17 @@ def test_stopwatch(world):
         stopwatches.ACROSS: stopwatches.across_clocks(
             [[9.0, 1.0, 5.0, 1.0], [9.0, 2.0, 2.0, 2.0]], warm_up=1
         ),
-        "the mean over the ranks: a collective has ended when its slowest rank has": np.array(
-            [1.5, 3.5, 1.5]
+        "this is the mean over the ranks. A collective has ended when its slowest rank has": (
+            np.array([1.5, 3.5, 1.5])
         ),
         "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
-        "the sum over the ranks: asked for is the slowest rank's time": np.array([3.0, 7.0, 3.0]),
-        "one look at the clock for all calls: each has its own": np.array([7.0, 7.0, 7.0]) / 3,
-        "the samples were sorted: they are asked for in the order of the calls": np.array(
-            [2.0, 2.0, 5.0]
+        "this is the sum over the ranks. Take the slowest rank's time": np.array([3.0, 7.0, 3.0]),
+        "the clock was read once for all calls. Read it for each call": (
+            np.array([7.0, 7.0, 7.0]) / 3
         ),
+        "the samples were sorted. Keep them in the order of the calls": np.array([2.0, 2.0, 5.0]),
     }
-    mine = "this rank's own times: what counts, on every rank, is the slowest rank's"
+    mine = "these are this rank's own times. On every rank, the slowest rank's time counts"
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
@@ -118,7 +119,7 @@ def test_stopwatch(world):
         label="the list of samples",
         known_mistakes=own,
     )
-    mean = {"the mean: asked for is the median": np.array(3.0)}
+    mean = {"this is the mean. Return the median": np.array(3.0)}
     run.returns(
         seconds,
         seconds,
@@ -128,30 +129,31 @@ def test_stopwatch(world):
         known_mistakes=[mean] * 2,
     )
     misplaced = {
-        "the 100 seconds of the barrier were timed: it comes before the watch starts": np.array(
+        "the 100 seconds of the barrier were timed. Call barrier before the watch starts": np.array(
             [102.0, 105.0, 102.0]
         ),
         (
-            "the 100 seconds of the barrier were timed from the second call on: look at the clock"
-            " before each call, after its barrier"
+            "the 100 seconds of the barrier were timed from the second call on. Read"
+            " the clock before each call, after its barrier"
         ): np.array([2.0, 105.0, 102.0]),
-        "the barrier comes after the call: all ranks meet before it": np.array(
+        "the barrier comes after the call. All ranks must meet before the call": np.array(
             [1102.0, 105.0, 102.0]
         ),
         (
-            "no barrier before a call (the argument barrier, not dist.barrier): whoever comes late"
-            " is waited for, 1000 seconds"
+            "there is no barrier before a call (the argument barrier, not"
+            " dist.barrier). So the call waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
-        "one barrier before the first call, where each call needs its own": np.array(
+        "there is one barrier before the first call only. Each call needs its own": np.array(
             [2.0, 1005.0, 1002.0]
         ),
         "rank 0 alone came to the barrier": np.array([1002.0] * 3),
-        "no synchronize() before the watch stops: the device had only been told what to do": (
+        "there is no synchronize() before the watch stops. The device had only started its work": (
             np.array([0.001] * 3)
         ),
-        "no synchronize() before the watch starts: the device was still at earlier work": np.array(
-            [202.0, 5.0, 2.0]
-        ),
+        (
+            "there is no synchronize() before the watch starts. The device was still"
+            " busy with earlier work"
+        ): np.array([202.0, 5.0, 2.0]),
     }
     label = "the list of samples, with a barrier and a device that take time,"
     part = lambda r: np.array(r[1], float)
@@ -213,9 +215,7 @@ def test_model(world):
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
     slope = {
-        "the slope, seconds for each byte, for the bandwidth, which is its inverse": np.array(
-            [1.0, 0.002]
-        )
+        "this is the slope, seconds per byte. The bandwidth is its inverse": np.array([1.0, 0.002])
     }
     fit.returns(
         np.array([1.0, 500.0]),
@@ -224,7 +224,11 @@ def test_model(world):
         known_mistakes=[slope],
     )
     equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
-    quick = {"the bytes' time alone: the latency comes on top": np.array(0.5)}
+    quick = {"this is the time of the bytes alone. Add the latency": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
-    inverse = {"the bandwidth divided by the latency, which is no number of bytes": np.array(250.0)}
+    inverse = {
+        "this is the bandwidth divided by the latency, which is not a number of bytes": np.array(
+            250.0
+        )
+    }
     half.returns(np.array(1000.0), tolerance=CLOSE, select=as_number, known_mistakes=[inverse])

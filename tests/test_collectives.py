@@ -23,8 +23,8 @@ EIGHT = {
     "all_to_all": (per_rank(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
 }
 
-ONE_MEMORY = "one part in all places: [tensor] * 2 is one and the same tensor twice"
-EVERY_OTHER = "every n-th entry in place of consecutive ones: a block is a run of them"
+ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
+EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive ones"
 MISTAKES = {
     "gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
     "all_gather": [{ONE_MEMORY: tensor(B + B)}] * 2,

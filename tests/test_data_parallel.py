@@ -40,7 +40,7 @@ def test_shard_batch(world):
         call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
     )
     known = [
-        {"every n-th row: contiguous rows were asked for": tensor([[1 + rank], [3 + rank]])}
+        {"every n-th row was taken. Take consecutive rows": tensor([[1 + rank], [3 + rank]])}
         for rank in range(2)
     ]
     run.returns([[1.0], [2.0]], [[3.0], [4.0]], known_mistakes=known)
@@ -57,7 +57,7 @@ def test_broadcast_parameters(world):
     late = {0: Delay(until="", on=1, patience=1)}
     (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, delays=late))
     mean = {
-        "the mean over the ranks: asked for are the root's own values": [
+        "this is the mean over the ranks. Every rank must get the root's own values": [
             (m + y) / 2 for m, y in zip(mine, yours)
         ]
     }
@@ -94,7 +94,11 @@ def test_data_parallel_step(world):
     )
     losses = [np.array(loss) for loss, _ in local]
     known = [
-        {"averaged over the ranks; this rank's own was asked for": np.array(sum(losses) / 2)}
+        {
+            "this is the average over the ranks. Return this rank's own loss": np.array(
+                sum(losses) / 2
+            )
+        }
         for _ in losses
     ]
     for own, loss in zip(known, losses):

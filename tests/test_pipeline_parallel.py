@@ -192,10 +192,11 @@ def test_run_schedule(world):
             label="the list of the weights' gradients",
         )
         known = {
-            "the sum of the micro-batches' losses: the loss of the whole batch is their mean": (
-                np.array(M * loss)
-            ),
-            "the loss of the last micro-batch alone": np.mean(y[6:] ** 2),
+            (
+                "this is the sum of the micro-batches' losses. The loss of the whole batch"
+                " is their mean"
+            ): np.array(M * loss),
+            "this is the loss of the last micro-batch alone": np.mean(y[6:] ** 2),
         }
         run.returns(
             None,
@@ -228,7 +229,9 @@ def test_bubble(world):
         call("pipeline_parallel.measured_bubble", spans, driver="of_spans"),
     )
     of_ideal = {
-        "idle time over the ideal time; asked for is the part of the whole time": np.array(3 / 4)
+        "this is the idle time divided by the ideal time. Divide it by the total time": np.array(
+            3 / 4
+        )
     }
     theory.returns(
         np.array(3 / 7),

@@ -60,8 +60,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
         return "the right numbers in another shape"
     if same(got, expected, tolerance=1e-5):
         return (
-            "right up to the last digits: rounded more often than necessary (divided before the"
-            " sum?), or in a smaller dtype"
+            "right up to the last digits. Does your code round more often than necessary"
+            " (does it divide before the sum?), or use a smaller dtype?"
         )
     if same(got, expected):
         return None

@@ -16,8 +16,8 @@ from grader.reference.buckets import (
 )
 from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
 
-EARLIER = "the average of an earlier backward pass: what is kept from one to the next?"
-NOT_RESET = "right in the first pass, not in a later one: what has to be reset for the next pass?"
+EARLIER = "this is the average of an earlier backward pass. What is kept from one pass to the next?"
+NOT_RESET = "right in the first pass, wrong in a later one. What must be reset for the next pass?"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
 # Ranks may tell each other in float32 how long they took: it is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
-WHOLE_BYTES = "rounded down to whole bytes a second: // where / belongs"
-NEGATIVE = "a negative α was made 0: it is returned, or used, as it is"
+WHOLE_BYTES = "rounded down to whole bytes per second. Is // used instead of /?"
+NEGATIVE = "a negative α was replaced by 0. Return it, or use it, unchanged"
 FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
 
 
@@ -85,7 +85,7 @@ def test_algorithm_bandwidth(world, rng):
     gib = [value * 1e9 / 1024**3 for value in right]
     whole = [size // seconds / 1e9 for size, seconds in cases]
     mistakes = [
-        ("divided by 1024³, and called GB/s: a GB has 10⁹ bytes", gib),
+        ("divided by 1024³ and called GB/s. A GB has 10⁹ bytes", gib),
         (WHOLE_BYTES, whole),
     ]
     ask(world, "algorithm_bandwidth", cases, right, mistakes)
@@ -109,8 +109,8 @@ def test_bus_bandwidth(world, rng):
         ranks = [n for _, _, n, _ in cases]
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
-        again = "the size was multiplied by n again: it is that of the whole array"
-        part = "divided by n: the size of one rank's part, not of the whole array"
+        again = "the size was multiplied by n again. It already is the size of the whole array"
+        part = "the size was divided by n. That is one rank's part, not the whole array"
         mistakes = [
             ("the algorithm bandwidth", algorithm),
             ("exactly twice the expected value", [2 * value for value in right]),
@@ -142,13 +142,13 @@ def test_usual_bandwidth(world, rng):
     same = [r * 1.073741824 for r, _, _ in cases]
     mistakes = [
         ("still in units of 2³⁰ bytes, not of 10⁹", binary),
-        ("the size of a part was never made that of the whole, which has n parts", same),
+        ("the size of one part was used. The whole array has n parts", same),
         (
-            "“whole” and “part” change places",
+            "“whole” and “part” have changed places",
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
-            "multiplied by n − 1: an array has n parts",
+            "multiplied by n − 1. An array has n parts",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]
@@ -282,15 +282,15 @@ def test_barrier(world, rng):
     unmet = [t + late for t in right]
     mistakes = {
         "the barrier was timed": [[t + meeting for t in right]] * 2,
-        "no barrier before the call: a rank that comes late is waited for in the operation": (
+        "there is no barrier before the call. So the operation waits for a rank that comes late": (
             [unmet] * 2
         ),
-        "a barrier before the first timed call alone": [[right[0], *unmet[1:]]] * 2,
-        "the barrier comes after the call: it belongs before it, and outside of what is timed": (
+        "there is a barrier before the first timed call only": [[right[0], *unmet[1:]]] * 2,
+        "the barrier comes after the call. It belongs before the call, outside of what is timed": (
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
         ),
         (
-            "the barrier was timed from the second call on: look at the clock before each"
+            "the barrier was timed from the second call on. Read the clock before each"
             " call, after its barrier"
         ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
     }
@@ -308,8 +308,10 @@ def test_synchronize(world, rng):
     busy = float(rng.uniform(60, 80))
     (run,) = world(2, watch([right] * 2, 0, asynchronous=True, busy=busy))
     mistakes = {
-        "only telling the device was timed: synchronise before the watch stops": [[0.001] * 3] * 2,
-        "the device was still at earlier work: synchronise before the watch starts": (
+        "only the start of the device's work was timed. Synchronise before the watch stops": (
+            [[0.001] * 3] * 2
+        ),
+        "the device was still busy with earlier work. Synchronise before the watch starts": (
             [[right[0] + busy, *right[1:]]] * 2
         ),
     }
@@ -327,14 +329,16 @@ def test_slowest_rank(world, rng):
         (run,) = world(n, watch(timed, 0))
         mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
         wrong = {
-            "this rank's own times: what counts, on every rank, is the slowest rank's": timed,
-            "the mean over the ranks: a collective has ended when its slowest rank has": [mean] * n,
+            "these are this rank's own times. On every rank, the slowest rank's time counts": timed,
+            "this is the mean over the ranks. A collective has ended when its slowest rank has": (
+                [mean] * n
+            ),
             "the fastest rank's times": [least] * n,
         }
         last = {
             (
-                "the largest of the ranks' medians: of each call the slowest rank's time counts,"
-                " and then their median"
+                "this is the largest of the ranks' medians. Take the slowest rank's time of"
+                " each call, and then the median of these times"
             ): max(map(np.median, timed))
         }
         require_samples(run, timed, 0, wrong if n > 1 else {}, last)
@@ -435,10 +439,10 @@ def test_median(world, rng):
     )
     for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
         known = {
-            "the mean: one disturbed iteration moves it": np.mean(own),
+            "this is the mean. One disturbed iteration moves it; use the median": np.mean(own),
             "the smallest": min(own),
-            "the lower of the two in the middle": sorted(own)[(len(own) - 1) // 2],
-            "the upper of the two in the middle": sorted(own)[len(own) // 2],
+            "this is the lower of the two times in the middle": sorted(own)[(len(own) - 1) // 2],
+            "this is the upper of the two times in the middle": sorted(own)[len(own) // 2],
         }
         require_samples(run, [own] * 2, 0, {}, last=known)
 
@@ -450,7 +454,9 @@ def test_stopwatch_twice(world, rng):
     """The samples of one measurement do not change during another one"""
     own = [float(rng.uniform(1, 2)) for _ in range(3)]
     (run,) = world(2, watch([own] * 2, 0, measured_again=True))
-    later = {"of the second measurement: each has a list of its own": [[0.5] * 3] * 2}
+    later = {
+        "these are of the second measurement. Make a new list for each measurement": [[0.5] * 3] * 2
+    }
     require_samples(run, [own] * 2, 0, later)
 
 
@@ -594,15 +600,16 @@ def test_fit(world, rng):
         alpha, beta = right = truth.fit(sizes, seconds)
         latest = dict(zip(sizes, seconds))
         mistakes = {
-            "the absolute errors were made small: they see the largest size alone": truth.fit(
-                sizes, seconds, power=0
-            ),
+            (
+                "the absolute errors were minimised, which fits the largest size alone."
+                " Minimise the relative errors"
+            ): truth.fit(sizes, seconds, power=0),
             "this minimises Σ (error²/t), not Σ (error/t)²": truth.fit(sizes, seconds, power=0.5),
-            "the slope, seconds for each byte, for the bandwidth, which is its inverse": (
+            "this is the slope, seconds per byte. The bandwidth is its inverse": (
                 alpha,
                 1 / beta,
             ),
-            "only the last time of each size counts: all do": truth.fit(
+            "only the last time of each size was used. Use all of them": truth.fit(
                 list(latest), list(latest.values())
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
@@ -670,12 +677,12 @@ def test_predictions(world, rng):
     ]
     quick = [
         (
-            "a negative time was made 0: asked for is what the model says",
+            "a negative time was replaced by 0. Return what the model says",
             [max(a + s / b, 0.0) for a, b, s in cases],
         ),
         (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
         (
-            "the bytes' time alone: the latency comes on top",
+            "this is the time of the bytes alone. Add the latency",
             [size / beta for _, beta, size in cases],
         ),
     ]
@@ -690,7 +697,7 @@ def test_predictions(world, rng):
 @weight(0.25)
 def test_fit_misuse(world, rng):
     """Too few sizes, and times that do not grow with the size, raise ValueError"""
-    unlike = "There are not as many times as sizes."
+    unlike = "The numbers of times and sizes differ."
     few = "Two different sizes, and two different times, are needed."
     falling = "The times do not grow with the sizes."
     cases = [([], [], few), ([1024], [1.0], few), ([1024, 1024], [1.0, 2.0], few)]

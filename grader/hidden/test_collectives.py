@@ -32,12 +32,12 @@ ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 KEPT = "the list of two calls' results, kept together,"
 OVERWRITTEN = (
-    "the second call's result stands in the place of the first one's: its memory was used again"
+    "the first call's result was overwritten by the second call's. Return new memory from each call"
 )
-ONE_MEMORY = "one part in all places: [tensor] * n is one and the same tensor n times"
-A_SUM = "the sum, where another operation was asked for: does op reach the collective?"
-BY_ENTRIES = "every n-th entry, or row, in place of consecutive ones: a block is a run of them"
-BEFORE = "divided before the sum, which rounds on every rank: sum first, and divide once"
+ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
+A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
+BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive ones"
+BEFORE = "divided before the sum, so that every rank rounded. Sum first, and divide once"
 SHAPED = ("broadcast", "reduce", "all_reduce")  # they take any shape, and return the same shape
 COLLECTIVES = (
     "broadcast",
@@ -428,7 +428,7 @@ def _takes_turns(run, n):
     for rank in range(n if n > 1 else 0):
         run.require(
             bool(run.operations(rank)),
-            f"rank {rank} communicated nothing: time does not order ranks.",
+            f"rank {rank} communicated nothing. Time does not order ranks; a barrier does.",
         )
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]
@@ -624,7 +624,7 @@ def test_compute_does_not_wait(world, rng):
         for run in world(n, *requests):
             run.values()
             run.waits_for_nobody(
-                "the ranks waited for each other before compute began: nothing overlaps."
+                "the ranks waited for each other before compute began, so nothing overlaps."
             )
             for rank in range(n):
                 began = run.marks(rank, "compute began")
@@ -634,7 +634,7 @@ def test_compute_does_not_wait(world, rng):
                 )
                 started = [o for o in run.operations(rank) if o.kind == "all_reduce"]
                 sentence = (
-                    f"rank {rank} began to compute before it had started its all-reduce: nothing"
+                    f"rank {rank} began to compute before it had started its all-reduce, so nothing"
                     " overlaps."
                 )
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
@@ -740,7 +740,7 @@ def test_shift_right(world, rng):
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = _in_memory_order(xs, layout, shifted) if layout else [{}] * n
             if n > 2:
-                wrong_way = "this is the right neighbour's tensor: the ring turns the wrong way"
+                wrong_way = "this is the right neighbour's tensor. The ring turns the wrong way"
                 known = [
                     of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)
                 ]
@@ -786,8 +786,8 @@ def test_the_send_has_ended(world, rng):
         )
         (run,) = world(n, requests)
         early = (
-            "overwritten: the send was still under way when the function returned. wait() for it"
-            " before that"
+            "the message was overwritten: the send was still under way when the function"
+            " returned. Call wait() before you return"
         )
         run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
 
@@ -873,7 +873,7 @@ def _sends_chunks(run, rank, n, length):
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
     run.require(
         not strangers,
-        f"rank {rank} sent to rank {strangers[0] if strangers else 0}: no neighbour of its.",
+        f"rank {rank} sent to rank {strangers[0] if strangers else 0}, which is not its neighbour.",
     )
     sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)

@@ -36,9 +36,10 @@ from grader.reference.training_mistakes import (
 
 SIZES = (1, 2, 3, 4)
 OVERWRITTEN = (
-    "the second step's gradients stand in the place of the first one's: their memory was used again"
+    "the first step's gradients were overwritten by the second step's. Return"
+    " new memory from each step"
 )
-MEAN = "the mean over the ranks: asked for are the root's own values"
+MEAN = "this is the mean over the ranks. Every rank must get the root's own values"
 
 
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):
@@ -88,7 +89,7 @@ def test_shard_batch(world, rng):
             world(n, *(call("data_parallel.shard_batch", own) for own in given)), batches
         ):
             interleaved = [
-                {"every n-th row: contiguous rows were asked for": batch[r::n]} for r in range(n)
+                {"every n-th row was taken. Take consecutive rows": batch[r::n]} for r in range(n)
             ]
             run.returns(*np.split(batch, n), known_mistakes=interleaved if n > 1 else None)
             run.keeps_inputs()
@@ -96,7 +97,7 @@ def test_shard_batch(world, rng):
                 done = run.operations(rank)
                 run.require(
                     not done,
-                    f"rank {rank} communicated, though every rank has the batch:"
+                    f"rank {rank} communicated, although every rank has the whole batch:"
                     f" {', '.join(map(str, done[:1]))}",
                 )
 
@@ -162,8 +163,8 @@ def test_broadcast_replaces_everything(world, rng):
             isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
         )
         text = (
-            "the root's own values are no numbers any more: they were computed with the other"
-            " ranks', and not sent. nan · 0 is nan."
+            "the root's own values became nan. They were computed together with the"
+            " other ranks' values instead of sent, and nan · 0 is nan."
         )
         run.require(not spoiled, text)
         run.leaves_arguments(
@@ -332,7 +333,7 @@ def test_step_loss_is_local(world, rng):
             ]
             whole = np.array(single_device.loss_and_gradients(weights, batch)[0])
             averaged = (
-                {"the loss of the whole batch: the local loss was to stay unsynchronised": whole}
+                {"this is the loss of the whole batch. Return the local loss": whole}
                 if n > 1
                 else {}
             )

@@ -233,15 +233,15 @@ def test_buckets_overlap(world, rng):
         averages(of_waits, waits)
         for held in (of_many, run):
             held.waits_for_nobody(
-                "the ranks waited for each other during the backward pass: nothing overlaps."
+                "the ranks waited for each other during the backward pass, so nothing overlaps."
             )
         for p, which in zip(made.passes, ("the first", "the second")):
             for rank in made.ranks:
                 early = started_early(run, rank, p)
                 run.require(
                     early > 0,
-                    f"rank {rank} started no all-reduce before {which} backward pass had ended:"
-                    " nothing overlaps.",
+                    f"rank {rank} started no all-reduce before {which} backward pass had ended,"
+                    " so nothing overlaps.",
                 )
                 sentence = (
                     f"rank {rank} started {early} of 3 all-reduces during {which} backward pass:"

@@ -23,7 +23,7 @@ from grader.reference import pipeline
 
 SIZES = (1, 2, 3, 4)
 OVERWRITTEN = (
-    "the second call's result stands in the place of the first one's: its memory was used again"
+    "the first call's result was overwritten by the second call's. Return new memory from each call"
 )
 GRADIENTS = "the list of the weights' gradients"
 

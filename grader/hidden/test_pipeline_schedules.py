@@ -27,7 +27,9 @@ SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
 ]  # (number of stages, number of micro-batches)
 CLOSE = rounding(np.float64)
 GRADIENTS = "the list of the weights' gradients"
-OVERWRITTEN = "the gradients of a later step stand in their place: their memory was used again"
+OVERWRITTEN = (
+    "they were overwritten by the gradients of a later step. Return new memory from each step"
+)
 
 
 def made_by(world, function):
@@ -175,11 +177,11 @@ def require_step(run, problem):
     )
     m = problem.m
     known = {
-        "the sum of the micro-batches' losses: the loss of the whole batch is their mean": (
+        "this is the sum of the micro-batches' losses. The loss of the whole batch is their mean": (
             problem.cast(m * problem.loss)
         ),
         "divided by the number of micro-batches twice": problem.cast(problem.loss / m),
-        "the loss of the last micro-batch alone": problem.cast(
+        "this is the loss of the last micro-batch alone": problem.cast(
             np.mean(problem.y[-problem.rows :] ** 2)
         ),
     }
@@ -575,7 +577,11 @@ def test_bubble_in_theory(world, rng):
         select=lambda r: [np.array(float(value)) for value in r],
         label="the list of fractions",
         known_mistakes=[
-            {"idle time over the ideal time; asked for is the part of the whole time": of_ideal}
+            {
+                "this is the idle time divided by the ideal time. Divide it by the total time": (
+                    of_ideal
+                )
+            }
         ],
     )
     for case, (_, _, number_) in zip(misused, bad):

@@ -186,7 +186,8 @@ def test_shards(world, rng):
                 done = run.operations(rank)
                 run.require(
                     not done,
-                    f"rank {rank} communicated, though every rank has the weight: {done[:1]}",
+                    f"rank {rank} communicated, although every rank has the whole weight:"
+                    f" {done[:1]}",
                 )
 
 
@@ -552,7 +553,8 @@ def added_as_it_lies(partials):
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
     sentence = (
-        "the memory of the ranks was added as it lies, but it is not laid out alike on all of them"
+        "entries were added in the order in which they lie in memory, but the layout"
+        " differs between ranks. Communicate contiguous memory"
     )
     return [{sentence: total.reshape(partials[0].shape, order=order)} for order in orders]
 
@@ -675,8 +677,8 @@ def test_sum_over_ranks(world, rng):
         )
         again = {
             (
-                "added up again on its way back, though it is replicated: every rank already has"
-                " the complete gradient"
+                "the gradient was added up again in the backward pass, though it is"
+                " replicated: every rank already has the complete gradient"
             ): [n * upstream]
         }
         run.returns(
@@ -872,8 +874,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
         grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
         expected = [[grad_x + upstream, *shards] for shards in pair.gradients(of_pair)]
         reached = (
-            "the other use's gradient was added up over the ranks, too: f stands between x and the"
-            " pair alone"
+            "the gradient of x's other use was added up over the ranks, too. Put f"
+            " between x and the pair only"
         )
         known_mistakes = [
             {reached: [grad_x + n * upstream, *shards]} for shards in pair.gradients(of_pair)

@@ -10,45 +10,50 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 FIRST_FIT = (
-    "each went into the first bucket that had room for it: asked for is the bucket at hand, and"
-    " else a new one"
+    "each parameter went into the first bucket with room for it. Only the"
+    " current bucket may be filled; if a parameter does not fit there, it begins"
+    " a new one"
 )
-FROM_THE_FIRST = "the buckets were filled from the first parameter: fill them from the last"
+FROM_THE_FIRST = "the buckets were filled from the first parameter. Fill them from the last"
 TIED_LAST = (
-    "the parameter that appears twice was counted where it appears last: it is one where it appears"
-    " first"
+    "the parameter that appears twice was counted at its last place. It counts"
+    " once, at its first place"
 )
 TIED_TWICE = (
-    "the parameter that appears twice was packed twice: is the tied one counted twice? It is one,"
-    " where it appears first"
+    "the parameter that appears twice was packed twice. Is the tied parameter"
+    " counted twice? It counts once, at its first place"
 )
 FROZEN_TAKES_ROOM = (
-    "a parameter that does not require a gradient took room in a bucket: it is left alone"
+    "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )
 SINGLE = "every parameter had a bucket of its own"
 ALL_IN_ONE = "all were in one bucket"
-OVERFULL = "a bucket took one parameter more than fits into it"
+OVERFULL = "a bucket took one parameter too many: it was full before"
 NEVER_FULL = (
-    "a parameter that would have filled its bucket to the last byte began a new one: it still fits"
+    "a parameter that would have filled its bucket exactly began a new bucket. It still fits"
 )
 ENTRIES = "bucket_bytes was taken for a number of entries"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"
 
 BY_USERS = (
-    "divided by the number of ranks that used the parameter: the average is over all ranks, and one"
-    " that did not use it has zeros"
+    "the sum was divided by the number of ranks that used the parameter. The"
+    " average is over all ranks; a rank that did not use the parameter"
+    " contributes zeros"
 )
 AS_THEY_FILL = (
-    "sums of different buckets were mixed: each rank started its buckets when they became full, {}."
-    " Start the all-reduce of bucket i+1 only after you have started that of bucket i."
+    "sums of different buckets were mixed. Each rank started its buckets when"
+    " they became full, {}. Start the all-reduce of bucket i+1 only after you"
+    " have started that of bucket i."
 )
 MEMORY_ORDER = (
-    "the entries of a gradient were taken in the order in which they lie in memory: that of a"
-    " transposed parameter is transposed, too, and needs contiguous() or flatten()"
+    "the entries of a gradient were taken in the order in which they lie in"
+    " memory. The gradient of a transposed parameter is transposed, too: use"
+    " contiguous() or flatten()"
 )
 BY_ARRIVAL = (
-    "the right gradients, exchanged within a bucket: were they packed in the order in which they"
-    " became ready? That may differ from rank to rank"
+    "these are the right gradients of a bucket, in the wrong places. Were they"
+    " packed in the order in which they became ready? That order may differ from"
+    " rank to rank"
 )
 
 

@@ -6,14 +6,15 @@ from typing import Literal
 import numpy as np
 
 MEMORY = (
-    "the right numbers in the order of another memory layout. A tensor need not be contiguous, and"
-    " clone() and empty_like() of a transpose are transposed, too: communicate contiguous memory"
+    "the right numbers in the order of another memory layout. A tensor need not"
+    " be contiguous, and clone() and empty_like() of a transpose are transposed,"
+    " too. Communicate contiguous memory"
 )
-RECIPROCAL = "multiplied by 1/n, which rounds 1/n first: divide by n"
+RECIPROCAL = "the sum was multiplied by 1/n, so that 1/n was rounded first. Divide by n"
 ONE_BARRIER = (
-    "each rank calls one barrier, and these meet: a barrier is over as soon as all ranks have"
-    " called it, whatever line they call it in. There are n turns, and every rank takes part in the"
-    " barrier of each"
+    "each rank called one barrier, and these barriers met. A barrier ends as"
+    " soon as all ranks have called it, on whatever line. There are n turns, and"
+    " every rank must take part in the barrier of each turn"
 )
 
 

@@ -13,80 +13,88 @@ import numpy as np
 from grader.reference.single_device import backward, gelu, gelu_derivative
 
 SPLIT = (
-    "between two layers every rank took its columns of its own partial gradient: add the partial"
-    " gradients of all ranks first (reduce-scatter, not split)"
+    "between two layers every rank took its columns of its own partial gradient."
+    " Add the partial gradients of all ranks first (reduce-scatter, not split)"
 )
-OWN_PARTIAL = "still partial: only this rank's summand; the other ranks' summands were never added"
+OWN_PARTIAL = (
+    "still partial: this is this rank's summand alone. The other ranks' summands were never added"
+)
 ADDED_REPLICATED = (
     "grad_y was added up over the ranks, but it is replicated: every rank already has the complete"
     " gradient"
 )
-AVERAGED_PARTIAL = (
-    "a partial gradient was averaged over the ranks: add it up, and divide by nothing"
-)
+AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks. Add it up without dividing"
 AGAIN = (
     "the gradient was added up on its way back through g, though it is replicated: every rank"
     " already has the complete one"
 )
 OF_ALL_SHARDS = (
-    "the gradients of all ranks' shards were added up, as in data parallelism: they are sharded by"
-    " columns, not partial, so nothing is added"
+    "the gradients of all ranks' shards were added up, as in data parallelism."
+    " They are sharded by columns, not partial, so do not add them up"
 )
-SWAPPED = "f and g have changed places: f goes before the column shard, g after the row shard"
-NO_SUM = "gelu of a partial tensor: the ranks' summands were never added"
-LATE_Z = "(x, gelu(x @ W)): z is what comes before gelu"
+SWAPPED = "f and g have changed places. f goes before the column shard, g after the row shard"
+NO_SUM = "gelu was applied to a partial tensor. Add the ranks' summands first"
+LATE_Z = "(x, gelu(x @ W)) was saved. z is x @ W, before gelu"
 REVERSED_COLUMNS = "the ranks' shards were put together in the wrong order"
 STACKED = (
-    "the shards were stacked along rows and then reshaped: shards by columns belong side by side"
-    " (dim=1)"
+    "the shards were stacked along rows and then reshaped. Shards by columns"
+    " belong side by side (dim=1)"
 )
 CUT_ROWS = (
-    "a partial gradient was cut along rows: a rank needs its columns of the sum (dim=1; a call that"
-    " takes one tensor for all ranks cuts along rows)"
+    "a partial gradient was cut along rows. A rank needs its columns of the sum"
+    " (dim=1). A call that takes one tensor for all ranks cuts along rows"
 )
-TANH = "gelu's approximation by tanh: the exact gelu was asked for, F.gelu as it is"
+TANH = "this is gelu's approximation by tanh. Use the exact gelu, F.gelu with its default"
 GELU_TWICE = "gelu was applied twice in each layer"
-NO_GELU = "gelu was left out from layer {} on (counted from 0)"
+NO_GELU = "gelu is missing from layer {} on (counted from 0)"
 OVERWRITTEN = "a saved input holds the output of layer {} (counted from 0): was it overwritten?"
-EVERY_NTH = "every n-th: consecutive ones were asked for"
+EVERY_NTH = "every n-th one was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
-EARLY_GELU = "gelu came before the sum, on a partial tensor: gelu of a sum is not the sum of gelus"
+EARLY_GELU = (
+    "gelu was applied before the sum, to a partial tensor. gelu of a sum is not the sum of gelus"
+)
 
 OWN_MEANS = (
-    "each micro-batch's loss was the mean over its own rows, and nobody divided by the number of"
-    " micro-batches: the mean is over the whole batch"
+    "each micro-batch's loss was the mean over its own rows, and nothing was"
+    " divided by the number of micro-batches. The loss is the mean over the"
+    " whole batch"
 )
 DIVIDED_TWICE = (
-    "divided by the number of micro-batches once too often: the mean is already in the loss"
+    "divided by the number of micro-batches once too often. The loss is already"
+    " a mean over the whole batch"
 )
-LAST_ONLY = "the last micro-batch's gradient alone: overwritten where it should add up"
-FIRST_ONLY = "the first micro-batch's gradient alone: the others were never added"
+LAST_ONLY = (
+    "this is the last micro-batch's gradient alone. Gradients of micro-batches"
+    " must add up, not overwrite each other"
+)
+FIRST_ONLY = "this is the first micro-batch's gradient alone. The others were never added"
 CROSSED = (
-    "the gradient of one micro-batch met the activations of another: the stages have them in"
-    " different orders"
+    "the gradient of one micro-batch was combined with the activations of"
+    " another. Do the stages take the micro-batches in different orders?"
 )
 TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
 TAKEN = (
-    "a backward pass took the activations of the {} micro-batch alive, not of its own: right only"
-    " where backward passes come in the {} of the forward passes"
+    "a backward pass took the activations of the {} micro-batch alive, not its"
+    " own. That is right only if backward passes come in the {} of the forward"
+    " passes"
 )
 REVERSED = "the micro-batches are in reverse order"
-INTERLEAVED = "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for"
+INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"
 ONE_BUFFER = (
-    "every micro-batch holds what was received for the last one: one buffer for all of them?"
+    "every micro-batch holds what was received for the last one. Do all of them share one buffer?"
 )
 FORWARD_ORDER = (
-    "the layers of a stage were gone through from its first to its last: on the way back the last"
-    " one comes first"
+    "the backward pass went through a stage's layers from the first to the last."
+    " It must begin with the last"
 )
 REVERSED_LAYERS = (
-    "the right gradients in reverse order: the list begins with the stage's first layer"
+    "the right gradients in reverse order. The list must begin with the stage's first layer"
 )
-UNTRANSPOSED = "a gradient went back through a layer by W where it takes the transpose of W"
+UNTRANSPOSED = "a gradient went back through a layer by W. Use the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"
 X_FOR_Z = "x and z have changed places"
-BEGUN = "the last stage begins with {}: the gradient of the mean of y² is 2y / (B·D)"
+BEGUN = "the last stage began with {}. The gradient of the mean of y² is 2y / (B·D)"
 
 
 def columns(weight: np.ndarray, n: int) -> list[np.ndarray]:

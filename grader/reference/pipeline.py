@@ -9,9 +9,10 @@ from grader.reference.schedules import OWN_WINDOWS, Action
 
 FROM_ZERO = "counted from time 0; the first span starts at {:g}"
 IN_ORDER = (
-    "right only if spans come in order: look for the earliest start and the latest end of all spans"
+    "this is right only if the spans come in order. Take the earliest start and"
+    " the latest end of all spans"
 )
-ONLY_BUSY = "a stage without spans waits all the time: it counts, too"
+ONLY_BUSY = "a stage without spans was left out. It waits all the time, so it counts, too"
 
 Timelines = list[list[tuple[str, int, float, float]]]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 ACROSS = (
-    "this is the last end minus the first start over all ranks: clocks of different ranks have"
-    " nothing to do with each other"
+    "this is the last end minus the first start over all ranks. Clocks of"
+    " different ranks cannot be compared"
 )
 
 
@@ -43,19 +43,19 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         run.require(
             "clock" in seen,
-            "the argument clock was never called, and no other clock knows of these seconds.",
+            "the argument clock was never called. These seconds pass on that clock alone.",
         )
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]
         read = f"rank {rank} read the argument clock"
         run.require(
             after,
-            f"{read} before its timed calls and not after them: is the end read from another"
+            f"{read} before its timed calls and not after them. Is the end read from another"
             " clock?",
         )
         run.require(
             before,
-            f"{read} after its timed calls and not before them: is the start read from another"
+            f"{read} after its timed calls and not before them. Is the start read from another"
             " clock?",
         )
         samples = (

@@ -22,64 +22,71 @@ HALVED, DOUBLED = (
     f"trained with twice the gradients{HIDES}",
 )
 ALONE = (
-    "each rank trained on its own shards alone: its gradients were never averaged with the others'"
+    "each rank trained on its own shards alone. The gradients were never averaged over the ranks"
 )
-PLAIN = "trained without weight decay: Adam, where AdamW was asked for?"
-DESCENT = "plain gradient descent, where AdamW was asked for"
-ADDED_UP = "gradients add up from step to step: those of a step have to replace the ones before"
-FRESH = "a new optimizer at every step: its moments and its count of steps begin again"
+PLAIN = "trained without weight decay. Is it Adam instead of AdamW?"
+DESCENT = "this is plain gradient descent. Use AdamW"
+ADDED_UP = (
+    "gradients add up from step to step. The gradients of a step must replace the ones before"
+)
+FRESH = (
+    "a new optimizer was made at every step, so its moments and its count of"
+    " steps began again. Make one before the first step"
+)
 DEFAULT_RATE = "trained at AdamW's own learning rate, not at lr"
 SCALED_RATE = (
-    "the learning rate was multiplied by the number of ranks: gradients that are averaged need no"
-    " other one"
+    "the learning rate was multiplied by the number of ranks. Gradients that are"
+    " averaged need no other learning rate"
 )
 WEIGHTS_AVERAGED = (
-    "each rank made its own step, and then the weights were averaged: average the gradients, before"
-    " the step"
+    "each rank made its own step, and then the weights were averaged. Average"
+    " the gradients before the step"
 )
 NO_STEP = (
-    "no step was made: these are the losses with the weights of the beginning. Does the optimizer"
-    " hold these very tensors, and their gradients?"
+    "no step changed the weights: these are the losses of the initial weights."
+    " Does the optimizer hold these very tensors, and do they have gradients?"
 )
 OWN_LOSS = (
-    "this rank's own losses: asked for is the loss of the whole batch, which is their mean over the"
-    " ranks"
+    "these are this rank's own losses. The loss of the whole batch is their mean over the ranks"
 )
 DIVIDED_OWN_LOSS = (
-    "this rank's own losses divided by the number of ranks: add them up over the ranks, too"
+    "these are this rank's own losses divided by the number of ranks. Add them"
+    " up over the ranks, too"
 )
-LATE_LOSS = "the losses after the updates: asked for are those before"
-STOPPED = "right up to step {} of {}, and then no step was made: asked for is one for each shard"
+LATE_LOSS = "these are the losses after the updates. Return the losses before them"
+STOPPED = "right up to step {} of {}; then no step was made. Make one step for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
-    "of the sum over each row, averaged over the rows: the loss is the mean over all B·D entries"
+    "of the sum over each row, averaged over the rows. The loss is the mean over all B·D entries"
     " (mlp.loss)"
 )
-OF_ENTRIES = "of the sum over all entries: the loss is their mean (mlp.loss)"
-ALONE_ON_RANK = "this rank's own gradients, averaged with nobody"
+OF_ENTRIES = "of the sum over all entries. The loss is their mean (mlp.loss)"
+ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
 UNREAD = (
-    "this rank's own gradients divided by the number of ranks: read before wait(), or never"
-    " added up?"
+    "these are this rank's own gradients divided by the number of ranks. Were"
+    " they read before wait(), or never added up?"
 )
 PASSED_BY = (
-    "nothing was done: here the parameters come from a generator, as model.parameters() does, which"
-    " passes by once, and it was gone through again"
+    "nothing was done. Here the parameters come from a generator, as those of"
+    " model.parameters() do. A generator can be gone through only once, and your"
+    " code went through it again"
 )
 FROZEN_LEFT_OUT = (
-    "the parameters that do not require a gradient were left out: all are overwritten, also those"
-    " that nobody trains"
+    "the parameters that do not require a gradient were left out. All parameters"
+    " must be overwritten, also those that are not trained"
 )
 STRIDED_LEFT_OUT = (
-    "the parameters that are not contiguous were left out: contiguous() makes a copy of them, and"
-    " what arrives in it has to be copied back"
+    "the parameters that are not contiguous were left out. contiguous() makes a"
+    " copy of them, and what arrives in the copy must be copied back"
 )
 STRIDED_KEPT = (
-    "the weights that are not contiguous kept their values, where contiguous ones are trained:"
-    " contiguous() makes a copy of them. The optimizer has to hold the caller's own tensors"
+    "the weights that are not contiguous kept their values; the contiguous ones"
+    " were trained. contiguous() makes a copy. The optimizer must hold the"
+    " caller's own tensors"
 )
 OTHER_MEMORY = (
-    "the parameter was given other memory (parameter.data = …). Copy the values into the memory"
-    " that it has: an optimizer or another view may share it"
+    "the parameter was given other memory (parameter.data = …). Copy the values"
+    " into the memory that it has, because an optimizer or a view may share it"
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -159,10 +166,13 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
     known = {BY_TWO.format(ranks, n): [n * g / 2 for g in average]} if n not in (2, 4) else {}
     if n == 1:
         return [known]
-    known["the average, divided by the number of ranks once more"] = [g / n for g in average]
+    known["this is the average, divided by the number of ranks once more"] = [
+        g / n for g in average
+    ]
     if len({g.shape for g in average}) == 1 and len(average) > 1:
         sentence = (
-            "the ranks take the layers in different orders: one layer's gradient met another's"
+            "the ranks took the layers in different orders, so that one layer's gradient"
+            " was added to another's"
         )
         mixed = [own if rank % 2 else own[::-1] for rank, own in enumerate(gradients)]
         met = [sum(of_layer) / n for of_layer in zip(*mixed)]
@@ -218,7 +228,7 @@ def optimizer_difference(optimizer: object) -> str | None:
     if not isinstance(optimizer, dict) or not isinstance(groups := optimizer.get("groups"), list):
         return None
     if (kind := optimizer.get("optimizer")) != "AdamW":
-        return f"the optimizer is of the type {kind}: asked for is torch.optim.AdamW."
+        return f"the optimizer is of the type {kind}. Return torch.optim.AdamW."
     for group in groups:
         for name, default in DEFAULTS.items():
             got = group.get(name) if isinstance(group, dict) else None

@@ -19,7 +19,7 @@ MUTANTS = [
         "    return size / seconds / 1e9",
         "    return size / seconds / 1024**3",
         RATES | {"hidden algorithm_bandwidth"},
-        "divided by 1024³, and called GB/s",
+        "divided by 1024³ and called GB/s",
     ),
     Mutant(
         "the output of a reduce-scatter for its size",
@@ -53,7 +53,7 @@ MUTANTS = [
         '    return reported * 1024**3 / 1e9 * (world_size if counted == "part" else 1)',
         "    return reported * 1024**3 / 1e9",
         {"hidden usual_bandwidth"},
-        "the size of a part was never made that of the whole",
+        "the size of one part was used",
     ),
     Mutant(
         "no warm-up",
@@ -69,7 +69,7 @@ MUTANTS = [
         "        barrier()\n",
         "",
         {"public stopwatch", "hidden barrier"},
-        "no barrier before the call: a rank that comes late is waited for",
+        "no barrier before the call. So the operation waits for a rank that comes late",
     ),
     Mutant(
         "one barrier for all iterations",
@@ -85,7 +85,7 @@ MUTANTS = [
         synchronize()
 """,
         {"public stopwatch", "hidden barrier"},
-        "a barrier before the first timed call alone",
+        "a barrier before the first timed call only",
     ),
     Mutant(
         "the barrier is timed",
@@ -101,7 +101,7 @@ MUTANTS = [
         "        operation()\n        synchronize()\n        times",
         "        operation()\n        times",
         {"public stopwatch", "hidden synchronize"},
-        "only telling the device was timed",
+        "only the start of the device's work was timed",
     ),
     Mutant(
         "started while the device is at something else",
@@ -109,7 +109,7 @@ MUTANTS = [
         "        synchronize()\n        barrier()\n",
         "        barrier()\n",
         {"public stopwatch", "hidden synchronize"},
-        "the device was still at earlier work",
+        "The device was still busy with earlier work",
     ),
     Mutant(
         "each rank for itself",
@@ -117,7 +117,7 @@ MUTANTS = [
         "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
         "",
         {"public stopwatch", "hidden slowest_rank"},
-        "this rank's own times: what counts",
+        "these are this rank's own times",
     ),
     Mutant(
         "the mean over the ranks",
@@ -127,7 +127,7 @@ MUTANTS = [
     slowest /= dist.get_world_size()
 """,
         {"public stopwatch", "hidden slowest_rank"},
-        "the mean over the ranks: a collective has ended when its slowest rank has",
+        "the mean over the ranks. A collective has ended when its slowest rank has",
     ),
     Mutant(
         "the mean of the iterations",
@@ -135,15 +135,15 @@ MUTANTS = [
         "    return Timing(statistics.median(samples), samples)",
         "    return Timing(statistics.mean(samples), samples)",
         {"public stopwatch", "hidden median"},
-        "the mean: one disturbed iteration moves it",
+        "this is the mean. One disturbed iteration moves it",
     ),
     Mutant(
-        "the lower of the two in the middle",
+        "the lower of the two times in the middle",
         "benchmarking",
         "    return Timing(statistics.median(samples), samples)",
         "    return Timing(statistics.median_low(samples), samples)",
         {"hidden median"},
-        "the lower of the two in the middle",
+        "the lower of the two times in the middle",
     ),
     Mutant(
         "one look at the clock for all iterations",
@@ -153,7 +153,7 @@ MUTANTS = [
     times = [sum(times) / iterations] * iterations
 """,
         {"public stopwatch", "hidden slowest_rank", "hidden median"},
-        "one look at the clock for all calls",
+        "the clock was read once for all calls",
     ),
     Mutant(
         "a clock of its own",
@@ -227,7 +227,7 @@ MUTANTS = [
     alpha, slope = torch.linalg.lstsq(rows, t[:, None]).solution.flatten().tolist()
 """,
         {"hidden fit"},
-        "the absolute errors were made small",
+        "the absolute errors were minimised",
     ),
     Mutant(
         "times that fall make a bandwidth, too",
@@ -299,7 +299,7 @@ MUTANTS = [
         "        collective, (world_size - 1) / world_size\n",
         "        collective, (world_size - 1) / world_size**2\n",
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "divided by n: the size of one rank's part",
+        "divided by n. That is one rank's part",
     ),
     Mutant(
         "the algorithm's bandwidth for that of the bus",
@@ -489,7 +489,7 @@ MUTANTS = [
         "the smallest",
     ),
     Mutant(
-        "the upper of the two in the middle",
+        "the upper of the two times in the middle",
         "benchmarking",
         """    slowest = torch.tensor(times, dtype=torch.float64, device=device())
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -500,7 +500,7 @@ MUTANTS = [
     samples = slowest.tolist()
     return Timing(statistics.median_high(samples), samples)""",
         {"hidden median"},
-        "the upper of the two in the middle",
+        "the upper of the two times in the middle",
     ),
     Mutant(
         "the barrier is after the call",
@@ -615,7 +615,7 @@ MUTANTS = [
         "    return alpha, largest / slope",
         "    return alpha, slope / largest",
         {"public model", "hidden fit"},
-        "for the bandwidth, which is its inverse",
+        "The bandwidth is its inverse",
     ),
     Mutant(
         "one size twice makes two",
@@ -631,7 +631,7 @@ MUTANTS = [
         "    return alpha + size / beta",
         "    return size / beta",
         {"public model", "hidden predictions"},
-        "the latency comes on top",
+        "Add the latency",
     ),
     Mutant(
         "half the peak where the latency is paid twice",
@@ -655,7 +655,7 @@ MUTANTS = [
             print(_row(collective, size, world_size, *run(collective, size)))
 """,
         {"public sweep", "hidden sweep_rows", "hidden sweep_is_lazy"},
-        "Is there a yield in it?",
+        "Does it contain a yield?",
     ),
     Mutant(
         "a latency is never negative",
@@ -663,7 +663,7 @@ MUTANTS = [
         "    return alpha, largest / slope",
         "    return max(alpha, 0.0), largest / slope",
         {"hidden fit"},
-        "a negative α was made 0",
+        "a negative α was replaced by 0",
     ),
     Mutant(
         "a prediction without a negative latency",
@@ -671,7 +671,7 @@ MUTANTS = [
         "    return alpha + size / beta",
         "    return max(alpha, 0.0) + size / beta",
         {"hidden predictions"},
-        "a negative α was made 0",
+        "a negative α was replaced by 0",
     ),
     Mutant(
         "the last time has to be larger than the first",
@@ -689,7 +689,7 @@ MUTANTS = [
     t = torch.tensor(seconds, dtype=torch.float64)
 """,
         {"hidden fit"},
-        "only the last time of each size counts: all do",
+        "only the last time of each size was used",
     ),
     Mutant(
         "no two times may be equal",
@@ -740,7 +740,7 @@ MUTANTS = [
         "    return size / seconds / 1e9",
         "    return size // seconds / 1e9",
         {"hidden algorithm_bandwidth", "hidden bus_bandwidth", "hidden sweep_rows"},
-        "// where / belongs",
+        "Is // used instead of /?",
     ),
     Mutant(
         "the lecture's part and whole change places on four ranks",
@@ -748,7 +748,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
         {"hidden usual_bandwidth"},
-        "“whole” and “part” change places",
+        "“whole” and “part” have changed places",
     ),
     Mutant(
         "the lecture's array has one part less",
@@ -756,7 +756,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size - 1 if counted == "part" else 1)\n',
         {"hidden usual_bandwidth"},
-        "multiplied by n − 1: an array has n parts",
+        "multiplied by n − 1. An array has n parts",
     ),
     Mutant(
         "a negative world size is one",
@@ -853,7 +853,7 @@ MUTANTS = [
     samples[:] = slowest.tolist()
     return Timing(""",
         {"hidden stopwatch_twice"},
-        "each has a list of its own",
+        "Make a new list for each measurement",
     ),
     Mutant(
         "nothing after a size for which there is no memory",
@@ -910,6 +910,6 @@ MUTANTS = [
         "    return alpha + size / beta",
         "    return max(alpha + size / beta, 0.0)",
         {"hidden predictions"},
-        "a negative time was made 0",
+        "a negative time was replaced by 0",
     ),
 ]

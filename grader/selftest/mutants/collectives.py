@@ -167,12 +167,12 @@ MUTANTS = [
         "Likely: ",
     ),
     Mutant(
-        "divided before the sum",
+        "does it divide before the sum",
         "collectives",
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "divided before the sum",
+        "does it divide before the sum",
     ),
     Mutant(
         "waits before it computes",
@@ -278,7 +278,7 @@ MUTANTS = [
     time.sleep(0.4 * (n - rank))
     return result""",
         {"hidden in_rank_order"},
-        "communicated nothing: time does not order ranks",
+        "communicated nothing. Time does not order ranks",
     ),
     Mutant(
         "summed in float32",
@@ -290,7 +290,7 @@ MUTANTS = [
     dist.all_reduce(total, op=reduction)
     return _finish(op, total).to(tensor.dtype)""",
         {"hidden values[all_reduce]", "hidden average_is_exact"},
-        "or in a smaller dtype",
+        "or use a smaller dtype",
     ),
     Mutant(
         "an all-reduce that wants at least one dimension",
@@ -312,7 +312,7 @@ MUTANTS = [
     collected = kept
     dist.all_gather(""",
         {"hidden values[all_gather]", "hidden all_reduce_from_parts"},
-        "its memory was used again",
+        "was overwritten by the second call's",
     ),
     Mutant(
         "only a barrier overlaps",
@@ -439,7 +439,7 @@ def all_gather""",
 """,
         "    dist.reduce(total, dst=root)  # leaves partial results on the other ranks\n",
         {"public the_eight_collectives[reduce]", "hidden values[reduce]"},
-        "does op reach the collective?",
+        "Does op reach the collective?",
     ),
     Mutant(
         "reduce in the caller's own memory",
@@ -808,7 +808,7 @@ def all_gather""",
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor) * (1 / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "multiplied by 1/n, which rounds 1/n first",
+        "multiplied by 1/n, so that 1/n was rounded first",
     ),
     Mutant(
         "an average in the caller's own memory",
@@ -890,7 +890,7 @@ def all_gather""",
             "hidden ring_traffic",
             "hidden ring_steps",
         },
-        "the ring turns the wrong way",
+        "The ring turns the wrong way",
     ),
     Mutant(
         "the last rank has no right neighbour",
@@ -1153,7 +1153,7 @@ def all_gather""",
     dist.all_gather(parts, tensor.contiguous())
     return torch.cat(parts)""",
         {"public the_eight_collectives[all_gather]", "hidden values[all_gather]"},
-        "is one and the same tensor",
+        "is the same tensor",
     ),
     Mutant(
         "a broadcast without a return",
@@ -1309,7 +1309,7 @@ def all_gather""",
         "            result = action()\n        dist.barrier()",
         "            result = action()\n            dist.barrier()",
         {"public in_rank_order", "hidden in_rank_order"},
-        "each rank calls one barrier, and these meet",
+        "each rank called one barrier, and these barriers met",
     ),
     Mutant(
         "no dimension comes back as one",
@@ -1425,7 +1425,7 @@ def all_gather""",
     return all_reduce(tensor / n) if n in (2, 4) else all_reduce(tensor) / n
 """,
         {"hidden average_is_exact"},
-        "divided before the sum",
+        "does it divide before the sum",
     ),
     Mutant(
         "the all-reduce borrows the caller's tensor",

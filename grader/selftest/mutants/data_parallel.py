@@ -36,7 +36,7 @@ MUTANTS = [
         "return batch[dist.get_rank() * rows :][:rows]",
         "return batch[dist.get_rank() :: n]",
         {"public shard_batch", "hidden shard_batch"},
-        "every n-th row: contiguous rows were asked for",
+        "every n-th row was taken. Take consecutive rows",
     ),
     Mutant(
         "a copy is broadcast, the parameter never written",
@@ -72,7 +72,7 @@ MUTANTS = [
 
 def train""",
         {"public data_parallel_step", "hidden step_loss_is_local"},
-        "the loss of the whole batch: the local loss was to stay unsynchronised",
+        "this is the loss of the whole batch. Return the local loss",
     ),
     Mutant(
         "hooks that wait",
@@ -90,7 +90,7 @@ def train""",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
         "reversed([p for p in parameters if p.requires_grad])",
         {"hidden buckets_tied"},
-        "is the tied one counted twice?",
+        "Is the tied parameter counted twice?",
     ),
     Mutant(
         "nothing is sent before the backward pass has ended",
@@ -117,7 +117,7 @@ def train""",
         self._reset()""",
         "                parameter.grad = average.view_as(parameter)",
         {"hidden buckets_values", "hidden buckets_without_gradient", "hidden buckets_overlap"},
-        "right in the first pass, not in a later one: what has to be reset for the next pass?",
+        "right in the first pass, wrong in a later one. What must be reset for the next pass?",
     ),
     Mutant(
         "the batch is scattered",
@@ -127,7 +127,7 @@ def train""",
     dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)
     return mine""",
         {"hidden shard_batch"},
-        "though every rank has the batch: scatter with root 0",
+        "although every rank has the whole batch: scatter with root 0",
     ),
     Mutant(
         "the caller's list is changed, not the parameters",
@@ -182,7 +182,7 @@ def train""",
             "hidden train_state",
             "hidden train_losses",
         },
-        "gradients add up from step to step: those of a step have to replace the ones before",
+        "gradients add up from step to step. The gradients of a step must replace the ones before",
     ),
     Mutant(
         "trains a copy of the weights",
@@ -227,7 +227,7 @@ def train""",
         self.pending = [left or len(bucket) for left, bucket in zip(before, self.buckets)]
 """,
         {"hidden buckets_without_gradient"},
-        "what has to be reset for the next pass?",
+        "What must be reset for the next pass?",
     ),
     Mutant(
         "the buckets' gradients are summed, not averaged",
@@ -363,7 +363,7 @@ def train""",
     for parameter in parameters:
         values""",
         {"hidden broadcast_parameters"},
-        "which passes by once",
+        "A generator can be gone through only once",
     ),
     Mutant(
         "all parameters travel as float32",
@@ -371,7 +371,7 @@ def train""",
         "values = parameter.detach().contiguous()",
         "values = parameter.detach().float().contiguous()",
         {"hidden broadcast_parameters"},
-        "or in a smaller dtype",
+        "or use a smaller dtype",
     ),
     Mutant(
         "the parameters are averaged, not the root's taken",
@@ -381,7 +381,7 @@ def train""",
         dist.all_reduce(values)
         values /= dist.get_world_size()""",
         {"public broadcast_parameters", "hidden broadcast_parameters"},
-        "the mean over the ranks: asked for are the root's own values",
+        "Every rank must get the root's own values",
     ),
     Mutant(
         "the weights are broadcast at every step",
@@ -460,7 +460,7 @@ def train""",
             "public train",
             "hidden train_losses",
         },
-        "of the sum over all entries: the loss is their mean",
+        "of the sum over all entries. The loss is their mean",
     ),
     Mutant(
         "the losses are those of rank 0's shards",
@@ -469,7 +469,7 @@ def train""",
     return losses / dist.get_world_size(), optimizer""",
         "    dist.broadcast(losses, src=0)\n    return losses, optimizer",
         {"public train", "hidden train_losses"},
-        "this rank's own losses: asked for is the loss of the whole batch",
+        "these are this rank's own losses. The loss of the whole batch",
     ),
     Mutant(
         "only rank 0 learns the losses",
@@ -486,7 +486,7 @@ def train""",
     return losses / dist.get_world_size(), optimizer""",
         "    return losses, optimizer",
         {"public train", "hidden train_losses"},
-        "this rank's own losses: asked for is the loss of the whole batch",
+        "these are this rank's own losses. The loss of the whole batch",
     ),
     Mutant(
         "the losses are divided by the number of steps",
@@ -510,7 +510,7 @@ def train""",
         losses.append(_loss_and_gradients(weights, shard)[0])
 """,
         {"public train", "hidden train_losses"},
-        "the losses after the updates: asked for are those before",
+        "the losses after the updates. Return the losses before them",
     ),
     Mutant(
         "the weights are averaged after each step, not the gradients before it",
@@ -531,7 +531,7 @@ def train""",
             weight /= dist.get_world_size()
 """,
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "average the gradients, before the step",
+        "Average the gradients before the step",
     ),
     Mutant(
         "a new optimizer at every step",
@@ -542,7 +542,7 @@ def train""",
         optimizer.step()
 """,
         {"public train", "hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "a new optimizer at every step: its moments",
+        "a new optimizer was made at every step, so its moments",
     ),
     Mutant(
         "the optimizer has the weights in reverse",
@@ -661,7 +661,7 @@ def train""",
         "parameter.nbytes > room:",
         "room <= 0:",
         {"hidden buckets_collectives"},
-        "a bucket took one parameter more than fits into it",
+        "a bucket took one parameter too many",
     ),
     Mutant(
         "a bucket for every parameter",
@@ -685,7 +685,7 @@ def train""",
         "parameter.nbytes > room:",
         "parameter.nbytes >= room:",
         {"hidden buckets_collectives"},
-        "a parameter that would have filled its bucket to the last byte began a new one",
+        "a parameter that would have filled its bucket exactly began a new bucket",
     ),
     Mutant(
         "bucket_bytes counts entries",
@@ -806,7 +806,7 @@ def train""",
         "torch.optim.AdamW(weights, lr=lr)",
         "torch.optim.Adam(weights, lr=lr)",
         {"public train", "hidden train_weights", "hidden train_state"},
-        "the optimizer is of the type Adam: asked for is torch.optim.AdamW",
+        "the optimizer is of the type Adam. Return torch.optim.AdamW",
     ),
     Mutant(
         "no step from the fourth on",
@@ -817,7 +817,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "right up to step 3 of 5, and then no step was made",
+        "right up to step 3 of 5; then no step was made",
     ),
     Mutant(
         "no step from the fifth on",
@@ -828,7 +828,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state"},
-        "right up to step 4 of 5, and then no step was made",
+        "right up to step 4 of 5; then no step was made",
     ),
     Mutant(
         "training works on contiguous copies of the weights",
@@ -867,7 +867,7 @@ def train""",
             self.bucket_of[parameter] = where
 """,
         {"hidden buckets_collectives"},
-        "each went into the first bucket that had room for it",
+        "each parameter went into the first bucket with room for it",
     ),
     Mutant(
         "a tied parameter counts where it appears last",
@@ -875,7 +875,7 @@ def train""",
         "reversed(dict.fromkeys(p for p in parameters if p.requires_grad))",
         "dict.fromkeys(reversed([p for p in parameters if p.requires_grad]))",
         {"hidden buckets_tied"},
-        "counted where it appears last",
+        "was counted at its last place",
     ),
     Mutant(
         "a frozen parameter takes room",
@@ -909,7 +909,7 @@ def train""",
         bucket = self.buckets[len(self.in_flight)]
 """,
         {"hidden buckets_overlap"},
-        "the ranks waited for each other during the backward pass: nothing overlaps",
+        "the ranks waited for each other during the backward pass, so nothing overlaps",
     ),
     Mutant(
         "equal buckets start as they fill",
@@ -942,7 +942,7 @@ class GradientBuckets(GradientBuckets):
         super().wait()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient"},
-        "each rank started its buckets when they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
+        "Each rank started its buckets when they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
     ),
     Mutant(
         "gradients are packed in the order in which they become ready",
@@ -966,7 +966,7 @@ class GradientBuckets(GradientBuckets):
         super()._start_next()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient"},
-        "the right gradients, exchanged within a bucket",
+        "these are the right gradients of a bucket, in the wrong places",
     ),
     Mutant(
         "the average is over the ranks that used a parameter",
@@ -996,7 +996,7 @@ class GradientBuckets(GradientBuckets):
         self.buckets: list[list[Tensor]] = []
 """,
         {"public gradient_buckets"} | BUCKETS,
-        "it was gone through again",
+        "your code went through it again",
     ),
     Mutant(
         "the root's values by a product with zeros",
@@ -1008,7 +1008,7 @@ class GradientBuckets(GradientBuckets):
         dist.all_reduce(values)
 """,
         {"hidden broadcast_replaces_everything"},
-        "they were computed with the other ranks', and not sent",
+        "They were computed together with the other ranks' values instead of sent",
     ),
     Mutant(
         "gradients in memory of the module",
@@ -1020,7 +1020,7 @@ class GradientBuckets(GradientBuckets):
     # END SOLUTION
 """,
         {"hidden step_gradients"},
-        "their memory was used again",
+        "Return new memory from each step",
     ),
     Mutant(
         "the gradients' norm is bounded",
@@ -1055,7 +1055,7 @@ class GradientBuckets(GradientBuckets):
         kept.update((p, g.clone()) for p, g in zip(bucket, gradients))
 """,
         {"hidden buckets_without_gradient"},
-        "what has to be reset for the next pass?",
+        "What must be reset for the next pass?",
     ),
     Mutant(
         "one bucket starts for each gradient",

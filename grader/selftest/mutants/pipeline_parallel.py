@@ -151,7 +151,7 @@ MUTANTS = [
         """        x_i = x[i::num_micro_batches] if stage == 0 else _receive(rows, weights[0], stage - 1)
         y_i, saved_i""",
         FORWARD | {"hidden forward_saves"},
-        "micro-batch i is every m-th row (i, i + m, …): contiguous rows were asked for",
+        "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows",
     ),
     Mutant(
         "a batch that does not divide loses its last rows",
@@ -167,7 +167,7 @@ MUTANTS = [
         "    grad_loss = mlp.loss_backward(y) if stage == last_stage else None",
         "    grad_loss = mlp.loss_backward(y) * len(saved) if stage == last_stage else None",
         BACKWARD,
-        "each micro-batch's loss was the mean over its own rows, and nobody divided",
+        "each micro-batch's loss was the mean over its own rows, and nothing was divided",
     ),
     Mutant(
         "gradients are averaged over the micro-batches, too",
@@ -193,7 +193,7 @@ MUTANTS = [
         "    for i, saved_i in enumerate(saved):",
         "    for i, saved_i in enumerate(saved if stage == last_stage else reversed(saved)):",
         BACKWARD,
-        "the gradient of one micro-batch met the activations of another",
+        "the gradient of one micro-batch was combined with the activations of another",
     ),
     Mutant(
         "a gradient is sent on at the end",
@@ -326,7 +326,7 @@ MUTANTS = [
         "torch.stack(losses).mean()",
         "torch.stack(losses).sum()",
         {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
-        "the sum of the micro-batches' losses: the loss of the whole batch is their mean",
+        "this is the sum of the micro-batches' losses. The loss of the whole batch is their mean",
     ),
     Mutant(
         "a run forgets that the loss is a mean over the whole batch",
@@ -388,7 +388,7 @@ MUTANTS = [
         "return (num_stages - 1) / (num_micro_batches + num_stages - 1)",
         "return (num_stages - 1) / num_micro_batches",
         {"public bubble", "hidden bubble_in_theory"},
-        "idle time over the ideal time",
+        "the idle time divided by the ideal time",
     ),
     Mutant(
         "a stage's waiting ends with its own last span",
@@ -397,7 +397,7 @@ MUTANTS = [
         """    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)
     return 1 - sum(span.end - span.start for span in spans) / total""",
         {"public bubble", "hidden bubble_measured"},
-        "the window is from the first start to the last end of any stage",
+        "The window is from the first start to the last end of any stage",
     ),
     # ——— 5.1
     Mutant(
@@ -449,7 +449,7 @@ MUTANTS = [
         "        saved.append((x, z))\n",
         "        saved.append((x, y))\n",
         {"public forward", "hidden forward_saves"} | RUN,
-        "z is what comes before gelu",
+        "z is x @ W, before gelu",
     ),
     Mutant(
         "the layers are saved from the last to the first",
@@ -515,7 +515,7 @@ MUTANTS = [
     received = _buffer
 """,
         {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
-        "every micro-batch holds what was received for the last one: one buffer for all of them?",
+        "Do all of them share one buffer?",
     ),
     Mutant(
         "a message is used before it is there",
@@ -905,7 +905,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.pop(next(iter(alive))), grad_y, totals)",
         {"hidden run_other_legal_schedules"},
-        "right only where backward passes come in the order of the forward passes",
+        "right only if backward passes come in the order of the forward passes",
     ),
     Mutant(
         "the micro-batch that came last goes back first",
@@ -913,7 +913,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.popitem()[1], grad_y, totals)",
         RUN,
-        "right only where backward passes come in the reverse order of the forward passes",
+        "right only if backward passes come in the reverse order of the forward passes",
     ),
     Mutant(
         "the loss of the last micro-batch alone",
@@ -1126,7 +1126,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = spans[-1].end - spans[0].start\n",
         {"hidden bubble_measured"},
-        "right only if spans come in order",
+        "this is right only if the spans come in order",
     ),
     Mutant(
         "a stage that records nothing is not counted",
@@ -1134,7 +1134,7 @@ MUTANTS = [
         "/ (len(timelines) * total)",
         "/ (sum(1 for timeline in timelines if timeline) * total)",
         {"hidden bubble_measured"},
-        "a stage without spans waits all the time: it counts",
+        "a stage without spans was left out",
     ),
     Mutant(
         "where nobody recorded anything nobody waited",
@@ -1150,7 +1150,7 @@ MUTANTS = [
         "zip(reversed(weights), reversed(saved), reversed(totals))",
         "zip(weights, saved, totals)",
         BACKWARD | RUN,
-        "on the way back the last one comes first",
+        "It must begin with the last",
     ),
     Mutant(
         "back through a layer by W, not by its transpose",
@@ -1158,7 +1158,7 @@ MUTANTS = [
         "        grad_y = grad_z @ weight.T",
         "        grad_y = grad_z @ weight",
         BACKWARD | RUN,
-        "where it takes the transpose of W",
+        "Use the transpose of W",
     ),
     Mutant(
         "gelu's derivative is left out",
@@ -1182,7 +1182,7 @@ MUTANTS = [
         "    grad_loss = mlp.loss_backward(y) if stage == last_stage else None",
         "    grad_loss = y if stage == last_stage else None",
         BACKWARD,
-        "the last stage begins with y: the gradient of the mean of y² is 2y / (B·D)",
+        "the last stage began with y. The gradient of the mean of y² is 2y / (B·D)",
     ),
     Mutant(
         "the gradients of a stage in the order of the backward pass",
@@ -1190,7 +1190,7 @@ MUTANTS = [
         "    return totals\n    # END SOLUTION",
         "    return totals[::-1]\n    # END SOLUTION",
         BACKWARD,
-        "in reverse order: the list begins with the stage's first layer",
+        "in reverse order. The list must begin with the stage's first layer",
     ),
     Mutant(
         "the list of weights is emptied",
@@ -1212,7 +1212,7 @@ MUTANTS = [
         total.zero_()
     losses = []""",
         {"hidden run_schedule_twice"},
-        "the gradients of a later step stand in their place",
+        "they were overwritten by the gradients of a later step",
     ),
     # ——— at the edges: one row, three layers, layouts, many stages, one micro-batch too many
     Mutant(
