@@ -1,3 +1,5 @@
-"""The network of a world: matches the operations of its ranks, computes their results, and tells
-the judge. No student code runs here.
+"""This package is the hub, the network of a world.
+
+The hub matches the operations of the ranks, computes their results, and reports to the judge. No
+student code runs here.
 """

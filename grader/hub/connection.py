@@ -1,4 +1,4 @@
-"""A socket of the hub's, which is written to without waiting."""
+"""This module wraps a socket of the hub, so that writing to it never blocks."""
 
 import socket
 from collections import deque
@@ -9,14 +9,14 @@ from grader.wire import frames
 
 @dataclass
 class End:
-    """One end of the hub: a socket, and what could not be written to it yet."""
+    """One connection of the hub: a socket, and the data that could not be written to it yet."""
 
     socket: socket.socket
     reader: frames.Reader = field(default_factory=frames.Reader)
     queue: deque = field(default_factory=deque)
-    queued: int = 0
+    queued: int = 0  # bytes in the queue
     is_open: bool = True
-    events: int = 0  # that are waited for
+    events: int = 0  # the selector events that the hub waits for
 
     def write(self, data: bytes) -> None:
         self.queue.append(memoryview(data))
@@ -24,9 +24,9 @@ class End:
         self.flush()
 
     def flush(self) -> None:
-        """Write as much as the socket takes at once.
+        """Write as much as the socket accepts without blocking.
 
-        Raises OSError where nobody is at the other end.
+        Raises OSError if the other end is closed.
         """
         while self.queue:
             try:

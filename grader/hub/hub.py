@@ -1,9 +1,8 @@
-"""The network of one world: every operation of every rank comes here, is matched, and is answered.
-Runs in the supervisor.
+"""The hub receives every operation of every rank of a world, matches it, and answers it.
 
-Nothing else connects the ranks, so the hub knows who communicated what, when, and in which order.
-It tells the judge, and passes on all other frames between the judge and each rank. A rank's frames
-are those of a stranger.
+The hub runs in the supervisor. Nothing else connects the ranks, so the hub knows which rank
+communicated what, when, and in which order. It reports this to the judge. It also passes on all
+other frames between the judge and each rank. The hub does not trust the frames of a rank.
 """
 
 import selectors
@@ -20,18 +19,22 @@ from grader.wire import frames
 from grader.wire.events import read_operation
 from grader.wire.served import Served
 
-MAX_HELD = 1 << 26  # bytes in this process, of a world: posted and not met yet, or not read yet
-# operations of a rank that are not answered yet: to match them takes the square of that
+# The bytes of one world that this process may hold: those of operations that are not answered yet,
+# and those of answers that ranks have not read yet.
+MAX_HELD = 1 << 26
+# The operations and questions of one rank that may be unanswered at a time. The time to match
+# operations grows with the square of their number.
 MAX_OPEN = 2000
-MAX_LETTERS = 200  # of the name of a use
-MAX_THREADS = 64  # of a rank, that wait
-MAX_QUEUED = 1 << 25  # bytes for the judge, before a rank is read no further
+MAX_LETTERS = 200  # characters in the name of a use
+MAX_THREADS = 64  # waiting threads that a rank may tell of
+MAX_QUEUED = 1 << 25  # bytes queued for the judge, beyond which a rank is not to be read further
 
 
 class Hub:
-    """``judges[r]`` and ``ranks[r]`` are the sockets to the judge and to rank r.
+    """The network of one world.
 
-    The first ``size`` ranks have calls to make.
+    ``judges[r]`` and ``ranks[r]`` are the connections to the judge and to rank r. The first
+    ``size`` ranks have calls to make.
     """
 
     def __init__(
@@ -45,19 +48,26 @@ class Hub:
         spent: Callable[[int], int] = lambda rank: 0,
         is_strict: bool = False,
     ) -> None:
-        """``tell`` sends the judge a message; ``memory`` gives the bytes of a rank's memory,
-        ``spent`` the nanoseconds of its processor time; both give 0 where the system does not say.
+        """Set up the hub, and begin to read from the judge.
 
-        Without a ``size`` all ranks have calls to make. ``is_strict``: operations are carried out
-        in nccl's order, see ``strict``.
+        Args:
+            judges: for each rank the socket to the judge.
+            ranks: for each rank the socket to the rank.
+            tell: sends the judge a message.
+            steps: the rule for messages in step, see ``in_step``. By default it never applies.
+            size: how many ranks have calls to make. By default all have.
+            memory: returns the bytes of a rank's memory, or 0 if the system does not say.
+            spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
+                say.
+            is_strict: whether operations are carried out in nccl's order, see ``strict``.
         """
         self.tell, self.memory, self.spent, self.is_strict = tell, memory, spent, is_strict
-        # rank → its memory at its first word, before any of the student's code
+        # rank → bytes of its memory when its first frame arrived, before any student code ran
         self.began_with: dict[int, int] = {}
         self.judges, self.ranks = [End(s) for s in judges], [End(s) for s in ranks]
         self.selector = selectors.DefaultSelector()
-        self.is_full = False
-        self.moves = 0  # frames from ranks, and answers to them
+        self.is_full = False  # whether the judge was told that ``MAX_HELD`` is exceeded
+        self.moves = 0  # the number of frames from ranks plus answers to ranks
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end in (judge, own):
                 end.socket.setblocking(False)
@@ -65,25 +75,28 @@ class Hub:
         self.begin(len(ranks) if size is None else size, steps or Steps())
 
     def begin(self, size: int, steps: Steps) -> None:
-        """Carry what the first ``size`` ranks communicate, as if nothing had been before.
+        """Begin the calls of a check on the first ``size`` ranks, and forget earlier operations.
 
-        The others are to be silent.
+        The other ranks have to be silent.
         """
         self.size, self.steps = size, steps
         self.matching = Matching(size, steps, self._answer, self.is_strict)
-        # By rank and number: what has not brought its bytes yet.
+        # by rank and number: the sends whose bytes have not arrived yet
         self.owed: list[dict[int, Posted]] = [{} for _ in range(size)]
-        # answers to ranks that owe bytes
+        # by rank: the answers that wait until the rank has sent the bytes that it owes
         self.postponed: list[list[tuple]] = [[] for _ in range(size)]
-        self.held = [0] * size
-        self.ended = [0] * size  # calls
-        # the numbers of what each rank asked for
+        self.held = [0] * size  # by rank: the bytes of its operations that are not answered yet
+        self.ended = [0] * size  # by rank: how many calls have ended
+        # by rank: the numbers of its operations and questions that are not answered yet
         self.unanswered: list[set[int]] = [set() for _ in range(size)]
-        self.waits: dict[int, list] = {}  # rank → what its threads wait for, all of them
+        # rank → what each of its threads waits for, for the ranks whose threads all wait
+        self.waits: dict[int, list] = {}
+        # ``waits`` as it was when the judge was last told of a standstill that still lasts
         self.told_standstill: dict[int, list] | None = None
-        self.passed_on = 0  # frames for the judge
-        self.served: list[list[Served]] = [[] for _ in range(size)]  # by rank and call
-        # (rank, call) → bytes by which a weighed rank's memory has grown
+        self.passed_on = 0  # the number of frames for the judge
+        # by rank and call: what the judge has handed to the rank
+        self.served: list[list[Served]] = [[] for _ in range(size)]
+        # (rank, call) → the most bytes by which a weighed rank's memory has grown
         self.most: dict[tuple[int, int], int] = {}
         self.keys = Keys()
 
@@ -92,7 +105,11 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, with nothing left over."""
+        """Return whether every rank waits for its next calls, and nothing is left of the last ones.
+
+        For example, an unanswered question, bytes that are owed, a frame that is not written or
+        read completely, or a closed socket would be left.
+        """
         ends = [*self.judges, *self.ranks]
         wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
         left = (
@@ -103,12 +120,16 @@ class Hub:
         return wait and not left and not self.is_full and all(end.is_open for end in ends)
 
     def serve(self) -> None:
-        """Read and write what can be, without waiting."""
+        """Serve all sockets that are ready, without blocking.
+
+        A rank that sends a frame which is not allowed is reported to the judge and disconnected.
+        Afterwards look for a standstill and for too much data in this process.
+        """
         for key, events in self.selector.select(0):
             handle, rank = key.data
             end = self._end_of(key.fileobj, rank)
             if not end.is_open:
-                continue  # closed by what came before it
+                continue  # an event that was handled before this one has closed it
             try:
                 if events & selectors.EVENT_WRITE:
                     end.flush()
@@ -120,8 +141,8 @@ class Hub:
             except OSError:
                 self._hang_up(rank)
             except Exception as error:
-                # A rank may say, and be, anything. No other rank is to suffer from that, nor the
-                # judge to fail.
+                # A rank may send anything. That must not harm another rank, nor make the judge
+                # fail. An error with a frame of the judge is the grader's own.
                 if handle != self._on_rank:
                     raise
                 self.tell(
@@ -136,12 +157,15 @@ class Hub:
         self._look_at_memory()
 
     def moves_until_now(self) -> int:
-        """Return how many frames have come from ranks, and how many answers have gone to them."""
+        """Serve once more, then return the number of frames from ranks plus answers to ranks."""
         self.serve()
         return self.moves
 
     def _look_at_memory(self) -> None:
-        """Tell the judge where what ranks send is not taken, or what they receive is not read."""
+        """Tell the judge, once, if this process holds more than ``MAX_HELD`` bytes of the ranks.
+
+        This happens if no rank takes what other ranks send, or if ranks do not read their answers.
+        """
         unread = sum(end.queued for end in self.ranks) + sum(
             len(blob) for own in self.postponed for _, blob in own
         )
@@ -150,12 +174,17 @@ class Hub:
             self.tell({"limit": f"had more than {MAX_HELD >> 20} MiB under way that nobody takes"})
 
     def _look_for_standstill(self) -> None:
-        """Tell the judge, once, when every rank waits for what no rank will do any more."""
+        """Tell the judge, once, if all ranks wait and no rank can go on.
+
+        If messages are withheld then, and the judge holds no rank, send these messages on instead:
+        see ``in_step``.
+        """
         stands = len(self.waits) == self.size and all(
             end.is_open for end in self.ranks[: self.size]
         )
-        # what ranks said before that comes first
+        # The judge first has to get the frames that the ranks sent before they waited.
         stands = stands and not any(end.queue for end in self.judges)
+        # the ranks that wait for the judge's sign to go on
         held = [rank for rank, waits in self.waits.items() if frames.FOR_GO in waits]
         if stands and self.steps.withheld and not held:
             for rank, call, number in self.steps.lift():
@@ -174,21 +203,24 @@ class Hub:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
-        """Wait for room where something is queued; and for a rank's frames only while the judge
-        keeps up with them.
+        """Update the events that the selector waits for at each socket.
+
+        A socket with a queue is watched until it can be written to. A rank is to be read only while
+        the judge keeps up with its frames.
         """
         for judge, own in zip(self.judges, self.ranks):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
-                # asked for each end, in each round
+                # This runs for each socket in each round, so the selector is called only if the
+                # events change. It refuses a socket without events: then the old ones stay.
                 if end.events and events not in (0, end.events) and end.is_open:
                     self.selector.modify(end.socket, events, self.selector.get_key(end.socket).data)
                     end.events = events
 
     def _hang_up(self, rank: int) -> None:
-        """Close the sockets of a rank.
+        """Close both sockets of a rank, the one to the rank and the one to the judge.
 
-        What it has posted stays: others may have been waiting for that.
+        The operations that it has posted stay, because other ranks may wait for them.
         """
         for end in (self.ranks[rank], self.judges[rank]):
             if end.is_open:
@@ -204,7 +236,7 @@ class Hub:
         if not data:
             raise ConnectionResetError
         for frame in self.judges[rank].reader.feed(data):
-            # the first frame: from now on the rank may speak
+            # This is the judge's first frame. Only from now on is the rank read.
             if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self._register(self.ranks[rank], self._on_rank, rank)
@@ -225,7 +257,7 @@ class Hub:
             if rank not in self.began_with:
                 self.began_with[rank] = self.memory(rank)
             self.moves += 1
-            self.waits.pop(rank, None)  # whoever says something does not wait
+            self.waits.pop(rank, None)  # a rank that has sent a frame does not wait any more
             if frame.kind == frames.WAIT:
                 self._on_wait(rank, frame.meta)
             elif frame.kind == frames.OPERATION:
@@ -248,6 +280,7 @@ class Hub:
                     raise frames.FrameError(
                         "a mark of what the rank was given to call, and did not call"
                     )
+                # The hub sets the call and the time itself, because a rank's word is no evidence.
                 self._pass_on(
                     rank,
                     frame.kind,
@@ -258,15 +291,17 @@ class Hub:
                 self.ended[rank] += frame.kind in (frames.RETURNED, frames.RAISED)
 
     def _call_of(self, rank: int) -> int:
-        """Return which call a rank is in, whatever it says: what it does after the last one belongs
-        to that.
+        """Return the number of the call that a rank is in, whatever the rank itself says.
+
+        All that it does after its last call counts as a part of that call.
         """
         return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
 
     def _expect(self, rank: int, number: Any) -> None:
-        """Remember that a rank has asked for an answer.
+        """Note that a rank expects an answer with this number.
 
-        Raises FrameError for a number that is none, or is taken.
+        Raises FrameError if this is no number, if the number is taken, or if too many answers are
+        still to come.
         """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
@@ -275,7 +310,10 @@ class Hub:
         self.unanswered[rank].add(number)
 
     def _weigh(self, rank: int) -> None:
-        """Tell the judge by how much a rank's memory has grown, where a check asks for it."""
+        """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
+
+        Only a new maximum of the call is told.
+        """
         given, call = self._given(rank), self._call_of(rank)
         if not given or not given.weighs or not (memory := self.memory(rank)):
             return
@@ -285,19 +323,23 @@ class Hub:
             self.tell({"grown": [rank, call, grown]})
 
     def _given(self, rank: int) -> Served | None:
-        """Return what a rank was given for the call that it is in."""
+        """Return what the judge has handed to a rank for its current call, or None."""
         call = self._call_of(rank)
         return self.served[rank][call] if call < len(self.served[rank]) else None
 
     def _serves(self, rank: int, name: object) -> Served | None:
-        """Return what a rank was given for the call that it is in, if this is the name of a use of
-        it.
+        """Return what a rank was given for its current call, if ``name`` names a use of it.
+
+        Otherwise return None.
         """
         given = self._given(rank)
         return given if given and isinstance(name, str) and given.has(name) else None
 
     def _on_use(self, rank: int, meta: dict) -> None:
-        """Tell the judge of a use of what the rank was given, and answer it."""
+        """Tell the judge that a rank uses what it was given, and answer the use.
+
+        Raises FrameError if the rank was not given anything with a use of this name.
+        """
         name, number = meta.get("use"), meta.get("number")
         given = self._serves(rank, name)
         if given is None or not frames.is_text(name, MAX_LETTERS):
@@ -306,16 +348,20 @@ class Hub:
         self._pass_on(
             rank, frames.EVENT, {"call": self._call_of(rank), "mark": name, "at": monotonic_ns()}
         )
-        # the rank waits for the answer: what it computes later does not count
+        # The rank waits for the answer now, so what it computes later does not count.
         if name == frames.PAUSE:
             self.tell({"spent": [rank, self._call_of(rank), self.spent(rank)]})
         try:
             self._write(rank, {"to": number, "gives": given.use(name)})
-        except LookupError:
+        except LookupError:  # a run too many, for which there is no answer
             self._write(rank, {"to": number})
 
     def _on_wait(self, rank: int, meta: dict) -> None:
-        """Note that all threads of a rank wait: unless one of them has got its answer meanwhile."""
+        """Note that all threads of a rank wait, unless one of them has got its answer meanwhile.
+
+        Pass on the steps of the rank's program that come with this. Raises FrameError if the frame
+        is not of the agreed form.
+        """
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MAX_THREADS:
             raise frames.FrameError("a wait of no known form")
@@ -336,7 +382,10 @@ class Hub:
         self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:
-        """Return the operation in a frame. Raises FrameError where it is none."""
+        """Return the operation in a frame, and tell the judge of it.
+
+        Raises FrameError if the frame holds no valid operation.
+        """
         content, number, batch = (frame.meta.get(name) for name in ("operation", "number", "batch"))
         if (
             not isinstance(content, dict)
@@ -360,9 +409,10 @@ class Hub:
         return posted
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
-        """Take the bytes of a send.
+        """Take the bytes of a send, and answer the operations that are complete with them.
 
-        Raises FrameError where none waits for them, or they are too many or too few.
+        If the rank owes no more bytes, send it the answers that were postponed. Raises FrameError
+        if no send waits for these bytes, or if there are too many or too few.
         """
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
@@ -377,10 +427,10 @@ class Hub:
                 self._write(rank, meta, blob)
 
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation. A rank that has announced a send gets nothing before it has sent its
-        bytes.
+        """Answer an operation, or postpone the answer while the rank owes the bytes of a send.
 
-        Else it could announce all that it will send, receive everything, and only then compute.
+        Otherwise a rank could announce all its sends, receive everything, and only then compute
+        what it sends.
         """
         self.held[posted.rank] -= len(posted.blob)
         meta = {"to": posted.number, **more}

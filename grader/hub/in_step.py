@@ -1,8 +1,8 @@
-"""Messages that a rank gets only when it has sent the one before on. A rule of the hub's: see
-``report.Call.in_step``.
+"""The hub can withhold a message until its receiver has sent on the message before it.
 
-So a rank that receives all before it goes on stands still, as all do then, and whoever looks on
-knows it without a clock.
+``report.Call.in_step`` asks for this rule. With it, a rank that wants to receive all messages
+before it sends any on comes to a standstill, and so do all others. This shows the mistake without a
+clock.
 """
 
 from collections import Counter
@@ -14,24 +14,29 @@ from grader.wire.events import Operation
 
 @dataclass
 class Steps:
-    """``towards[c]`` is where the messages of call c go: +1 to the next rank, −1 to the one before,
-    0 without this rule.
+    """Counts the messages of each rank in each call, and decides which messages have to wait.
+
+    ``towards[c]`` is the direction of the messages of call c: +1 to the next rank, −1 to the rank
+    before, 0 if the rule does not apply.
     """
 
     towards: Sequence[int] = ()
-    # (rank, call) → messages that the rank has got
+    # (rank, call) → the number of messages in this direction that the rank has got
     received: Counter = field(default_factory=Counter)
-    sent_on: Counter = field(default_factory=Counter)  # likewise, and sent
-    # (rank, call) that a message is there for
+    # (rank, call) → the number of messages in this direction that the rank has begun to send
+    sent_on: Counter = field(default_factory=Counter)
+    # each (rank, call) with a receive whose message is there and has to wait
     withheld: set[tuple[int, int]] = field(default_factory=set)
+    # each (rank, call) that the rule does not apply to any more
     lifted: set[tuple[int, int]] = field(default_factory=set)
 
     def _towards(self, operation: Operation) -> int:
         return self.towards[operation.call] if 0 <= operation.call < len(self.towards) else 0
 
     def note_sent(self, operation: Operation) -> bool:
-        """Count a message that a rank has started to send; return whether it may get another one
-        for it.
+        """Count a message that a rank has started to send; return whether the rule applies to it.
+
+        If it does, the rank may get another message in return.
         """
         towards = self._towards(operation)
         if not towards or operation.peer != operation.rank + towards:
@@ -40,13 +45,17 @@ class Steps:
         return True
 
     def note_received(self, receive: Operation, source: int) -> None:
-        """Count a message that a rank gets."""
+        """Count a message that a rank gets, if the rule applies to the message."""
         if self._is_passed_on(receive, source):
             self.received[receive.rank, receive.call] += 1
             self.withheld.discard((receive.rank, receive.call))
 
     def withholds(self, receive: Operation, source: int, size: int) -> bool:
-        """Return whether this message has to wait, and remember it."""
+        """Return whether the message for this receive has to wait; if so, remember it.
+
+        ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
+        every message at once, because it sends nothing on.
+        """
         key = receive.rank, receive.call
         is_last = not 0 <= receive.rank + self._towards(receive) < size
         if not self._is_passed_on(receive, source) or is_last or key in self.lifted:
@@ -61,9 +70,10 @@ class Steps:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Let go what is withheld: all ranks wait.
+        """Stop withholding messages for the ranks that wait for one, because all ranks wait.
 
-        Return (who sent it, call, the number of the message before).
+        Return (sender, call, number of the message before) for each message that was withheld. Its
+        receiver has not sent on the message before.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

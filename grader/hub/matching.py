@@ -1,6 +1,6 @@
-"""Which operations of different ranks meet, and what each of them gets. Runs in the hub.
+"""The hub decides here which operations of different ranks match, and what each of them gets.
 
-Collectives of a group meet in the order in which each rank has issued them; a receive gets the
+The collectives of a group match in the order in which each rank has issued them. A receive gets the
 earliest message that it may take. In strict order an operation takes part only when those before it
 have ended: see ``strict``.
 """
@@ -15,20 +15,22 @@ from grader.wire import combine, frames
 from grader.wire.agreement import difference
 from grader.wire.events import Operation
 
-Lane = tuple  # what operations have in common that may meet
+Lane = tuple  # a key: operations can match only if they have the same one
 
 
 @dataclass(eq=False)
 class Posted:
-    """An operation that a rank has started, and that is not answered yet."""
+    """An operation that a rank has started and that is not answered yet."""
 
     number: int
     operation: Operation
-    pieces: list[list[int]]  # of an all-to-all: elements to each rank, and from each
-    due: int  # bytes that it sends
-    blob: bytes = b""  # these, once they are here
-    batch: int | None = None  # which one it was started in
-    position: int = 0  # of a collective: how many its rank has issued in this group, with it
+    # for an all-to-all: the numbers of elements to each rank, and from each rank
+    pieces: list[list[int]]
+    due: int  # the number of bytes that it sends
+    blob: bytes = b""  # the bytes that it sends, once they have arrived
+    batch: int | None = None  # the number of the batch that it was started in
+    # for a collective: how many collectives its rank has issued in this group, this one included
+    position: int = 0
 
     @property
     def rank(self) -> int:
@@ -40,21 +42,30 @@ class Posted:
 
 
 class Matching:
-    """Calls ``answer(posted, bytes, source=…)`` for each operation that is complete."""
+    """Matches the operations of a world, and answers each of them when it is complete.
+
+    It calls ``answer(posted, bytes)`` for that. For a receive it adds ``source=…``, the sender's
+    rank in the group.
+    """
 
     def __init__(
         self, size: int, steps: Steps, answer: Callable[..., None], is_strict: bool = False
     ) -> None:
         self.size, self.steps, self.tell = size, steps, answer
         self.order = StrictOrder() if is_strict else None
-        self.beginning: deque[Posted] = deque()  # what the end of others has let begin
-        self.counts: dict[tuple, int] = defaultdict(int)  # (rank, group) → its collectives so far
+        # Operations that may begin because those before them have ended. They are queued, so that
+        # a long chain of them is no deep recursion.
+        self.beginning: deque[Posted] = deque()
+        # (rank, lane) → the number of the rank's collectives so far; the lane is the group
+        self.counts: dict[tuple, int] = defaultdict(int)
+        # (lane, position) → rank → the rank's operation
         self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
-        self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)  # (group, target, tag)
+        # The lane of a message is (ranks of the group, name of the group, target, tag).
+        self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
 
     def post(self, posted: Posted) -> None:
-        """Take an operation that a rank has issued."""
+        """Take an operation that a rank has issued, and answer all that is complete with it."""
         if self.order is None or self.order.begins(posted):
             self._begin(posted)
             self._begin_others()
@@ -64,16 +75,17 @@ class Matching:
             self._begin(self.beginning.popleft())
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, which ends it."""
+        """Answer an operation, which ends it. In strict order, others may begin then."""
         if self.order:
             self.beginning += self.order.ends(posted)
         self.tell(posted, blob, **more)
 
     def _begin(self, posted: Posted) -> None:
-        """Put an operation where others can meet it."""
+        """Make an operation available to those of other ranks, and match it."""
         operation, lane = posted.operation, self._lane(posted.operation)
         if operation.kind == "send":
             self.sends[lane].append(posted)
+            # A rank that has sent a message on may get one that was withheld from it.
             if self.steps.note_sent(operation):
                 for other in [other for other in self.receives if other[2] == operation.rank]:
                     self._match(other)
@@ -86,7 +98,7 @@ class Matching:
         self._meet(posted)
 
     def meet(self, posted: Posted) -> None:
-        """Answer what the bytes of an operation complete."""
+        """Answer the operations that are complete now that the bytes of this one have arrived."""
         self._meet(posted)
         self._begin_others()
 
@@ -102,17 +114,23 @@ class Matching:
             self._collect([together[rank] for rank in posted.operation.group])
 
     def match_all(self) -> None:
-        """Look at all receives again, after a rule has changed."""
+        """Match all receives again, after a rule has changed."""
         for lane in list(self.receives):
             self._match(lane)
         self._begin_others()
 
     def held_back(self) -> dict:
-        """Return what the judge is told of operations that only strict order holds back."""
+        """Return what the judge is told about operations that only strict order holds back.
+
+        This is ``{"behind": …}``, see ``StrictOrder.behind``, or ``{}`` if the order is not strict.
+        """
         return {"behind": self.order.behind()} if self.order else {}
 
     def _match(self, lane: Lane) -> None:
-        """Give each receive, in order, the earliest message that it may take."""
+        """Give each receive of a lane, in order of issue, the earliest message that it may take.
+
+        The receive waits if that message has no bytes yet, does not fit, or is withheld.
+        """
         sends, waiting = self.sends[lane], deque[Posted]()
         for receive in self.receives[lane]:
             peer = receive.operation.peer
@@ -130,7 +148,10 @@ class Matching:
         self.receives[lane] = waiting
 
     def _lane(self, operation: Operation) -> Lane:
-        """Return what operations have in common that may meet."""
+        """Return the key that operations must share to match.
+
+        In strict order all messages have the same tag, because nccl has no tags.
+        """
         group, tag = (tuple(operation.group), operation.group_name), (
             TAG if self.order else operation.tag
         )
@@ -143,7 +164,7 @@ class Matching:
     def _collect(self, together: list[Posted]) -> None:
         """Answer a collective that all its ranks have joined.
 
-        Where they disagree, nobody gets an answer.
+        If the ranks disagree, no rank gets an answer.
         """
         if difference([posted.operation for posted in together]) is not None:
             return
@@ -154,7 +175,7 @@ class Matching:
 
 
 def _fits(send: Posted, receive: Posted) -> bool:
-    """Return whether a message is what a receive expects."""
+    """Return whether a message has the number of elements and the dtype that a receive expects."""
     return (send.operation.elements, send.operation.dtype) == (
         receive.operation.elements,
         receive.operation.dtype,
@@ -162,8 +183,9 @@ def _fits(send: Posted, receive: Posted) -> bool:
 
 
 def collect(together: list[Posted]) -> list[bytes] | None:
-    """Return what each rank of a collective gets, in the order of the group; None if what they have
-    sent does not fit together.
+    """Return the bytes that each rank of a collective gets, in the order of the group.
+
+    Return None if what the ranks have sent does not fit together.
     """
     results = _results(together)
     if results is None or any(
@@ -174,7 +196,10 @@ def collect(together: list[Posted]) -> list[bytes] | None:
 
 
 def _has_room(posted: Posted, result: bytes) -> bool:
-    """Return whether these are the bytes that a rank has told of as what it receives."""
+    """Return whether a result has as many bytes as its rank has said that it receives.
+
+    An empty result always fits, and so does that of a barrier.
+    """
     operation = posted.operation
     if operation.kind == "barrier":
         return True
@@ -182,7 +207,7 @@ def _has_room(posted: Posted, result: bytes) -> bool:
 
 
 def _dtype(operation: Operation) -> str:
-    assert operation.dtype is not None  # only a barrier may have none, see ``check``
+    assert operation.dtype is not None  # only a barrier may have no dtype, see ``check``
     return operation.dtype
 
 
@@ -211,8 +236,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
         return [total] * n
     if first.kind == "reduce_scatter":
         return combine.cut(total, n)
-    # On the others a reduce leaves what no one may rely on: with gloo partial sums, here no
-    # numbers.
+    # On the other ranks nobody may rely on the output of a reduce. gloo leaves partial sums there.
+    # The hub leaves NaN, or ``UNFILLED`` for integers.
     return [total if rank == root else combine.unfilled(total, dtype) for rank in range(n)]
 
 
@@ -227,7 +252,7 @@ def _exchange(together: list[Posted]) -> list[bytes] | None:
 
 
 def bring(posted: Posted, blob: bytes) -> None:
-    """Give an operation its bytes. Raises FrameError where it has told of more, or of fewer."""
+    """Give an operation its bytes. Raises FrameError if it has announced more or fewer bytes."""
     if len(blob) != posted.due:
         raise frames.FrameError("an operation that does not bring the bytes which it tells of")
     posted.blob = blob
@@ -241,7 +266,7 @@ def bytes_due(operation: Operation) -> int:
 
 
 def check(posted: Posted) -> None:
-    """Raise FrameError if an operation's counts are not those of the tensors that it names."""
+    """Raise FrameError if an operation's pieces, ranks, dtype and bytes do not fit together."""
     operation, pieces = posted.operation, posted.pieces
     n = len(operation.group) if operation.kind == "all_to_all" else 0
     proper = (

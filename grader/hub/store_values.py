@@ -1,9 +1,9 @@
-"""The values behind the ranks' store. Runs in the hub.
+"""The hub keeps the values of the store that the ranks of a world share.
 
-Ranks meet here, and do not talk: they may only count and say that they are there, as torch does
-when it makes a group. That holds from the beginning: in ranks that were used before, a student's
-code may run between two checks. And a word can be spelled in counts and keys, so there are few of
-them for each call.
+Ranks meet in this store, but they must not communicate through it. They may only count and say that
+they are there, as torch does when it makes a process group. This holds from the beginning, because
+in ranks that were used before student code may run between two checks. Text could also be spelled
+in counts and keys, so a rank may ask only few questions in each call.
 """
 
 from collections import Counter
@@ -12,25 +12,28 @@ from dataclasses import dataclass, field
 
 from grader.wire import frames
 
-MAX_KEYS = 64  # in one question: ranks wait for one of each
-MAX_QUESTIONS = 60  # of a rank in one call: a group takes two
-MAX_LETTERS = 500  # of a key
+MAX_KEYS = 64  # keys in one question: a rank waits for one key of each rank
+MAX_QUESTIONS = 60  # questions of a rank in one call: to make a group takes two
+MAX_LETTERS = 500  # characters in a key
 
 
 @dataclass
 class Keys:
-    """Answers questions, some of them later: ``get`` and ``wait`` are answered when their keys are
-    there.
+    """Holds the values, and answers questions about them.
+
+    ``get`` and ``wait`` are answered as soon as all their keys are there.
     """
 
     values: dict[str, str] = field(default_factory=dict)
+    # (rank, number, question) of each question that is not answered yet
     waiting: list[tuple[int, int, dict]] = field(default_factory=list)
-    asked: Counter = field(default_factory=Counter)  # (rank, call) → questions
+    asked: Counter = field(default_factory=Counter)  # (rank, call) → number of questions
 
     def ask(self, rank: int, call: int, meta: dict) -> Iterator[tuple[int, int, dict]]:
-        """Yield (rank, number of the question, answer) for all that can be answered now.
+        """Take a question; yield (rank, number, answer) for each question that can be answered now.
 
-        Raises FrameError.
+        ``number`` is the number of the question. The new question may allow an answer to earlier
+        ones. Raises FrameError if it is not of the agreed form, or is not allowed.
         """
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
@@ -54,7 +57,10 @@ class Keys:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise FrameError where a question is none that torch has when it makes a group."""
+        """Raise FrameError if torch does not ask such a question when it makes a group.
+
+        Also raise it if the rank has asked too many questions in this call.
+        """
         self.asked[rank, call] += 1
         do, value, amount = (meta.get(name) for name in ("do", "value", "amount"))
         counts = (

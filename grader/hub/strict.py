@@ -1,11 +1,11 @@
-"""nccl's order, as a mode of the hub. In each group, a rank's next operation begins only when its
-previous one has ended.
+"""In strict mode the hub carries out operations in nccl's order.
 
-torch does this where the process group has a ``device_id``: its ProcessGroupNCCL warns that single
-sends and receives are then "serialized with all other ops on this ProcessGroup". A send ends when
-it is received; nccl may end small ones earlier. The operations of one ``batch_isend_irecv`` begin
-together (NCCL User Guide, Point-to-point communication). There are no tags. gloo has none of these
-rules: a program that passes there may deadlock on GPUs.
+In each group, a rank's next operation begins only when its previous one has ended. torch does this
+if the process group has a ``device_id``: its ProcessGroupNCCL warns that single sends and receives
+are then "serialized with all other ops on this ProcessGroup". Here a send ends when it is received;
+nccl may end small ones earlier. The operations of one ``batch_isend_irecv`` begin together (NCCL
+User Guide, Point-to-point communication). There are no tags. gloo has none of these rules, so a
+program that passes with gloo may deadlock on GPUs.
 """
 
 from collections import defaultdict, deque
@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from grader.hub.matching import Posted
 
-TAG = 0  # of all messages
-MAX_TOLD = 16  # operations that wait, for a message
+TAG = 0  # the tag of all messages
+MAX_TOLD = 16  # operations that wait and that the judge is told of, for the student's message
 
 
 class StrictOrder:
-    """What ranks have issued and not ended yet: for each rank and group a queue of operations,
-    those of a batch as one.
+    """Keeps a queue of operations that have not ended yet, for each rank and group.
+
+    All operations of a batch are one entry of the queue.
     """
 
     def __init__(self) -> None:
         self.queues: dict[tuple, deque[list[Posted]]] = defaultdict(deque)
 
     def begins(self, posted: "Posted") -> bool:
-        """Put an operation behind those of its rank and group; return whether it begins at once."""
+        """Queue an operation behind those of its rank and group; return whether it begins now."""
         queue = self.queues[_key(posted)]
         if posted.batch is not None and queue and queue[-1][0].batch == posted.batch:
             queue[-1].append(posted)
@@ -36,7 +37,7 @@ class StrictOrder:
         return len(queue) == 1
 
     def ends(self, posted: "Posted") -> list["Posted"]:
-        """Take out an operation that has ended; return those that begin."""
+        """Remove an operation that has ended, and return the operations that begin now."""
         queue = self.queues[_key(posted)]
         queue[0].remove(posted)
         if queue[0]:
@@ -45,8 +46,10 @@ class StrictOrder:
         return list(queue[0]) if queue else []
 
     def behind(self) -> list[list[int]]:
-        """Return [rank, when it issued an operation that has begun and not ended, and the first
-        that waits for that end].
+        """Return [rank, time, time] for each queue in which an operation waits, up to ``MAX_TOLD``.
+
+        The times say when the rank issued an operation that has begun and not ended, and the first
+        operation that waits for that end. They are in nanoseconds of the monotonic clock.
         """
         pairs = [
             (queue[0][0].operation, queue[1][0].operation)
