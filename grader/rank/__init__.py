@@ -1,4 +1,4 @@
-"""Everything that runs beside student code.
+"""This package holds everything that runs beside student code.
 
-Imports nothing of the grader but ``wire``, and holds nothing secret.
+It imports nothing of the grader but ``wire``, and contains nothing secret.
 """

@@ -1,4 +1,4 @@
-"""How a process enters a tier of confinement, for good: see ``wire.tiers``.
+"""This module confines a process to a tier of ``wire.tiers``, for good.
 
 Nothing in here is secret.
 """
@@ -22,7 +22,7 @@ from grader.wire import machine_limits
 from grader.wire.os_support import LINUX
 from grader.wire.tiers import FILE_BYTES, FILES_OPEN, RANKS, TASKS, Tier
 
-# They belong to nobody; each rank takes one that follows from its supervisor's process number.
+# These users belong to nobody else. Each rank takes one, computed from its supervisor's process id.
 UIDS = range(1 << 20, 1 << 30)
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 4, 8, 38
@@ -34,7 +34,7 @@ SECRETS = ("grader", "solutions", ".git")  # folders of the engine that no rank 
 
 
 class Unconfined(RuntimeError):
-    """A protection that this process was to get cannot be had."""
+    """A protection that this process should get does not work here."""
 
 
 @lru_cache
@@ -58,29 +58,32 @@ def _prctl(option: int, value: int) -> None:
 
 
 def user_of(supervisor: int, rank: int) -> int:
-    """A uid that no other living rank has."""
+    """Return a uid that no other living rank has. ``supervisor`` is its supervisor's process id."""
     return UIDS.start + supervisor * RANKS + rank
 
 
 def enter(tier: Tier, user: int, readable: list[str], writable: list[str], device: str) -> None:
-    """Confine this process, for good, before student code runs in it.
+    """Confine this process, for good, before student code runs in it. Linux only.
 
     Args:
+        tier: the protections that it gets beside its limits.
         user: the uid and gid that it gets, if the tier has one.
-        readable: folders beside Python's and the system's. writable: its own.
-        device: ``cpu``, or ``cuda``, whose driver wants much address space and the files of the
-            device.
+        readable: folders that it may read, beside Python's and the system's.
+        writable: its own folders and files, which it may also write to.
+        device: ``cpu`` or ``cuda``. The driver of ``cuda`` needs much address space and the files
+            of the device.
 
     Raises:
         Unconfined: something of the tier does not work here.
     """
     if not LINUX:
         return
-    # forked from one that hides, not even its own user could open its files in /proc
+    # This process was forked from one that is not dumpable. If it stayed so, not even its own user
+    # could open its files in /proc.
     _prctl(PR_SET_DUMPABLE, 1)
     _limit(device)
-    # Shared memory of its own, which goes with it. Root may, outside of containers; elsewhere the
-    # supervisor sweeps up.
+    # Give this process shared memory of its own, which disappears with it. Root may do that outside
+    # of containers. Elsewhere the supervisor cleans up.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
         _become(user, keep_reading=tier.reader)
@@ -88,19 +91,19 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if tier.landlock:
         _landlock(readable, writable, device)
-    _prctl(PR_SET_DUMPABLE, 1)  # which a change of user undoes
+    _prctl(PR_SET_DUMPABLE, 1)  # again, because a change of user undoes it
     if tier.uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
-    if device == "cpu":  # a GPU's driver may need them
+    if device == "cpu":  # a GPU's driver may need the system calls that this refuses
         seccomp.refuse()
 
 
 def _limit(device: str) -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, a rank goes first, and not the judge
+        file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN, FILES_OPEN))
-    # POSIX message queues would stay, and be found by name alone
+    # POSIX message queues would outlive the rank, and others could find them by name alone.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,
@@ -111,10 +114,11 @@ def _limit(device: str) -> None:
 
 
 def kill_as(user: int) -> None:
-    """Kill all processes of a rank's user. This process becomes that user for it, and is of no use
-    afterwards.
+    """Kill all processes of a rank's user.
 
-    Raises Unconfined, and kills nobody, where this process could still reach those of others.
+    This process becomes that user to do so, and is of no use afterwards. Raises Unconfined and
+    kills nothing if ``user`` is no rank's user, or if this process could still signal processes of
+    other users.
     """
     if user not in UIDS:
         raise Unconfined("not a rank's user")
@@ -146,8 +150,9 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def _drop_capabilities(keep_reading: bool) -> None:
-    """Of root's powers keep none, or the one to read; even root then only has its own files and
-    processes.
+    """Drop all of root's capabilities, or all but the one to read every file.
+
+    Afterwards even root can only access its own files and processes.
     """
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
     # effective, permitted, inheritable; the low words first
@@ -157,11 +162,11 @@ def _drop_capabilities(keep_reading: bool) -> None:
 
 @contextlib.contextmanager
 def eyes_of(user: int) -> Iterator[None]:
-    """Look at files as a rank's user does, with all of root's powers; as oneself where it is no
-    rank's user.
+    """Look at files as a rank's user inside the context, but keep all of root's capabilities.
 
-    What a process has open is shown to its own user. Root sees it by a power that most containers
-    do not give (CAP_SYS_PTRACE).
+    This changes nothing if ``user`` is no rank's user, or if this process is not root. The system
+    shows the open files of a process to its own user. Root needs a capability to see them that
+    most containers do not grant (CAP_SYS_PTRACE).
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
@@ -174,33 +179,35 @@ def eyes_of(user: int) -> Iterator[None]:
         sets = ctypes.create_string_buffer(24)
         libc.capget(CAPABILITIES, sets)
         _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
-        # Effective as permitted: nobody may look into a process that has a power which he lacks.
+        # Make all permitted capabilities effective again. A process may not look into another one
+        # that has a capability which it lacks itself.
         libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
         yield
     finally:
         libc.setfsuid(0)
         libc.setfsgid(0)
-        if wanted.value:  # a change of user makes the system forget which signal was asked for
+        # A change of user makes the system forget the signal for the death of the parent.
+        if wanted.value:
             _prctl(PR_SET_PDEATHSIG, wanted.value)
-            if os.getppid() != parent:  # died meanwhile
+            if os.getppid() != parent:  # the parent has died meanwhile
                 os.kill(os.getpid(), wanted.value)
 
 
 # ——— Landlock: what is not allowed is denied
 
-CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, on all architectures alike
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, the same on all architectures
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
-# rights of files that an ABI knows, by its number
+# by the number of an ABI: all file rights that this ABI knows
 EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
 READ = EXECUTE | READ_FILE | READ_DIR
-# rights that make sense for what is no folder
+# the rights that make sense for a file that is no folder
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | 0x8000
-# from ABI 6: abstract sockets and signals end at this process's own descendants
+# From ABI 6 on: abstract sockets and signals reach only this process and its own descendants.
 SCOPE_SOCKETS_AND_SIGNALS = 3
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that this kernel has; 0 where there is none."""
+    """Return the version of Landlock in this kernel, or 0 if there is none."""
     if not LINUX:
         return 0
     return max(0, _libc().syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
@@ -212,6 +219,7 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
         raise Unconfined("this kernel has no Landlock")
     everything = EVERYTHING[min(abi, 5)]
     attributes = struct.pack("QQQ", everything, 0, SCOPE_SOCKETS_AND_SIGNALS if abi >= 6 else 0)
+    # Newer ABIs have added fields at the end of the attributes.
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     syscall = _libc().syscall
     rules = _check(syscall(CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint(0)), "Landlock")
@@ -227,14 +235,14 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
 
 
 def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
-    """Descriptors of the paths that there are, each with the rights that make sense for it."""
+    """Return a descriptor of each path that exists, with the rights that make sense for it."""
     found = []
     for path, rights in allowed:
         try:
             place = os.open(path, os.O_PATH)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
-                continue  # not on this machine
+                continue  # this machine does not have the path, or this process cannot reach it
             raise
         found.append((place, rights if os.path.isdir(path) else rights & OF_FILES))
     return found
@@ -242,7 +250,11 @@ def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
 
 @lru_cache
 def _common() -> list[tuple[int, int]]:
-    """What every rank may read, opened once: ``get_ready`` does so before ranks are forked."""
+    """Return descriptors and rights of the paths that every rank may use.
+
+    It may read Python and the system, and also write to the devices. All paths are opened once:
+    ``get_ready`` does so before ranks are forked.
+    """
     return _opened(
         [(path, READ) for path in PYTHONS + SYSTEM]
         + [(path, READ_FILE | WRITE_FILE) for path in DEVICES]
@@ -251,7 +263,7 @@ def _common() -> list[tuple[int, int]]:
 
 @lru_cache
 def _memory() -> int:
-    """The bytes of data that a rank may have, what it inherits included."""
+    """Return how many bytes of data a rank may have, including what it inherits."""
     status = Path("/proc/self/status").read_text()
     return (
         int(status.partition("VmData:")[2].split()[0]) << 10
@@ -259,13 +271,14 @@ def _memory() -> int:
 
 
 def get_ready() -> None:
-    """Find out once what is the same for all processes that are forked from this one."""
+    """Find out once what is the same for all processes that are forked from this process."""
     if LINUX:
         _memory.cache_clear()
         _memory(), _common()
 
 
-# /sys is gloo's and the C library's, for cores and network interfaces; /etc is named file by file.
+# gloo and the C library look up cores and network interfaces in /sys. The files of /etc are named
+# one by one.
 SYSTEM = [
     "/usr",
     "/lib",
@@ -296,8 +309,9 @@ DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 
 
 def _pythons() -> list[str]:
-    """The interpreter's library, and its packages: not the folder around a virtual environment,
-    which may be ours.
+    """Return the paths of the interpreter, its library, and its packages.
+
+    The folder around a virtual environment is left out, because it may be the grader's.
     """
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {
@@ -307,9 +321,9 @@ def _pythons() -> list[str]:
     return sorted({os.path.realpath(path) for path in found} | {sys.base_prefix})
 
 
-PYTHONS = _pythons()  # before this process may become somebody who cannot read them
+PYTHONS = _pythons()  # at import: later this process may be a user who cannot read these paths
 
 
 def machine() -> str:
-    """For the instructor: what kind of kernel this is."""
+    """Return the kind of this kernel and its version of Landlock, for the instructor."""
     return f"{system.system()} {system.release()}, Landlock ABI {landlock_abi()}"

@@ -1,8 +1,8 @@
-"""How a rank calls a student's function: mostly just so, sometimes inside a small program that the
-judge asks for.
+"""A driver is the small program in which a rank calls a student's function.
 
-A driver takes the student's function or class, the decoded arguments and ``mark``, which leaves a
-named mark in the rank's trail, and returns what is to be judged. It is not secret.
+The judge names the driver. Mostly it is ``plain``, which just calls the function. A driver takes
+the student's function or class, the decoded arguments, and ``mark``, which leaves a named mark in
+the rank's trail. It returns what is to be judged. Drivers are not secret.
 """
 
 import gc
@@ -28,18 +28,23 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Leave a mark of a use of what the judge has handed to the rank, and return what that
-        gives: see ``served``.
+        """Use what the judge has handed to the rank, and return what that gives: see ``served``.
+
+        ``name`` says which use this is. It also leaves a mark of this name.
         """
 
     def before_a_send(self) -> None:
-        """Let the judge look at what the rank has done so far, where it wants to: see
-        ``report.Call.clocks``.
+        """Let the judge look at what the rank has done so far, if the judge wants to.
+
+        See ``report.Call.clocks``.
         """
 
 
 def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
-    """A function for the student to call, which leaves marks when it begins and when it ends."""
+    """Return a function for the student to call. It leaves marks when it begins and when it ends.
+
+    The function takes ``node["seconds"]`` seconds, and returns what the judge has set.
+    """
 
     def probe() -> Any:
         mark.use(f"{node['probe']} began")
@@ -54,14 +59,19 @@ def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, where what a rank receives is there after ``wait()``, and not before."""
+    """Return the result of a call in which received data is there only after ``wait()``.
+
+    See ``receives``.
+    """
     with Receives(mark):
         return function(*args, **kwargs)
 
 
 def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Several calls, one after the other, and all their results at the end: ``args`` holds the
-    arguments of each.
+    """Make several calls, one after the other, and return the list of their results.
+
+    ``args`` holds the arguments of each call. As in ``received_at_wait``, received data is there
+    only after ``wait()``.
     """
     with Receives(mark):
         return [function(*each, **kwargs) for each in args]
@@ -76,8 +86,9 @@ def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, whether any tensor in it requires a gradient, and how many bytes of memory
-    its tensors keep alive.
+    """Return the result, whether it requires a gradient, and what memory its tensors keep alive.
+
+    It requires a gradient if any tensor in it does. The memory is given in bytes.
     """
     result = function(*args, **kwargs)
     tensors = list(_tensors([result]))
@@ -90,7 +101,10 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a function of a tensor and of something to compute, which here reads that tensor."""
+    """Call a function with a tensor and with something to compute, and return the result.
+
+    To compute means here to read that tensor: it leaves a mark, and returns a copy of the tensor.
+    """
 
     def compute() -> torch.Tensor:
         mark("compute reads")
@@ -100,8 +114,9 @@ def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mar
 
 
 def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Overwrite the first argument with the value ``after`` as soon as the result is there, as its
-    owner may.
+    """Overwrite the first argument with the value ``after`` once the result is there; return it.
+
+    The owner of that tensor may do so, because the function has returned.
     """
     value = kwargs.pop("after")
     result = function(*args, **kwargs)
@@ -110,13 +125,15 @@ def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) 
 
 
 def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """As ``in_turn``, of functions that return (y, saved); and how many bytes of memory their saved
-    z keep alive.
+    """Make calls as ``in_turn``, and also return how many bytes of memory the saved z keep alive.
+
+    The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
+    of bytes is None if the results are of another form.
     """
     results = in_turn(function, args, kwargs, mark)
     try:
         memory = [z.untyped_storage() for _, saved in results for _, z in saved]
-    # something else came back: whoever looks at the values says so
+    # The function returned something else. The check of the values will say so.
     except (TypeError, ValueError, AttributeError):
         return {"results": results, "kept": None}
     return {
@@ -126,14 +143,14 @@ def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Two calls with the very same arguments, as a training loop makes them, and both results."""
+    """Make two calls with the very same arguments, as a training loop does; return both results."""
     return [function(*args, **kwargs) for _ in range(2)]
 
 
 class Once:
-    """Passes by once, as the generator ``model.parameters()`` does.
+    """An iterator that can be used only once, as the generator ``model.parameters()``.
 
-    Who goes through it again gets nothing, and leaves a mark.
+    Who iterates over it again gets nothing, and leaves a mark.
     """
 
     def __init__(self, items: Iterable, mark: Mark) -> None:
@@ -153,17 +170,19 @@ class Once:
 
 
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The first argument, a list, comes as ``model.parameters()`` does."""
+    """Return the result of a call whose first argument, a list, comes as an iterator.
+
+    The iterator can be used only once, as ``model.parameters()``.
+    """
     first, *rest = args
     return function(Once(first, mark), *rest, **kwargs)
 
 
 def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The tensors of the first argument, a list, come as views: the result, and what the views hold
-    at the end.
+    """Return the result of a call that gets the tensors of its first argument, a list, as views.
 
-    Whoever gives a tensor other memory, by ``parameter.data = …``, leaves what it was a view of as
-    it was.
+    Also return what the views hold at the end. If the function gives a view other memory, by
+    ``parameter.data = …``, the tensor behind the view stays as it was.
     """
     first, *rest = args
     seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
@@ -172,7 +191,10 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 class Scaled(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by what ``ask`` gives when it comes to that."""
+    """The identity. Its backward pass multiplies the gradient by the number that ``ask`` returns.
+
+    ``ask`` is called only then.
+    """
 
     @staticmethod
     def forward(ctx: Any, y: torch.Tensor, ask: Callable[[], float]) -> torch.Tensor:
@@ -185,18 +207,26 @@ class Scaled(torch.autograd.Function):
 
 
 def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Backward passes of a deep MLP whose gradients are averaged by a student's
-    ``GradientBuckets``.
+    """Run backward passes of a deep MLP, with a student's ``GradientBuckets`` to average gradients.
 
-    Arguments: ``weights``, the distinct parameters; ``registered``, the list of indices handed to
-    the buckets (an index that appears twice is a tied parameter); ``frozen``, the indices that
-    require no gradient; ``bucket_bytes``; ``passes``, for each backward pass ``(x, layers)`` with
-    ``layers`` the index of the weight that each layer uses; ``squared``, the indices of parameters
-    of any shape whose squares are added to the loss; ``factors``, functions of the judge's, one for
-    each pass: what the gradient that goes on to the first layer is multiplied by. Nobody knows
-    before what that is. Returns for each pass the list of all parameters' gradients. Each pass
-    leaves the marks ``backward began``, ``backward ended`` and, when its gradients have been read,
-    ``pass ended``.
+    Each pass leaves the marks ``backward began``, ``backward ended`` and, when its gradients have
+    been read, ``pass ended``. The arguments are in ``kwargs``.
+
+    Args:
+        weights: the distinct parameters.
+        registered: the list of indices of the parameters that are handed to the buckets. An index
+            that appears twice is a tied parameter.
+        frozen: the indices of the parameters that require no gradient.
+        bucket_bytes: the size of a bucket that is asked for.
+        passes: for each backward pass ``(x, layers)``. ``layers`` holds the index of the weight
+            that each layer uses.
+        squared: the indices of parameters, of any shape, whose squares are added to the loss.
+        factors: functions of the judge, one for each pass, or nothing. The gradient that goes on to
+            the first layer is multiplied by what the function returns. Nobody knows that before.
+        as_list: whether the buckets get a list, and not a generator that can be used only once.
+
+    Returns:
+        For each pass the list of all parameters' gradients; None for a parameter without one.
     """
     from handout import mlp  # the copy beside the submission
 
@@ -224,10 +254,11 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
 
 
 def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A stopwatch, with a clock, an operation, a synchroniser and a barrier of the judge's: see
-    ``served.Bench``.
+    """Return the result of a stopwatch that measures an operation of the judge.
 
-    ``measured_again``: another operation is measured before the result is looked at.
+    The clock, the synchronization and the barrier are also those of the judge: see
+    ``served.Bench``. With ``measured_again`` another operation is measured before the result is
+    looked at.
     """
     result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use)
     if kwargs.get("measured_again"):
@@ -242,7 +273,11 @@ def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[
 
 
 def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A sweep whose runs take no time, and what it yields. The judge answers the runs, in order."""
+    """Run a sweep whose runs take no time, and return the list of the rows that it yields.
+
+    The judge answers the runs, in order. Each row leaves a mark. What is not iterable is returned
+    as it is.
+    """
 
     def run(collective: str, size: int) -> tuple:
         return tuple(mark.use(f"run {collective} {size}"))
@@ -258,8 +293,10 @@ def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, the bytes of the memory that it keeps alive, and whether that is contiguous and
-    its own.
+    """Return the result, the bytes of memory that it keeps alive, and two facts about that memory.
+
+    These are whether the result is contiguous, and whether the memory is its own: no argument
+    shares it. If the result is no tensor, return it alone.
     """
     result = function(*args, **kwargs)
     if not isinstance(result, torch.Tensor):
@@ -277,10 +314,10 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """A differentiable function, or a ``torch.autograd.Function``: its value, and the gradients of
-    its arguments.
+    """Return the value of a differentiable function, and the gradients of its arguments.
 
-    The last argument is the gradient of the value, or None for that of ``value.sum()``.
+    The function may be a ``torch.autograd.Function``. The last argument is the gradient of the
+    value, or None for the gradient of ``value.sum()``. It is returned as well.
     """
     *args, upstream = args
     value = getattr(function, "apply", function)(*args)
@@ -292,8 +329,9 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
 
 def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
-    """The value of a ``torch.autograd.Function``, and whether its argument is kept when nobody else
-    has it.
+    """Return the value of a ``torch.autograd.Function``, and whether its argument is still alive.
+
+    Nobody but the function could have kept the argument.
     """
     (leaf,) = args
     term = leaf * 1
@@ -305,10 +343,11 @@ def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, ma
 
 
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Pairs of layers, one after the other: ``args`` holds the list of pairs, their input, and the
-    gradient of the output.
+    """Run pairs of layers, one after the other, and return the output and all gradients.
 
-    With ``residual`` the input of each is added to its output.
+    ``args`` holds the list of pairs, their input, and the gradient of the output. With ``residual``
+    the input of each pair is added to its output. The gradients are those of the input and of all
+    weights.
     """
     pairs, x, upstream = args
     value = x
@@ -328,19 +367,19 @@ def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> 
 
 
 def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """The result, and the ledger of products and sends."""
-    mark.before_a_send()  # nothing is computed yet
+    """Return the result, and the meter's ledger of products and sends: see ``meter.Meter``."""
+    mark.before_a_send()  # a first look, before anything is computed
     with Meter(_tensors([args, kwargs]), mark.before_a_send) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
 
 
 def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """As ``metered``, but a rank sends a message only when the one before it has been sent on.
+    """Call the function as ``metered``, but send a message only after the last one was sent on.
 
-    ``towards`` is where messages go, +1 to the next rank and -1 to the one before. Where the
-    neighbour does not send on in time, a mark says so, and nobody waits any more. The hub has a
-    rule for this: see ``steps``.
+    ``towards`` is the direction of the messages: +1 to the next rank, -1 to the rank before. If the
+    neighbour does not send on in time, a mark says so, and this rank does not wait any more. This
+    is for gloo; the hub has a rule of its own, see ``hub.in_step``.
     """
     step = Step(towards, mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
@@ -349,14 +388,15 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Tells the other ranks how many messages this one has sent, in the file of the rendezvous."""
+    """Tells the other ranks in the rendezvous file how many messages this rank has sent."""
 
-    PATIENCE = 8.0  # seconds, for what takes milliseconds
+    PATIENCE = 8.0  # seconds, though an honest neighbour needs only milliseconds
 
     def __init__(self, towards: int, mark: Mark) -> None:
         self.mark = mark
         self.rank, size = dist.get_rank(), dist.get_world_size()
         self.neighbour = self.rank + towards
+        # whether the neighbour has a rank to send messages on to
         self.sends_on = 0 <= self.neighbour + towards < size
         self.sent = 0
         self.store = dist.FileStore(str(Path("..", "..", "rendezvous").resolve()), size)
@@ -378,11 +418,11 @@ class Step:
 
 
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls that get a timeline as their last argument: the last one's ledger, spans and first
-    argument, and all their results.
+    """Make calls that get a timeline as their last argument, each under a meter.
 
-    ``times`` says how many calls there are with the same tensors; ``then`` holds the arguments of a
-    further one.
+    ``times`` says how many calls there are with the same tensors. ``then`` holds the arguments of a
+    further call. Return the results of all calls, and the ledger, the spans and the first argument
+    of the last one.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
@@ -400,8 +440,10 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Calls with lists of spans for each stage, written as plain tuples: the results, and whether
-    the lists are as they were.
+    """Make calls with lists of spans for each stage, and return the list of the results.
+
+    Each argument holds the spans of one call, written as plain tuples. Also return whether the
+    lists are as they were before the calls.
     """
     from handout.timeline import Span
 

@@ -1,6 +1,6 @@
-"""The rank's end of its only socket: frames to the judge and to the hub, and their answers.
+"""A rank sends frames to the judge and to the hub through its only socket, and reads the answers.
 
-Runs beside student code.
+This code runs beside student code.
 """
 
 import os
@@ -11,41 +11,41 @@ from typing import Any, Protocol
 
 from grader.wire import frames, os_support
 
-# What a thread may wait for, beside the answer to an operation.
+# What a thread may wait for, besides the answer to an operation.
 GO, NOTHING = frames.FOR_GO, frames.FOR_NOTHING
 
 
 class Contents(Protocol):
-    """What an operation sends, read as late as it may be: when its rank next waits."""
+    """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return it; ``keep`` is for comparing it later with what is there then."""
+        """Return the data. With ``keep``, remember it to compare it with what is there later."""
 
     def spoil(self) -> None:
-        """Have numbers read from now on that nobody can compute with."""
+        """Make ``read`` return useless numbers from now on, which nobody can compute with."""
 
 
 class Wire:
-    """A socket that any thread may write to, and wait at.
+    """A socket that any thread may write to and wait at.
 
-    No thread of its own reads: of those that wait, one does, and hands out what is meant for the
-    others.
+    It has no thread of its own to read. One of the waiting threads reads, and hands over the frames
+    that are meant for the others.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.socket = socket.socket(fileno=descriptor)
         self.reader = frames.Reader()
         self.lock = threading.Lock()
-        self.arrived: dict[Any, frames.Frame] = {}
+        self.arrived: dict[Any, frames.Frame] = {}  # key → frame that no thread has taken yet
         self.changed = threading.Condition()
-        self.is_read = False  # by a thread that waits
+        self.is_read = False  # whether a waiting thread reads the socket
         self.waits: dict[int, Any] = {}  # thread → what it waits for
-        self.tells_waits = False
-        self.tell_more: Callable[[], dict] = dict  # with a wait
-        self.owed: dict[int, Contents] = {}  # by the operation's number
+        self.tells_waits = False  # whether the hub is told when all threads wait
+        self.tell_more: Callable[[], dict] = dict  # returns what is told with a wait
+        self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
 
     def first(self) -> frames.Frame:
-        """Wait for the judge's first frame, which also tells the nonce, and return it."""
+        """Wait for the judge's first frame and return it. It also tells the nonce."""
         while not (found := self._read()):
             pass
         return found[frames.FOR_INPUTS]
@@ -63,8 +63,9 @@ class Wire:
             self.socket.sendall(packed)
 
     def owe(self, number: int, contents: Contents) -> None:
-        """Send the contents of an operation when a thread next waits; at once if one does already,
-        perhaps for this.
+        """Send the contents of an operation when a thread next waits.
+
+        If a thread waits already, send them at once, because it may wait for this operation.
         """
         self.owed[number] = contents
         if self.waits:
@@ -73,19 +74,21 @@ class Wire:
     def pay(self, awaited: Any = None) -> None:
         """Send the contents that are owed, as they are now and in the order of issue.
 
-        ``awaited`` is the operation that somebody begins to wait for.
+        ``awaited`` is the number of the operation that a thread begins to wait for.
         """
         while self.owed:
             try:
                 number = next(iter(self.owed))
                 contents = self.owed.pop(number)
-            except (KeyError, RuntimeError, StopIteration):  # another thread was quicker
+            except (KeyError, RuntimeError, StopIteration):  # another thread has taken it
                 continue
             self.send(frames.CONTENTS, {"number": number}, contents.read(keep=number != awaited))
 
     def take(self, key: Any) -> frames.Frame:
-        """Wait for the answer to an operation, by its number, or for the judge's sign to go on;
-        return it.
+        """Wait for the frame of this key, and return it.
+
+        ``key`` is the number of an operation or a question whose answer is awaited, or a word for
+        what the judge sends (``GO``, ``FOR_INPUTS``). With ``NOTHING``, wait until the world ends.
         """
         self.pay(key)
         with self.changed:
@@ -95,6 +98,7 @@ class Wire:
                     self.changed.wait()
                     continue
                 self.is_read = True
+                # While this thread reads, other threads can begin to wait.
                 self.changed.release()
                 try:
                     found = self._read()
@@ -107,12 +111,12 @@ class Wire:
             return self.arrived.pop(key)
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Tell the hub if no thread is left that could do anything."""
+        """Note that this thread waits, and tell the hub if now all threads of the rank do."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key
-        # threading does not know the threads of _thread; the system does, also those that have not
-        # run yet.
+        # ``threading`` does not know the threads that ``_thread`` has started. The system knows
+        # them, and also those that have not run yet.
         if self.tells_waits and len(self.waits) == max(
             threading.active_count(), os_support.threads()
         ):
@@ -126,9 +130,9 @@ class Wire:
             return key in self.arrived
 
     def _read(self, flags: int = 0) -> dict[Any, frames.Frame]:
-        """Return what has arrived, by the key that ``take`` knows it by.
+        """Return the frames that have arrived, by the keys that ``take`` waits for.
 
-        End the process when nobody is at the other end.
+        End the process if the other end is closed.
         """
         try:
             data = self.socket.recv(1 << 18, flags)

@@ -1,8 +1,7 @@
-"""The life of one rank process: inputs in, process group up, the student's code, results out. Never
-returns.
+"""This module runs one rank process, from its inputs to its results.
 
-Everything in this process may be read and changed by the student's code, so nothing in it is worth
-reading or changing.
+A rank reads its inputs, joins the process group, runs student code, and sends the results. Student
+code can read and change everything in this process, so nothing in it is worth reading or changing.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic_ns  # bound early: a student's code may bend the module
+from time import monotonic_ns  # bound early, because student code may change the module
 from typing import Any, NoReturn
 
 import torch
@@ -38,22 +37,23 @@ from grader.rank.work import Network
 from grader.wire import frames, os_support
 from grader.wire.served import Served
 
-# the judge ends a world long before; gloo must not be the one to give up
+# The judge ends a world long before that. gloo must not be the one to give up.
 PATIENCE = timedelta(hours=1)
 
 
 def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
-    """Be a rank, confined.
+    """Run as a confined rank until the judge ends the world. Never return.
 
-    The three descriptors are all that this process keeps of what it inherited.
+    ``wire_fd`` is the rank's socket. What the rank prints goes to ``output_fd``, and the stacks of
+    its threads to ``stacks_fd``. Of all descriptors that this process has inherited, it keeps only
+    these three.
     """
-    os_support.close_ends(
-        without=(wire_fd, output_fd, stacks_fd)
-    )  # of other ranks: too many for the limit on open files
+    # The others belong to other ranks, and are too many for the limit on open files.
+    os_support.close_ends(without=(wire_fd, output_fd, stacks_fd))
     try:
         refusal = None
         home.enter()
-        os_support.die_with_parent()  # which a change of user undoes
+        os_support.die_with_parent()  # again, because a change of user undoes it
     except Exception as error:
         refusal = error
     wire_fd, stacks_fd = _leave_everything_behind(wire_fd, output_fd, stacks_fd)
@@ -67,10 +67,10 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         while rank.network:
             rank.forget()
             rank.make_calls(wire.take(frames.FOR_INPUTS))
-    except BaseException as error:  # around the student's function, not in it
+    except BaseException as error:  # raised around the student's function, not in it
         described = _describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
-    # stay until the judge ends the world: leaving early would break the others' connections
+    # Stay until the judge ends the world. To leave early would break the connections of others.
     wire.take(NOTHING)
 
 
@@ -79,8 +79,8 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
     signal.set_wakeup_fd(-1)
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
-    # Lay what is kept as descriptors 0 … 4 and close all others: another rank's wire is none of our
-    # business.
+    # Make descriptors 0 … 4 of those that are kept, and close all others, because a rank must not
+    # have the socket of another rank.
     null = os.open(os.devnull, os.O_RDONLY)
     kept = [
         fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
@@ -101,15 +101,15 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
 
 
 class Marks:
-    """Leaves marks in a rank's trail; before one of them the rank may wait for the judge."""
+    """Leaves marks in a rank's trail. Before one of them the rank may wait for the judge."""
 
     def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
         self.wire, self.current, self.network = wire, current, network
-        # The mark before which this rank has to wait for a sign from the judge, and how long after
-        # that.
+        # [(mark, seconds)], or nothing: before this mark the rank has to wait for a sign from the
+        # judge, and then for so many seconds
         self.held: list = []
-        self.pauses = False  # before each send
-        # what the judge hands to the student's function, where no hub serves it
+        self.pauses = False  # whether the judge looks at this rank before each send
+        # what the judge hands to the student's function, if no hub serves it
         self.served: Served | None = None
 
     def __call__(self, name: str) -> None:
@@ -119,7 +119,7 @@ class Marks:
     def use(self, name: str) -> Any:
         """Use what the judge has handed over, and return what that gives.
 
-        Raises StopIteration for a run too many.
+        Raises StopIteration if a sweep makes more runs than the judge has answers for.
         """
         if self.served:
             self(name)
@@ -128,14 +128,14 @@ class Marks:
             except LookupError:
                 raise StopIteration from None
         self._wait_before(name)
-        assert self.network is not None  # the hub serves what is not served here
+        assert self.network is not None  # what is not served here is served by the hub
         answer = self.wire.take(self.network.ask(frames.USE, {"use": name})).meta
         if "gives" not in answer:
             raise StopIteration
         return answer["gives"]
 
     def before_a_send(self) -> None:
-        """Let the judge look at what this rank has done so far, where it wants to."""
+        """Let the judge look at what this rank has done so far, if the judge wants to."""
         if self.pauses:
             self.use(frames.PAUSE)
 
@@ -148,15 +148,16 @@ class Marks:
 
 
 class Rank:
-    """This process, set up to make calls of the student's functions; where the hub is its network,
-    those of several checks.
+    """This process, set up to make calls of the student's functions.
+
+    If the hub is its network, it may make the calls of several checks.
     """
 
     def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
         self.wire, self.home, self.submission_dir = wire, home, Path(home.submission_dir)
-        # for a rank that waits
+        # The judge sends this signal to see where a rank waits.
         faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
-        faulthandler.enable(file=stacks_fd)  # for one that crashes
+        faulthandler.enable(file=stacks_fd)  # shows where a rank crashes
         is_cpu = home.device == "cpu"
         self.device = torch.device("cpu") if is_cpu else torch.device("cuda", meta["rank"])
         if not is_cpu:
@@ -181,12 +182,14 @@ class Rank:
         self.recorder, self.recording = self._record(meta)
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
+        # before any student code: how many modules there are, and how this process is set up
         self.modules, self.before = len(sys.modules), surroundings.look()
 
     def _join(self, meta: dict) -> None:
-        """Meet the other ranks, in a process group."""
+        """Meet the other ranks in a process group, and seed the random numbers anew."""
+        # A forked rank has inherited the state of the random numbers from its server.
         random.seed()
-        # torch.seed would look for every device.
+        # ``torch.seed`` would look for every device.
         (torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed)()
         store = (
             HubStore(self.network)
@@ -203,8 +206,10 @@ class Rank:
         )
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
-        """Return a recorder, and what has it record: where there is a hub, that knows of itself who
-        communicates what.
+        """Return a recorder, and the context in which it records.
+
+        On the hub the recorder has nothing to record, because the hub itself knows which rank
+        communicates what. The context then follows the rank's program, if that is asked for.
         """
         if self.network:
             recorder = Recorder(self._emit, self.submission_dir)
@@ -237,9 +242,9 @@ class Rank:
         self.wire.send(frames.EVENT, {**self.current, "progress": progress})
 
     def make_calls(self, inputs: frames.Frame) -> None:
-        """Make the calls of one check.
+        """Make the calls of one check, and tell the judge when all are made.
 
-        After an exception wait for the judge, who alone knows whether one was expected.
+        After an exception wait for the judge, because only the judge knows whether it was expected.
         """
         if not dist.is_initialized():
             self._join(inputs.meta)
@@ -255,7 +260,7 @@ class Rank:
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
-                # a hub keeps it to itself
+                # A hub keeps what it serves to itself.
                 given = inputs.meta["served"][index] if "served" in inputs.meta else None
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
@@ -264,10 +269,10 @@ class Rank:
         self.wire.send(frames.DONE, {**imported, "may_go_on": self._is_unchanged()})
 
     def _is_unchanged(self) -> bool:
-        """Return whether another check's calls may follow on those that were made."""
+        """Return whether this process is unchanged, so that another check's calls may follow."""
         try:
             return self.network is not None and surroundings.look() == self.before
-        except Exception:  # something was changed, so that it cannot even be looked at
+        except Exception:  # something was changed so that it cannot even be looked at
             return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
@@ -296,15 +301,16 @@ class Rank:
         return True
 
     def forget(self) -> None:
-        """Be as if no check had been before: the student's modules are imported anew, and the ranks
-        meet again.
+        """Forget the last check, so that the next one begins as if there had been none before.
+
+        The student's modules will be imported anew, and the ranks will make a new process group.
         """
         self.current["call"] = 0
         surroundings.stop_timers()
         if dist.is_initialized():
             dist.destroy_process_group()
         submission_dir = str(self.submission_dir)
-        # The newest first: to look at all of them would make copies of what ranks share.
+        # Look only at the newest modules. To look at all would copy memory that ranks share.
         for name in list(
             itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - self.modules))
         ):
@@ -318,7 +324,10 @@ class Rank:
 def _send_result(
     wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool
 ) -> None:
-    """The result as data; a description of it where it cannot be sent."""
+    """Send a call's result and arguments as data, or a description if they cannot be sent.
+
+    ``intact`` says whether the lists that held the arguments are as they were.
+    """
     meta = {"call": call, "intact": intact}
     try:
         trees, blob = tensors.encode(result, args, kwargs)
@@ -336,14 +345,16 @@ def _send_result(
 
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
-    """Let ``os._exit`` leave a mark with its line: a courtesy for whoever looks for the rank that
-    is gone.
+    """Make ``os._exit`` leave a mark with the line that called it.
+
+    The mark helps to find out why the rank is gone.
     """
     leave, own = os._exit, os.getpid()
 
     def announced(status: int) -> NoReturn:
         try:
-            # and not a process that the rank has forked, whose frame would fall into ours
+            # A process that the rank has forked leaves no mark, because its frame could get into
+            # the middle of one of this process.
             if os.getpid() == own:
                 file, line = recorder.caller()
                 mark(f"os._exit({status}) at {file}:{line}")
@@ -354,11 +365,14 @@ def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
 
 
 class Missing(Exception):
-    """The student's file lacks what it is asked for."""
+    """The student's file lacks the function or class that a check asks for."""
 
 
 def _find(name: str, submission_dir: Path) -> Any:
-    """The student's function ``module.function``, its module imported from the submission."""
+    """Return the student's ``module.function``, and import its module from the submission.
+
+    Raises Missing if the module has no function of this name.
+    """
     module_name, function_name = name.split(".")
     module = __import__(f"handout.{module_name}", fromlist=[function_name])
     if not hasattr(module, function_name):
@@ -367,7 +381,10 @@ def _find(name: str, submission_dir: Path) -> Any:
 
 
 def _describe(error: BaseException, submission_dir: Path) -> dict:
-    """What a student needs of an exception: type, text, and their own lines, outermost first."""
+    """Return what a student needs to know of an exception.
+
+    This is its type, its text, and the lines in the student's own files, outermost first.
+    """
     steps = traceback.extract_tb(error.__traceback__)
     own = [
         {
@@ -403,8 +420,8 @@ def _describe(error: BaseException, submission_dir: Path) -> dict:
         "is_value_error": isinstance(error, ValueError),
         "text": text,
         "lines": own[-12:],
-        # A stub raises in the student's own file; torch, too, raises NotImplementedError, from
-        # inside.
+        # A stub raises in the student's own file. torch also raises NotImplementedError, but in its
+        # own files.
         "stub": (
             isinstance(error, NotImplementedError)
             and bool(steps)

@@ -1,23 +1,22 @@
-"""The meter inside a rank: in what order a call multiplied and sent, and what memory was alive
-meanwhile.
+"""The meter records in which order a call on a rank multiplied and sent, and what memory was alive.
 
-Below the Python API, as the recorder, so that it does not matter whether a student multiplies by
-hand or has autograd do it. The program order on one rank is the same in every run: what is judged
-by it cannot flicker.
+It works below the Python API, as the recorder does. So it does not matter whether a student
+multiplies by hand or lets autograd do it. The program order on one rank is the same in every run,
+so a verdict that rests on it is also the same in every run.
 """
 
 import weakref
 from collections.abc import Callable
-from time import monotonic  # bound early: a student's code may bend the module
+from time import monotonic  # bound early, because student code may change the module
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Products of matrices, whichever way they are written; of each the position of the left factor. The
-# right one follows.
+# Each operator that multiplies matrices, with the position of the left factor in its arguments. The
+# right factor follows.
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1}
-# What a mean of squares and its gradient are made of, entry by entry.
+# The operators that a mean of squares and its gradient are made of. They work entry by entry.
 BY_ENTRY = {
     "pow",
     "mul",
@@ -30,24 +29,29 @@ BY_ENTRY = {
     "mse_loss_backward",
 }
 MOST = 20_000  # entries of the ledger
-METERS: list = []  # that are entered: where the hub carries them, sends pass no operator of torch's
+# The meters that are entered. The process group of the hub tells them of each send, because there a
+# send passes through no operator of torch.
+METERS: list = []
 
 
 def operations_of(name: str, args: tuple) -> int:
-    """Return the floating-point operations of a product of matrices: one multiplication and one
-    addition for each term.
+    """Return the number of floating-point operations of a product of matrices.
+
+    These are one multiplication and one addition for each term.
     """
     left, right = args[PRODUCTS[name] :][:2]
     return 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
 
 
 class Meter(TorchDispatchMode):
-    """``ledger``: ``[kind, amount, alive, at]`` of every product (floating-point operations), send
-    (bytes) and operator that a loss is made of (kind ``entries``; those that it reads), in order.
+    """Keeps a ledger of products, sends and operators that a loss is made of, in program order.
 
-    ``alive`` are the bytes of the tensors that were made since the meter was entered and still
-    exist, just after the product or before the send; ``at`` are the seconds of the monotonic clock.
-    Tensors that existed before, and views of them, do not count.
+    ``ledger`` holds ``[kind, amount, alive, at]`` for each of them. The amount is the number of
+    floating-point operations of a product (kind ``product``), the bytes of a send (kind ``send``),
+    or the number of entries that an operator of a loss reads (kind ``entries``). ``alive`` is the
+    number of bytes of the tensors that were made since the meter was entered and still exist, just
+    after the product or before the send. Tensors that existed before, and views of them, do not
+    count. ``at`` is the time in seconds of the monotonic clock.
     """
 
     def __init__(
@@ -57,10 +61,10 @@ class Meter(TorchDispatchMode):
         self.before_a_send = before_a_send
         self.ledger: list[list] = []
         self.alive = 0
-        # By the address of the storage's C++ object: a storage that is known, with its number of
-        # bytes.
+        # The address of a storage's C++ object → the number of bytes that the storage counts for.
+        # One that existed before counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
-        self.kept = existing  # so that no address is used again
+        self.kept = existing  # keeps them alive, so that no address is used again
 
     def __enter__(self) -> "Meter":
         METERS.append(self)
@@ -109,7 +113,8 @@ def _dispatch(
     kwargs = kwargs or {}
     if operator._schema.name in ("c10d::send", "_c10d_functional::isend"):
         self.sends(args)
-    if torch.is_inference_mode_enabled():  # then operators made of others arrive whole
+    # In inference mode, operators that are made of others arrive undivided.
+    if torch.is_inference_mode_enabled():
         with self:
             result = operator.decompose(*args, **kwargs)
         if result is not NotImplemented:
@@ -119,5 +124,5 @@ def _dispatch(
     return result
 
 
-# Assigned, see the recorder.
+# This is assigned and not defined inside the class: see ``recorder``.
 Meter.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

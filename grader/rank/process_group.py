@@ -1,14 +1,13 @@
-"""A process group whose network is the hub: every operation goes through the rank's only socket.
-Runs beside student code.
+"""This process group uses the hub as its network: all operations go through the rank's only socket.
 
-torch asks for gloo and gets this: ``install`` puts it in gloo's place. Python calls its methods
-directly. What calls from C++ (functional collectives, DDP) comes through the trampolines of
-``ProcessGroup``, which exist for some of these methods only.
+This code runs beside student code. torch asks for gloo and gets this group, because ``install``
+puts it in gloo's place. Python calls its methods directly. Calls from C++ (functional collectives,
+DDP) come through the trampolines of ``ProcessGroup``, which exist for some of these methods only.
 
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
 ``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` adds up the memory of copies.
-All other operations send the memory as it lies there, and fill that of others, so that a transposed
-tensor arrives as what it was before.
+All other operations send the memory as it lies there, and fill the memory of others with it. So a
+transposed tensor arrives as it was before it was transposed.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from grader.wire.events import counts
 
 
 class HubGroup(dist.ProcessGroup):
-    """Made by torch where it would make gloo's process group, with the same arguments."""
+    """The process group that torch makes in place of gloo's, with the same arguments."""
 
     network: Network
 
@@ -48,7 +47,7 @@ class HubGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub wants a store here
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
         self._name = self._description = ""
-        # As gloo does: nobody goes on before all have made the group.
+        # As with gloo, no rank goes on before all ranks have made the group.
         store.set(str(rank), "")
         store.wait([str(other) for other in range(size)])
 
@@ -72,17 +71,17 @@ class HubGroup(dist.ProcessGroup):
         return "gloo"
 
     def getBackendName(self) -> str:
-        """What C++ hears: of gloo, DDP would ask for more."""
+        """Return the name that C++ gets. If this were "gloo", DDP would ask for more."""
         return "hub"
 
     def _set_sequence_number_for_group(self) -> None:
-        """gloo counts its operations; here the hub does."""
+        """Do nothing. gloo begins to count its operations here, but the hub counts them itself."""
 
     def _get_backend(self, device: torch.device) -> "HubGroup":
         return self
 
     def shutdown(self) -> None:
-        """Nothing to end: the socket belongs to the rank."""
+        """Do nothing, because the socket belongs to the rank and not to the group."""
 
     abort = shutdown
     supports_splitting = supports_coalescing = False
@@ -145,9 +144,9 @@ class HubGroup(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> HubWork:
-        # As gloo does: a rank's own block is copied to where the result will be, and the memory of
-        # copies of the others' blocks is added to that memory. A copy keeps the order of the
-        # strides.
+        # This does the same as gloo. gloo copies a rank's own block to where the result will be,
+        # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
+        # of the strides.
         blocks = [x.detach().clone() for x in inputs[0]]
         own, result = inputs[0][self.rank()].detach(), outputs[0]
         if _is_dense(result) and own.shape == result.shape:
@@ -188,7 +187,7 @@ class HubGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> HubWork:
         if not input.is_contiguous():
-            raise ValueError("Tensors must be contiguous")  # as gloo says it
+            raise ValueError("Tensors must be contiguous")  # the words of gloo
         pieces = [
             _pieces(tensor, list(rows), self.size())
             for tensor, rows in ((input, input_splits), (output, output_splits))
@@ -204,8 +203,10 @@ class HubGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> HubWork:
         _check("send", tensors, in_order=False)
         if peer == self.rank():
-            # as with gloo
+            # gloo raises the same
             raise RuntimeError("Pair is not connected: a rank cannot send to itself")
+        # On the hub a send passes through no operator of torch that a meter would see. A meter that
+        # is entered twice must hear of the send only once.
         for meter in dict.fromkeys(METERS):
             meter.sends((tensors,))
         return self._issue("send", tensors, [], peer=peer, tag=tag)
@@ -237,10 +238,12 @@ class HubGroup(dist.ProcessGroup):
         output: Any = None,
         in_order: bool = False,
     ) -> HubWork:
-        """Start an operation: send these tensors, if it is not a silent one, and fill those.
+        """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
-        What is communicated ``in_order`` is their entries, however they lie in memory; else it is
-        the memory.
+        ``root`` and ``peer`` are ranks in the group. With ``silent``, the operation sends nothing.
+        With ``in_order``, the entries of the tensors are communicated, however they lie in memory;
+        otherwise the memory is. ``output`` is what the operation's future gives, by default
+        ``landing``.
         """
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         group = self.options.global_ranks_in_group or list(range(self.size()))
@@ -265,11 +268,13 @@ class HubGroup(dist.ProcessGroup):
         issued = Issued(kind, len(self.network.issued))
         self.network.on_issue(issued.position)
         self.network.issued.append(issued)
+        # A collective brings its bytes at once. Those of a send follow when the rank next waits.
         blob = memory.read() if memory and kind != "send" else b""
         meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
+        # The root of a broadcast keeps its tensor, which is what all get.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
         output = list(landing) if output is None else output
@@ -277,14 +282,15 @@ class HubGroup(dist.ProcessGroup):
 
 
 def install(network: Network) -> None:
-    """Put the hub in the place of gloo, for all groups that this process makes."""
+    """Put the hub in the place of gloo, for all groups that this process makes from now on."""
     HubGroup.network = network
     c10d.ProcessGroupGloo = HubGroup  # type: ignore[misc, assignment]
 
 
 def announce_batches(network: Network) -> None:
-    """Tell the hub which operations ``batch_isend_irecv`` starts together: torch tells it only to
-    groups of its own.
+    """Tell the hub which operations ``batch_isend_irecv`` starts together.
+
+    torch tells this only to its own process groups.
     """
     start = dist.batch_isend_irecv
 
@@ -306,7 +312,11 @@ def _reduction(opts: Any) -> str:
 
 
 def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
-    """How many elements go to each rank, or come from it."""
+    """Return how many elements go to each of ``n`` ranks, or come from it.
+
+    ``rows`` are the split sizes of dimension 0; without them all parts are equal. Raises
+    RuntimeError if the split does not fit the tensor.
+    """
     if not rows:
         if len(tensor) % n:
             raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
@@ -317,14 +327,14 @@ def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the entries fill their part of the memory, in whatever order."""
+    """Return whether the entries fill their part of the memory, in whatever order."""
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
 def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
     for tensor in tensors:
         if kind in ("send", "recv") and not tensor.is_contiguous():
-            raise RuntimeError("input tensor has to be contiguous")  # gloo says so of both
+            raise RuntimeError("input tensor has to be contiguous")  # gloo says this of both kinds
         if tensor.layout != torch.strided:
             raise ValueError(f"{kind}: only dense tensors can be communicated")
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
@@ -338,5 +348,5 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
 
 
 def _last(tensor: torch.Tensor) -> int:
-    """Where in its storage a tensor would end if it were contiguous, in bytes."""
+    """Return the byte offset in its storage at which a tensor would end if it were contiguous."""
     return (int(tensor.storage_offset()) + tensor.numel()) * tensor.element_size()

@@ -1,9 +1,9 @@
-"""Tells what a rank's program did, step by step, for its replay on a modelled cluster. Runs beside
-student code, on the hub.
+"""This module reports what a rank's program did, step by step, for a replay on a modelled cluster.
 
-The hub knows of operations, and a replay also needs what the program computed between them, and
-where it waited for which. All of this is the rank's own word: good for a drawing, never for points.
-In grading no program is followed.
+It runs beside student code, if the hub is the network. The hub knows of operations. A replay also
+needs what the program computed between them, and where it waited for which operation. All of this
+is the rank's own word, which is good enough for a drawing and never for points. In grading no
+program is followed.
 """
 
 import threading
@@ -16,16 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grader.rank.meter import PRODUCTS, operations_of
 from grader.wire.events import AWAITS, ISSUES, MAX_NAME, MULTIPLIES, PASSES
 
-MAX_STEPS = 200  # before they are told
-# of operators that have been met: to ask torch again would take longer than all the rest
+MAX_STEPS = 200  # steps that are collected before they are reported
+# The names of the operators so far. To ask torch again would take longer than all the rest.
 NAMES: dict[Any, str] = {}
 
 
 class Follower(TorchDispatchMode):
-    """Collects steps, see ``trail.Step``, and tells them: many at a time, or when the rank has
-    nothing else to do.
+    """Collects the steps of a program (see ``wire.events.Step``) and reports them to the judge.
 
-    A mode belongs to one thread, as do the steps: the main one.
+    It reports many at a time, or when the rank has nothing else to do. A mode belongs to one
+    thread, so all steps are those of the main thread.
     """
 
     def __init__(self, tell: Callable[[dict], None], caller: Callable[[], tuple]) -> None:
@@ -45,12 +45,12 @@ class Follower(TorchDispatchMode):
         self._add(PASSES, 0, name)
 
     def news(self) -> dict:
-        """Return what has not been told, as a part of a frame."""
+        """Return the steps that have not been reported yet, as a part of a frame, or {}."""
         steps, self.steps = self.steps, []
         return {"steps": steps} if steps else {}
 
     def end_call(self) -> None:
-        """Tell the rest."""
+        """Report the steps of the call that have not been reported yet."""
         self._add_computed()
         if news := self.news():
             self.tell(news)
@@ -76,7 +76,8 @@ def _dispatch(
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
     if name in PRODUCTS:
         self.computed += operations_of(name, args)
-    elif torch.is_inference_mode_enabled():  # then operators made of others arrive whole
+    # In inference mode, operators that are made of others arrive undivided.
+    elif torch.is_inference_mode_enabled():
         with self:
             result = operator.decompose(*args, **(kwargs or {}))
         if result is not NotImplemented:
@@ -84,5 +85,5 @@ def _dispatch(
     return operator(*args, **(kwargs or {}))
 
 
-# Assigned, see the recorder.
+# This is assigned and not defined inside the class: see ``recorder``.
 Follower.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

@@ -1,5 +1,7 @@
-"""Where a rank lives: a folder of its own, the file in which all ranks of its world meet, and what
-it may do.
+"""This module prepares the place of a rank, and the rank enters it.
+
+A place is a folder of the rank's own, the file in which all ranks of its world meet, and a tier of
+confinement.
 """
 
 import os
@@ -14,8 +16,8 @@ from grader.wire import frames, tiers
 
 @dataclass(frozen=True)
 class RankHome:
-    folder: str  # the rank's own, and its working directory
-    # a file that all ranks of the world may write to; none where the hub connects them
+    folder: str  # the rank's own folder, which is its working directory
+    # the path of a file that all ranks of the world may write to; empty if the hub connects them
     rendezvous: str
     submission_dir: str
     device: str
@@ -23,13 +25,13 @@ class RankHome:
     user: int
 
     def enter(self) -> None:
-        """Move in, for good.
+        """Move this process to its folder and confine it, for good.
 
-        Raises Unconfined where this process cannot be confined as it should.
+        Raises Unconfined if this process cannot be confined as it should.
         """
         os.chdir(self.folder)
         os.environ["TMPDIR"] = os.environ["HOME"] = self.folder
-        tempfile.tempdir = None  # decided anew
+        tempfile.tempdir = None  # so that it is looked up again
         tier = tiers.TIERS[self.tier]
         writable = [self.folder]
         if self.rendezvous:
@@ -38,19 +40,23 @@ class RankHome:
 
 
 def users(size: int, supervisor: int) -> set[int]:
-    """The users that the ranks of a world have, where each has one of its own."""
+    """Return the uids that the ranks of a world have, if each of them has one of its own.
+
+    ``supervisor`` is the process id of the world's supervisor.
+    """
     return {confinement.user_of(supervisor, rank) for rank in range(size)}
 
 
 def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
-    """Make the folders of so many ranks, in a world's new folder.
+    """Make the folders of ``size`` ranks in a world's new folder, and return the ranks' places.
 
-    Called by its supervisor, from whose number users follow.
+    The world's supervisor calls this, because the users of the ranks follow from its process id.
     """
     own = tiers.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if own:  # strangers to each other, and to whoever owns the folder
+        # The ranks have different users, and none of these owns the folder: let them pass.
+        if own:
             os.fchmod(inside, 0o711)
         meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
         return [_make(world, tier, rank, inside, meets) for rank in range(size)]
@@ -59,7 +65,10 @@ def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
 
 
 def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
-    """Make the file in which ranks meet, and return its path."""
+    """Make the file in which ranks meet, and return its path.
+
+    With ``for_all``, every user may read it and write to it.
+    """
     file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
     if for_all:
         os.fchmod(file, 0o666)
@@ -68,10 +77,11 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 
 
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
-    """The place of one rank, in the folder that this descriptor holds.
+    """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
 
-    Around it lies one that its user may pass, and no other: what a folder holds, how large that is
-    and when it was changed can be seen without a right to read it, wherever the way to it is open.
+    Around the rank's folder lies another one, which only the rank's user may pass. If the way to a
+    folder is open, other users can see what it holds, how large that is, and when it was changed,
+    even without a right to read it.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)
@@ -87,8 +97,9 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
 
 
 def refusal(submission_dir: str, engine: Path) -> str:
-    """Why a folder cannot be a world's submission folder, which its ranks may read; empty where it
-    can.
+    """Return why a folder cannot be a world's submission folder, or an empty text if it can.
+
+    The ranks of the world may read this folder. ``engine`` is the folder of the grader.
     """
     path = Path(submission_dir)
     if not path.is_absolute() or os.path.normpath(submission_dir) != submission_dir:

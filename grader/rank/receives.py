@@ -1,9 +1,9 @@
-"""Receives whose message is there after ``wait()``, and not before. Runs beside student code.
+"""With this module a received message is there after ``wait()``, and not before.
 
-A program that never waits for an ``irecv`` is wrong, but gloo may be quick enough for it to be
-right by luck, or drop the receive, and then another rank hangs. Here it is wrong every time: the
-message lands elsewhere until ``wait()`` hands it over, and until then the tensor holds what no
-message holds.
+It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
+so quick that the program is right by luck, or gloo may drop the receive, and then another rank
+hangs. With this module the program is wrong every time. The message lands in other memory until
+``wait()`` hands it over. Until then the tensor holds what no message holds.
 """
 
 from collections.abc import Callable
@@ -16,23 +16,27 @@ from grader.wire.frames import NEVER_AWAITED, UNFILLED
 
 
 class Receives:
-    """While entered, hands messages over in ``wait()``; at the end, marks the receives that nobody
-    has waited for.
+    """While entered, hands messages over in ``wait()``, and not before.
+
+    At the end it leaves a mark for each receive that nobody has waited for.
     """
 
-    # these, for good: gloo drops a receive whose work is gone, and its sender hangs
+    # Those receives are kept for good. gloo drops a receive whose work is gone, and then its sender
+    # hangs.
     kept: list = []
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.mark = mark
-        # By its work's id: the work, kept alive, its number, where it lands, where it belongs.
+        # id of a receive's work → (the work, which is kept alive; the number of the receive; the
+        # tensors that the message lands in; the tensors that it belongs to)
         self.landed: dict[int, tuple] = {}
         self.count = 0
 
     def __enter__(self) -> None:
         group, work = dist.ProcessGroup, dist.distributed_c10d.Work
         places = [(group, "recv"), (group, "recv_anysource"), (work, "wait")]
-        # What the class itself holds: what getattr makes of it is no method when it is put back.
+        # Keep what the class itself holds. What ``getattr`` makes of it would be no method any more
+        # when it is put back.
         self.theirs = [(owner, name, vars(owner)[name]) for owner, name in places]
         for owner, name, _ in self.theirs:
             wrap = self._waiting if owner is work else self._receiving
@@ -50,7 +54,7 @@ class Receives:
             number, self.count = self.count, self.count + 1
             if any(tensor.is_cuda for tensor in tensors):
                 return receive(group, tensors, *rest)
-            # gloo looks at strides.
+            # gloo looks at strides, so they are the same.
             landing = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors]
             work = receive(group, landing, *rest)
             with torch.no_grad():

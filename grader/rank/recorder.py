@@ -1,9 +1,8 @@
-"""The recorder inside a rank: every communication, as it is issued, below the Python API. Runs
-beside student code.
+"""The recorder reports every communication of a rank as it is issued, below the Python API.
 
-All of ``torch.distributed`` ends in operators of the dispatcher (``c10d::allreduce_``,
-``_c10d_functional::all_reduce``, …). A ``TorchDispatchMode`` sees each of them with its tensors,
-whichever Python function was called, so nothing is patched.
+It runs beside student code. All functions of ``torch.distributed`` end in operators of the
+dispatcher (``c10d::allreduce_``, ``_c10d_functional::all_reduce``, …). A ``TorchDispatchMode`` sees
+each of them with its tensors, whichever Python function was called. So nothing is patched.
 """
 
 import os
@@ -11,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic_ns  # bound early: a student's code may bend the module
+from time import monotonic_ns  # bound early, because student code may change the module
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.wire.events import counts
 
-# c10d operator → (kind, name of the argument that this rank puts in, of the one that it gets out)
+# c10d operator → (kind, name of the argument that this rank sends, name of the one that it gets)
 C10D = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced_": ("all_reduce", "tensors", "tensors"),
@@ -44,7 +43,7 @@ C10D = {
     "recv_": ("recv", None, "tensors"),
     "recv_any_source_": ("recv", None, "tensors"),
 }
-# Functional collectives carry one input (or a list of them) and return the output.
+# Functional collectives take one input (or a list of inputs) and return the output.
 FUNCTIONAL = {
     "all_reduce": "all_reduce",
     "all_gather_into_tensor": "all_gather",
@@ -66,7 +65,7 @@ REDUCTIONS = {
 class Recorder(TorchDispatchMode):
     """Reports each communication through ``emit``, before it is started.
 
-    Active in the thread that entered it.
+    It is active in the thread that entered it. ``folder`` is that of the student's files.
     """
 
     def __init__(self, emit: Callable[[dict], None], folder: Path) -> None:
@@ -75,7 +74,7 @@ class Recorder(TorchDispatchMode):
         self.folder = str(folder)
 
     def follow_threads(self) -> None:
-        """Be active in threads that start from now on, too. A mode belongs to one thread."""
+        """Record in threads that start from now on, too, because a mode belongs to one thread."""
 
         def enter(*_: Any) -> None:
             sys.setprofile(None)
@@ -84,9 +83,9 @@ class Recorder(TorchDispatchMode):
         threading.setprofile(enter)
 
     def record(self, operator: Any, arguments: dict) -> None:
-        """Emit what is known of one call of an operator.
+        """Emit what is known of one call of an operator, if the operator communicates.
 
-        ``arguments`` go by the names of its schema.
+        ``arguments`` holds the arguments by their names in the operator's schema.
         """
         name = operator._schema.name.split("::")[1]
         if operator.namespace == "c10d":
@@ -119,12 +118,13 @@ class Recorder(TorchDispatchMode):
             self._functional(FUNCTIONAL[name], arguments)
 
     def _functional(self, kind: str, arguments: dict) -> None:
-        """A functional collective: it names its group, and returns its output instead of filling
-        one.
+        """Report a functional collective.
+
+        Such a collective names its group, and returns its output instead of filling a tensor.
         """
         group = arguments["group_name"]
         if isinstance(group, str):
-            # torch's type for such names is a str that older versions do not have.
+            # torch's type for such names is a kind of str. Older versions do not have this type.
             group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         elif isinstance(group, torch.ScriptObject):
             group = dist.ProcessGroup.unbox(group)
@@ -163,7 +163,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def caller(self) -> tuple[str | None, int | None]:
-        """The innermost line of the student's that led here."""
+        """Return file and line of the innermost student code that led here, or twice None."""
         frame: FrameType | None = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
@@ -182,13 +182,13 @@ def _dispatch(
     return operator(*args, **kwargs)
 
 
-# Assigned and not defined inside the class: a subclass that defines it gets it wrapped for
-# torch.compile, and the wrapper's first call imports 800 modules, which costs every world a second.
+# This is assigned and not defined inside the class. If a subclass defines it, torch wraps it for
+# torch.compile. The wrapper's first call imports 800 modules, which costs every world a second.
 Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors in a tensor or in nested lists of them."""
+    """Return all tensors in a tensor or in nested lists of tensors; none for any other value."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -197,11 +197,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def member(group: list[int], number: int, kind: str) -> int:
-    """The rank behind a number in its group. gloo itself waits for a rank that does not exist until
-    its timeout.
+    """Return the global rank of the rank ``number`` in its group.
 
-    An IndexError: a ValueError of ours would pass for the one that a function has to raise of its
-    own.
+    Raises IndexError if there is no such rank; gloo itself would wait for it until its timeout. A
+    ValueError here could be taken for one that the student's function has to raise itself.
     """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
@@ -217,7 +216,7 @@ def _reduction(op: Any) -> str | None:
     if isinstance(op, str):  # a functional collective
         return {"avg": "average"}.get(op.lower(), op.lower())
     if isinstance(op, torch.ScriptObject):
-        # An older torch keeps it to itself.
+        # An older torch does not tell which one it is.
         if not op._has_method("op"):  # type: ignore[attr-defined]
             return None
         op = dist.ReduceOp.RedOpType(op.op())  # type: ignore[attr-defined]

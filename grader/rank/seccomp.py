@@ -1,12 +1,11 @@
-"""System calls that a rank does without, refused to it by a filter of the kernel's (seccomp), for
-good.
+"""A filter of the kernel (seccomp) refuses system calls that a rank does not need, for good.
 
-Some give memory which no process is charged with: a file of ``memfd_create`` and a segment of
-``shmget`` lie in memory until they are gone. Pages of them that no process has mapped are in
-nobody's account, and a descriptor of one may hide in the queue of a socket. These fail as on a
-kernel that lacks them, so that libraries fall back on something else.
+Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
+segment of ``shmget`` lie in memory until they are removed. Pages of them that no process has mapped
+count for no process, and a descriptor of such a file may hide in the queue of a socket. These calls
+fail as on a kernel that lacks them, so that libraries fall back on something else.
 
-Others lead to another process: a rank whose operations go through the hub has no use for them.
+Other calls lead to another process. A rank whose operations go through the hub does not need them.
 """
 
 import contextlib
@@ -20,30 +19,30 @@ from collections.abc import Iterable
 PR_SET_DUMPABLE = 4
 SECCOMP_SET_MODE_FILTER = 1
 SPEC_ALLOW = 1 << 2  # without this flag, kernels before 5.16 slow the whole process down
-# By machine: the number of its call interface, of seccomp(2) and of prctl(2).
+# By machine: the number of its call interface, the number of seccomp(2), and that of prctl(2).
 MACHINES = {"x86_64": (0xC000003E, 317, 157), "aarch64": (0xC00000B7, 277, 167)}
 # The numbers of system calls, by machine.
 UNCHARGED = {
-    # a byte keeps a huge page
+    # With ``vmsplice``, one byte in a pipe can keep a huge page in memory.
     "x86_64": {"memfd_create": 319, "memfd_secret": 447, "shmget": 29, "vmsplice": 278},
     "aarch64": {"memfd_create": 279, "memfd_secret": 447, "shmget": 194, "vmsplice": 75},
 }
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        # descriptors out of sight; sockets that hold more
+        # These send descriptors, which are out of sight then, or make sockets hold more.
         **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
         **{"pidfd_open": 434, "pidfd_getfd": 438, "open_by_handle_at": 304},
         **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155},
-        # would do all of that unseen
+        # These would do all of the above, and the filter would not see it.
         **{"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
         **{"bpf": 321, "perf_event_open": 298, "userfaultfd": 323},
         **{"add_key": 248, "request_key": 249, "keyctl": 250},
-        # files that all may read
+        # These let processes notice each other at files that all may read.
         **{"flock": 73, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300},
-        # what others may look at
+        # These read or set properties of a process that others may look at.
         **{"getpriority": 140, "setpriority": 141, "ioprio_get": 252, "ioprio_set": 251},
         **{
             "getpgid": 121,
@@ -53,9 +52,10 @@ CONNECTING = {
             "sched_getattr": 315,
         },
         **{"sched_setaffinity": 203, "sched_rr_get_interval": 148},
-        # by their own calls
+        # Some operations of a futex have system calls of their own.
         **{"futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "futex_requeue": 456},
-        # What may be seen of a file that may not be read, and names that hold text
+        # These change what may be seen of a file that may not be read, or make names, which can
+        # hold text.
         **{
             "symlink": 88,
             "symlinkat": 266,
@@ -67,7 +67,7 @@ CONNECTING = {
         **{"chmod": 90, "fchmod": 91, "fchmodat": 268, "fchmodat2": 452},
         **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
         **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463},
-        # Which pages of a file that all may read lie in memory
+        # These change or tell which pages of a file that all may read lie in memory.
         **{"fadvise64": 221, "readahead": 187, "preadv2": 327, "mincore": 27, "cachestat": 451},
     },
     "aarch64": {
@@ -112,29 +112,34 @@ CONNECTING = {
     },
 }
 FCNTL = {"x86_64": 72, "aarch64": 25}
-# Its commands that lock a part of a file, lease a file, or ask for a signal: what one process does,
-# another one sees. And that of a pipe's size: what lies in pipes counts as nobody's memory.
+# The commands of fcntl(2) that lock a part of a file, lease a file, or ask for a signal: another
+# process sees what one process does with them. The last command sets the size of a pipe, because
+# the data in pipes count as no process's memory.
 SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 FUTEX = {"x86_64": 202, "aarch64": 98}
-PRIVATE = 128  # a bit of its operation: for the threads of one process
-OPERATIONS = 127  # the bits that tell which one
-WAITS = (0, 9)  # harmless where nobody wakes; the C library joins a thread by one
+PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
+OPERATIONS = 127  # the bits that tell which futex operation it is
+# The operations that wait. They are harmless if nobody can wake, and the C library needs one of
+# them to join a thread.
+WAITS = (0, 9)
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
-OF_PROCESSES = 1 << 31  # clocks from here on, negative numbers, are those of processes
-OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, which x86_64 has besides
+OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes
+OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, the other interface of x86_64
 
-# Berkeley packet filter: load a word, compare it with a constant and jump, return a constant.
+# Instructions of the Berkeley packet filter: load a word, compare it with a constant and jump,
+# combine it with a constant, return a constant. A line of a filter is (instruction, lines to skip
+# if the comparison holds, lines to skip otherwise, constant).
 LOAD, EQUAL, AT_LEAST, HAS_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-# where these stand in what the filter sees
+# the positions of these in the data that the filter sees, in bytes
 NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
 def refuse() -> bool:
-    """Refuse memory that nobody is charged with to this process, and to what it starts; return
-    whether that works here.
+    """Refuse memory that no process is charged with; return whether that works here.
 
-    It can no longer hide from the process that watches it, either: that looks at its open files.
+    This holds for this process and for all that it starts. The process can no longer hide from the
+    process that watches it, either, because that one looks at its open files.
     """
     if not can_refuse():
         return False
@@ -150,8 +155,9 @@ def refuse() -> bool:
 
 
 def cut_off() -> bool:
-    """Refuse every way to another process, but the descriptors that are open; return whether that
-    works here.
+    """Refuse all ways to another process; return whether that works here.
+
+    The descriptors that are already open can still be used.
     """
     if not can_refuse():
         return False
@@ -187,8 +193,9 @@ def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
 
 
 def _install(lines: list[tuple]) -> bool:
-    """Have the kernel run these lines of a filter at each system call, with its number loaded;
-    return whether it does.
+    """Have the kernel run these lines of a filter at each system call; return whether it does.
+
+    The number of the call is loaded before the first line. Calls of another interface fail.
     """
     interface, seccomp, _ = MACHINES[platform.machine()]
     fail = (RETURN, 0, 0, FAIL | errno.ENOSYS)

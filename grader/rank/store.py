@@ -1,6 +1,6 @@
-"""torch's key-value store, kept by the hub: where ranks meet that make a new group.
+"""This is torch's key-value store, kept by the hub. Ranks that make a new group meet in it.
 
-Runs beside student code.
+This code runs beside student code.
 """
 
 from datetime import timedelta
@@ -12,15 +12,15 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """Counts, and says who is there.
+    """A store that counts, and says which ranks are there.
 
-    The hub refuses all else: ranks communicate through operations.
+    The hub refuses everything else, because ranks have to communicate through operations.
     """
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        network.store = self  # torch keeps its C++ half alone
+        network.store = self  # keeps it alive, because torch keeps only its C++ half
 
     def _ask(self, do: str, keys: list[str], **more: str | int) -> dict:
         number = self.network.ask(frames.STORE, {"do": do, "keys": list(keys), **more})
@@ -42,7 +42,7 @@ class HubStore(dist.Store):
         return bool(self._ask("check", keys)["found"])
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The judge ends a world that waits for ever."""
+        """Do nothing, because the judge ends a world that waits for ever."""
 
 
 def _text(value: str | bytes) -> str:

@@ -1,5 +1,6 @@
-"""What a student's function may leave behind in its process, beside values: a rank that others'
-calls follow on looks at it.
+"""This module looks at what a student's function may leave behind in its process, besides values.
+
+A rank looks at it if the calls of another check may follow.
 """
 
 import os
@@ -16,9 +17,9 @@ TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def look() -> tuple[Any, ...]:
-    """Return settings that one call could change for the next.
+    """Return the settings that one call could change for the next.
 
-    What two looks show is compared, and not understood.
+    The results of two looks are only compared with each other.
     """
     return (
         torch.get_default_dtype(),
@@ -40,12 +41,12 @@ def look() -> tuple[Any, ...]:
         os.getcwd(),
         dict(os.environ),
         list(warnings.filters),
-        # A program may put functions of its own in the place of these.
+        # A program may replace these functions by functions of its own.
         {name: id(value) for name, value in vars(dist).items() if not name.startswith("_")},
     )
 
 
 def stop_timers() -> None:
-    """Have no signal come that a call has asked for."""
+    """Stop all timers, so that no signal comes that a call has asked for."""
     for which in TIMERS:
         signal.setitimer(which, 0)

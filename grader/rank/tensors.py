@@ -1,4 +1,4 @@
-"""Values on the rank's side of the wire: JSON trees ↔ torch tensors.
+"""A rank converts values here between the JSON trees of a frame and torch tensors.
 
 See ``frames`` for the trees.
 """
@@ -16,9 +16,10 @@ from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, 
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
-# all of a call's together; the rest of a blob is for its header
+# the bytes of all tensors of a call together; the rest of a blob is for its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
-# What a numpy judge can read. Other dtypes are described, not sent: they are wrong anyway.
+# The dtypes that the judge can read with numpy. Tensors of other dtypes are described and not sent,
+# because they are wrong anyway.
 SHIPPABLE = {
     torch.float64,
     torch.float32,
@@ -33,7 +34,10 @@ SHIPPABLE = {
 
 
 def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Any]) -> Any:
-    """The value that the judge sent, its tensors on ``device``."""
+    """Return the value that the judge sent, with its tensors on ``device``.
+
+    ``make_probe`` makes a function of the node of a probe.
+    """
     tensors = load(blob) if blob else {}
 
     def build(node: Any) -> Any:
@@ -54,8 +58,10 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in memory of this layout, one of ``arrays.LAYOUTS``: transposed, every other
-    element of a larger one, or both.
+    """Return the same values in memory of this layout, one of ``arrays.LAYOUTS``.
+
+    The memory is contiguous, transposed, every other element of a larger memory, or the last two
+    together.
     """
     if layout == "contiguous":
         return tensor
@@ -69,8 +75,9 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def originals(value: Any) -> Any:
-    """The same tensors in containers of our own: what the caller still holds, whatever becomes of
-    the containers.
+    """Return the same tensors in new containers.
+
+    The caller still holds these tensors, whatever student code does with the old containers.
     """
     if isinstance(value, (list, tuple)):
         return [originals(item) for item in value]
@@ -80,8 +87,9 @@ def originals(value: Any) -> Any:
 
 
 def is_intact(value: Any, original: Any) -> bool:
-    """Whether containers still hold what they held when ``originals`` was taken of them: the very
-    tensors, at their places.
+    """Return whether containers still hold the very same tensors at the same places.
+
+    ``original`` is what ``originals`` returned for them earlier.
     """
     if isinstance(original, list):
         return (
@@ -98,14 +106,17 @@ def is_intact(value: Any, original: Any) -> bool:
 
 @dataclass
 class Parcel:
-    """The tensors of one frame, so far."""
+    """The tensors of one frame so far, and their bytes together."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     bytes: int = 0
 
 
 def encode(*values: Any) -> tuple[list, bytes]:
-    """The trees of the values, and the blob with all their tensors."""
+    """Return the trees of the values, and the blob with all their tensors.
+
+    What cannot be sent becomes a description in its tree.
+    """
     parcel = Parcel()
 
     def tree(value: Any, depth: int) -> Any:
@@ -113,14 +124,14 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return value
         if type(value) is str:
             return value[:MAX_STRING]
-        if type(value) is int or isinstance(value, Integral):  # of numpy, too
+        if type(value) is int or isinstance(value, Integral):  # also one of numpy
             value = int(value)
             return (
                 value
                 if is_whole(value)
                 else {"other": f"a whole number of {value.bit_length()} bits"}
             )
-        # The usual ones first: to ask whether something is a Real takes long.
+        # Leave out the usual types first, because to ask whether a value is a Real takes long.
         if not isinstance(value, (tuple, list, torch.Tensor)) and isinstance(value, Real):
             return float(value)
         if isinstance(value, str):
@@ -129,7 +140,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
             return {"other": "too deeply nested"}
         if type(value) is range and len(value) < 1000:
             value = list(value)
-        if isinstance(value, (list, tuple)):  # named tuples, too
+        if isinstance(value, (list, tuple)):  # also a named tuple
             return {
                 "list" if isinstance(value, list) else "tuple": [
                     tree(item, depth + 1) for item in value
@@ -184,6 +195,6 @@ def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
         }
     key = str(len(parcel.tensors))
     parcel.bytes += value.nbytes
-    # A copy at once: an unfinished communication may still write to the original.
+    # Copy at once, because an unfinished communication may still write to the original.
     parcel.tensors[key] = value.detach().to("cpu", copy=True).contiguous()
     return {"tensor": key}

@@ -1,8 +1,8 @@
-"""What a rank does for a timeline: a student's function in a small program, warmed up once, then a
-few times between marks.
+"""A rank runs these small programs for a timeline.
 
-Drivers, as in ``drivers``; but their inputs are made here, since what they return is of no
-interest.
+Each program calls a student's function once to warm up, and then a few times between marks. These
+are drivers, as those in ``drivers``. But their inputs are made here, since what they return is of
+no interest.
 """
 
 import time
@@ -17,19 +17,21 @@ import torch.distributed as dist
 
 Mark = Callable[[str], None]
 RUNS = 8
-LATE = 0.02  # seconds by which the last rank is late, where one is
-# What a scene's options may say otherwise, by these names in small letters.
+LATE = 0.02  # seconds by which the last rank is late, if it is to be late
+# These are defaults. A scene's options may set them, by these names in small letters.
 ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
-LAYERS = 4  # of a pipeline's stage as well: so many that computing takes far longer than a message
+# This is also the number of layers on each stage of a pipeline. With so many, computing takes far
+# longer than a message.
+LAYERS = 4
 
 
 def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
-    """Once for nothing: the first run of anything is slow. Then some more, before each of which all
-    ranks meet.
+    """Run a program once to warm up, because the first run is slow, and then ``RUNS`` times.
 
-    With the option ``once`` a single run, for a cluster on which nothing depends on this machine's
-    speed.
+    Before each of these runs all ranks meet. Marks say when a run begins and ends, and how long the
+    main thread was on a core. With the option ``once`` there is a single run. This is for a cluster
+    on which nothing depends on this machine's speed.
     """
     if options.get("once"):
         with _piece("run 0", mark):
@@ -56,12 +58,12 @@ def _sizes(options: dict) -> tuple[int, int, int]:
 
 
 def _random(*shape: int) -> torch.Tensor:
-    """The same on every rank."""
+    """Return a random tensor of this shape, the same on every rank."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """An all-reduce. ``late``: whether the last rank comes to it later than the others."""
+    """Run an all-reduce. With ``late``, the last rank comes to it later than the others."""
     tensor, last = (
         torch.ones(kwargs.get("elements", ELEMENTS)),
         dist.get_rank() == dist.get_world_size() - 1,
@@ -77,7 +79,7 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """An all-reduce beside ten products of matrices."""
+    """Run an all-reduce beside ten products of matrices."""
     tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(
         *2 * (kwargs.get("width", 512),)
     )
@@ -91,9 +93,9 @@ def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """A stopwatch on an all-reduce of 4 MiB, where the last rank is late for every barrier.
+    """Run a stopwatch on an all-reduce, while the last rank is late for every barrier.
 
-    Marks when its watch runs.
+    The tensor has 4 MiB if the options do not say otherwise. Marks say when the watch runs.
     """
     tensor, last = (
         torch.ones(kwargs.get("elements", ELEMENTS)),
@@ -120,7 +122,7 @@ def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> Non
 
 
 def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``data_parallel_step``: four layers, this rank's rows."""
+    """Run ``data_parallel_step`` with four layers (or as the options say) on this rank's rows."""
     from handout import mlp
 
     layers, rows, width = _sizes(kwargs)
@@ -130,7 +132,8 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
         "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
     }
     passes["backward"] += [(torch.autograd, "backward"), (torch.autograd, "grad")]
-    with ExitStack() as stack:  # the step is one call: what it calls tells its two passes apart
+    # The step is a single call. The functions that it calls tell its two passes apart.
+    with ExitStack() as stack:
         for name, places in passes.items():
             for owner, attribute in places:
                 told = _told(getattr(owner, attribute), name, mark)
@@ -139,7 +142,7 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
 
 
 def _told(function: Callable, name: str, mark: Mark) -> Callable:
-    """The function, as a piece of work."""
+    """Return the function with marks at the beginning and the end of each call."""
 
     def told(*args: Any, **kwargs: Any) -> Any:
         with _piece(name, mark):
@@ -149,8 +152,9 @@ def _told(function: Callable, name: str, mark: Mark) -> Callable:
 
 
 def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """The same step with ``GradientBuckets``: a bucket for each layer, or for so many of them as
-    ``together`` says.
+    """Run the same step with ``GradientBuckets``.
+
+    There is a bucket for each layer, or for as many layers as ``together`` says.
     """
     from handout import mlp
 
@@ -173,7 +177,7 @@ def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``tensor_parallel_forward`` and ``tensor_parallel_backward``: layers cut by columns."""
+    """Run ``tensor_parallel_forward`` and ``tensor_parallel_backward`` on layers cut by columns."""
     from handout import mlp, tensor_parallel
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -195,7 +199,7 @@ def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``megatron_pair``: the same layers in pairs, forward and backward."""
+    """Run ``megatron_pair``, forward and backward, on the same layers in pairs."""
     from handout import mlp
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -217,9 +221,10 @@ def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``run_schedule`` with a few layers on every stage.
+    """Run ``run_schedule`` with a few layers on every stage.
 
-    ``schedule`` names the student's function for it; None for one micro-batch.
+    ``schedule`` names the student's function that makes the schedule. It is None for a single
+    micro-batch.
     """
     from handout import mlp, pipeline_parallel
     from handout.timeline import Timeline
@@ -241,7 +246,7 @@ def pipeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def passes(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """``pipeline_forward``, then ``pipeline_backward``, with a few layers on every stage."""
+    """Run ``pipeline_forward``, then ``pipeline_backward``, with a few layers on every stage."""
     from handout import mlp, pipeline_parallel
 
     layers, rows, width = _sizes(kwargs)

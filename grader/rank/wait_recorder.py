@@ -1,15 +1,15 @@
-"""Follows a rank's waits, where a timeline is wanted: when they began and ended, and when a backend
-was done. Never in grading.
+"""This module follows the waits of a rank for a timeline. It is never used in grading.
 
-The recorder sees operations as they are issued, below the Python API. That a program then waits
-happens in ``Work.wait``, which no dispatcher sees, so the methods of torch's own classes are
-wrapped here, in this process alone.
+It reports when a wait began and ended, and when a backend was done with an operation. The recorder
+sees operations as they are issued, below the Python API. But a program waits in ``Work.wait``,
+which no dispatcher sees. So the methods of torch's own classes are wrapped here, in this process
+alone.
 """
 
 import threading
 import weakref
 from collections.abc import Callable
-from time import monotonic_ns  # bound early: a student's code may bend the module
+from time import monotonic_ns  # bound early, because student code may change the module
 from typing import Any
 
 import torch.distributed as dist
@@ -42,12 +42,12 @@ STARTS = (
         "recv",
         "recv_anysource",
     ),
-    *("all_gather_single", "reduce_scatter_single", "all_to_all_single"),  # names of newer torch
+    *("all_gather_single", "reduce_scatter_single", "all_to_all_single"),  # names in a newer torch
 )
 
 
 class Waits:
-    """Sends on what a recorder emits, and beside it how the operations get on."""
+    """Sends on what a recorder emits, and also reports how the operations get on."""
 
     def __init__(self, emit: Callable[[dict], None], tell: Callable[[dict], None]) -> None:
         self.send_on, self.tell = emit, tell
@@ -60,7 +60,7 @@ class Waits:
         self.send_on(event)
 
     def follow(self, recorder: Recorder) -> None:
-        """Wrap what starts operations and what waits for them, from now on."""
+        """Wrap the methods that start operations and those that wait for them, from now on."""
         for name in STARTS:
             if start := getattr(dist.ProcessGroup, name, None):
                 setattr(
@@ -80,7 +80,7 @@ class Waits:
                 self._tell("started", issued)
             if issued is not None and work is not None:
                 self.issued[work] = issued
-                if not is_message:  # gloo's messages are done in wait() alone
+                if not is_message:  # gloo completes messages only in ``wait()``
                     self._tell_when_completed(work, issued)
             return work
 
@@ -90,7 +90,7 @@ class Waits:
         try:
             work.get_future().add_done_callback(lambda _: self._tell("completed", issued))
         except RuntimeError:
-            pass  # not every operation of gloo's has a future
+            pass  # not every operation of gloo has a future
 
     def _waited(self, wait: Callable, recorder: Recorder) -> Callable:
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Operations under way of a rank whose network is the hub, and the memory that they use. Runs
-beside student code.
+"""This module keeps the pending operations of a rank on the hub, and the memory that they use.
 
-What an operation receives is there once somebody has waited for it, and not before.
+It runs beside student code. What an operation receives is there once somebody has waited for it,
+and not before.
 """
 
 import itertools
@@ -23,17 +23,18 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Network:
-    """What all groups of a rank share: its wire, and the numbers of its operations."""
+    """Holds what all groups of a rank share: its wire, and the numbers of its operations."""
 
     def __init__(self, wire: Wire, current: dict) -> None:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
-        self.batch: int | None = None  # which one operations are started in
+        self.batch: int | None = None  # the number of the batch that operations are started in now
         self.store: dist.Store | None = None
-        self.issued: list[Issued] = []  # in this call
-        self.caller: Callable[[], tuple] = lambda: (None, None)  # the student's line
-        # Where a rank's program is followed, these hear of operations and waits, by the number of
-        # the operation in this call.
+        self.issued: list[Issued] = []  # the operations of this call, in order of issue
+        # returns file and line of the student code that led here
+        self.caller: Callable[[], tuple] = lambda: (None, None)
+        # If a rank's program is followed, these are called for operations and for waits, with the
+        # number of the operation in this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None
 
@@ -44,11 +45,11 @@ class Network:
         return number
 
     def end_call(self) -> list[str]:
-        """Return the marks of operations that nobody waited for, or whose memory was overwritten
-        before, and forget them all.
+        """Forget the operations of this call, and return marks of those that were used wrongly.
 
-        The memory that such an operation has not sent yet belongs to the caller again. So it sends
-        what nobody can compute with.
+        These are operations that nobody waited for, or whose memory was overwritten before the
+        wait. Memory that has not been sent yet belongs to the caller again. So useless numbers are
+        sent in its place: see ``MemoryInUse.spoil``.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
@@ -66,7 +67,7 @@ class Network:
 
 @dataclass
 class Issued:
-    """What is remembered of an operation to the end of its call."""
+    """The record of an operation that is kept to the end of its call."""
 
     kind: str
     position: int  # among all that the rank has issued in this call
@@ -75,15 +76,16 @@ class Issued:
 
 
 class MemoryInUse:
-    """The memory that an operation sends. That of a send is read when its rank next waits, and that
-    of a collective at once.
+    """The memory that an operation sends.
 
-    So whoever overwrites what a send holds, before its rank waits, sends something else.
+    The memory of a collective is read at once, and that of a send when its rank next waits. So a
+    program that overwrites the tensor of a send before its rank waits sends something else.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
         self.sent, self.is_spoiled = list(sent), False
         places = {tensor.untyped_storage().data_ptr() for tensor in landing}
+        # An operation in place overwrites what it has sent, so there is nothing to compare later.
         self.is_in_place = any(tensor.untyped_storage().data_ptr() in places for tensor in sent)
         self.kept: bytes | None = None
 
@@ -91,7 +93,7 @@ class MemoryInUse:
         return b"".join(map(raw, self.sent))
 
     def read(self, keep: bool = True) -> bytes:
-        """Return what is to be sent; ``keep`` it to compare it with what is there later."""
+        """Return the bytes to send. With ``keep``, remember them for ``was_overwritten``."""
         blob = self._now()
         if self.is_spoiled:
             return combine.unfilled(blob, dtype_of(self.sent[0]))
@@ -100,16 +102,22 @@ class MemoryInUse:
         return blob
 
     def spoil(self) -> None:
-        """Have numbers sent that nobody can compute with: the memory belongs to somebody else."""
+        """Make ``read`` return useless numbers from now on: NaN, or ``UNFILLED`` for integers.
+
+        The memory belongs to somebody else then.
+        """
         self.is_spoiled = True
 
     def was_overwritten(self) -> bool:
-        """Return whether the memory holds something else than what was sent."""
+        """Return whether the memory holds something else than what was sent.
+
+        Return False if ``read`` has not kept what was sent.
+        """
         return self.kept is not None and self.kept != self._now()
 
 
 class HubWork(dist.Work):
-    """An operation under way."""
+    """A pending operation of a group on the hub."""
 
     def __init__(
         self,
@@ -136,7 +144,7 @@ class HubWork(dist.Work):
         self.future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        # for the second time, which with gloo never ends
+        # With gloo, a second wait for a message never ends.
         if self.was_awaited and self.issued.kind in ("send", "recv"):
             self.network.wire.take(NOTHING)
         self._take()
@@ -144,23 +152,23 @@ class HubWork(dist.Work):
         return True
 
     def _take(self) -> bool:
-        """Wait for the answer, and lay what has arrived where it belongs."""
+        """Wait for the answer, write what has arrived to where it belongs, and return True."""
         with self.lock:
             if self.answer is None:
                 self.network.on_wait(self.issued.position)
                 answer = self.network.wire.take(self.number)
                 if self.memory:
                     self.issued.was_overwritten = self.memory.was_overwritten()
-                    self.memory = None  # no longer in use
+                    self.memory = None  # the memory is no longer in use
                 fill(self.landing, answer.blob, self.in_order)
                 self.answer, self.issued.was_awaited = answer, True
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it is; at the first look it is not. So a program that looks only once is
-        not right by luck.
+        """Return whether the operation is completed.
 
-        A send is not before somebody has waited for it, as with gloo.
+        Before any wait, the first call returns False, so that a program that asks only once is not
+        right by luck. A send is not completed before somebody has waited for it, as with gloo.
         """
         if self.answer is not None:
             return True
@@ -192,7 +200,7 @@ class HubWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        if self.issued.kind in ("send", "recv"):  # as gloo has it
+        if self.issued.kind in ("send", "recv"):  # gloo raises the same
             raise RuntimeError("getFuture not implemented.")
         if self.future is None:
             self.future = torch.futures.Future()
@@ -234,11 +242,11 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> np.ndarray:
-    """Return the bytes from a tensor's first element on, as many as it has; to be written to as
-    well.
+    """Return the memory from a tensor's first element on, as many bytes as the tensor has.
 
-    Through numpy, as a backend in C++ does it: torch would refuse to write to an inference tensor.
-    Past whatever watches what the program computes, which takes longer than all the rest of this.
+    The array can be written to, as a backend in C++ can write to the memory. It is an array of
+    numpy, because torch would refuse to write to an inference tensor. Dispatch is disabled, so that
+    no mode that watches the program sees this. That would take longer than all the rest.
     """
     with torch._C._DisableTorchDispatch():
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
@@ -250,8 +258,9 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
-    """Lay what has arrived into the tensors' memory, one after the other; ``in_order`` as their
-    entries.
+    """Write what has arrived to the tensors' memory, one tensor after the other.
+
+    With ``in_order``, write it as the tensors' entries. An empty blob changes nothing.
     """
     if not blob:
         return
@@ -262,8 +271,9 @@ def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
 
 
 def unfill(landing: Tensors, in_order: bool) -> None:
-    """Fill the tensors with what no message holds: while an operation is under way, nobody else may
-    read its memory.
+    """Fill the tensors with values that no message holds.
+
+    While an operation is pending, nobody else may read its memory.
     """
     for tensor in landing:
         empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))
@@ -271,7 +281,7 @@ def unfill(landing: Tensors, in_order: bool) -> None:
 
 
 def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
-    """Lay bytes into a tensor's memory, or as its entries."""
+    """Write bytes to a tensor's memory, or with ``in_order`` as its entries."""
     if not in_order or tensor.is_contiguous():
         _memory(tensor)[:] = content
         return
