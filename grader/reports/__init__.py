@@ -1,3 +1,4 @@
-"""From checks to what people see: one record for each check, shown on the terminal and written as
-results.json.
+"""Turns records, one for each check, into reports: on the terminal, as results.json, as a page.
+
+Also draws timelines.
 """

@@ -1,8 +1,9 @@
-"""Ranks over time as text for a terminal: readable without colour, and at 80 columns. Spans in,
-text out.
+"""Draws ranks over time as text for a terminal.
 
-A column is a moment. A forward pass is the last digit of its micro-batch, a backward pass the
-letter in the same place of the alphabet (a for 0), as in ``handout/timeline.py``.
+The functions take spans and return text, which can be read without colour and at 80 columns. A
+column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
+backward pass is shown as the letter in the same place of the alphabet (a for 0), as in
+``handout/timeline.py``.
 """
 
 from collections.abc import Sequence
@@ -42,12 +43,12 @@ STYLES = {kind: colour.terminal for kind, colour in BLOCKS.items()} | {
     "stuck": TEXT["bad"].terminal,
 }
 LEFT = 9  # columns for the name of a rank
-FEW = 4  # ranks, of which each has a lane of its own, even if it is like the others'
-MAX_LANES = 16  # in a drawing
+FEW = 4  # ranks; if there are no more, each has a lane of its own, even if lanes are alike
+MAX_LANES = 16  # of one drawing
 
 
 def text(pictures: Sequence[Picture], width: int) -> list[Text]:
-    """Drawings of ``width`` columns each, on the same scale of time."""
+    """Return one drawing for each picture, all ``width`` columns wide and on one scale of time."""
     room, until = _room(pictures, width), horizon(pictures)
     return [
         _drawn(picture, width, room, until, _are_legible(pictures, width)) for picture in pictures
@@ -55,13 +56,13 @@ def text(pictures: Sequence[Picture], width: int) -> list[Text]:
 
 
 def _room(pictures: Sequence[Picture], width: int) -> int:
-    """The columns of a lane."""
+    """Return how many columns a lane has, 16 at least."""
     beside = max((len(note) for picture in pictures for note in picture.beside), default=-1) + 1
     return max(width - LEFT - 1 - beside, 16)
 
 
 def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
-    """Whether most passes are wide enough for their numbers."""
+    """Return whether most passes are wide enough for their numbers; True if there are none."""
     column = horizon(pictures) / _room(pictures, width)
     passes = sorted(
         s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s)
@@ -71,7 +72,7 @@ def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
 
 def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool) -> Text:
     lines = [Text(picture.title, "bold")] if picture.title else []
-    # the ranks that are drawn alike, one after the other
+    # Each entry: neighbouring ranks that are drawn alike, and the lines of their lane.
     lanes: list[tuple[list[int], list[Text]]] = []
     for index, rank in enumerate(picture.ranks):
         own = [span for span in picture.spans if span.rank == rank]
@@ -99,7 +100,7 @@ def _drawn(picture: Picture, width: int, room: int, until: float, numbered: bool
 
 
 def _chosen(lanes: list) -> list:
-    """Those that a text has room for, first and last among them."""
+    """Return at most MAX_LANES lanes, evenly spread, with the first and the last among them."""
     if len(lanes) <= MAX_LANES:
         return lanes
     return [lanes[round(row * (len(lanes) - 1) / (MAX_LANES - 1))] for row in range(MAX_LANES)]
@@ -108,8 +109,10 @@ def _chosen(lanes: list) -> list:
 def _lane(
     own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool
 ) -> list[Text]:
-    """What one rank did: its program, with what stands beside that, and below it what else there
-    is.
+    """Return the lines of one rank: its program with its note, and below it what else there is.
+
+    That is when a stopwatch ran, which communications were under way beside the program, and where
+    the rank waits for ever.
     """
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]
@@ -140,7 +143,10 @@ def _cells(span: Span, room: int, until: float) -> range:
 
 
 def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text:
-    """A column shows what took the most of it."""
+    """Return the lane of a rank's program: each column shows what took most of its time.
+
+    A column stays blank if spans cover less than half of it.
+    """
     share: list[dict[tuple[str, str], float]] = [{} for _ in range(room)]
     for span in spans:
         key = sign(span, numbered), "stuck" if span.end is None else work(span)
@@ -181,7 +187,7 @@ def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
 
 
 def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
-    """Brackets from where a watch starts to where it stops."""
+    """Return a line with brackets from where a stopwatch starts to where it stops."""
     cells = [" "] * room
     for span in spans:
         columns = _cells(span, room, until)
@@ -191,7 +197,10 @@ def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
 
 
 def _scale(room: int, until: float) -> Text:
-    """Round times below the columns that they are at."""
+    """Return a line of round times, each below its column.
+
+    A time is left out if it would touch another one.
+    """
     cells = [" "] * (room + LEFT + 1)
     times = ticks(until, max(room // 12, 2))
     for at in times:
@@ -203,7 +212,7 @@ def _scale(room: int, until: float) -> Text:
 
 
 def legend(pictures: Sequence[Picture], width: int) -> Text:
-    """What the signs mean that occur; a line ends between two of them."""
+    """Return the meanings of the signs that occur. A line ends only between two meanings."""
     spans = [span for picture in pictures for span in picture.spans]
     there = {work(span) for span in spans if not span.background or span.kind == TIMED}
     numbered = (

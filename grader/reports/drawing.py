@@ -1,11 +1,10 @@
-"""Ranks over time as SVG: computing, communicating, waiting. Spans in, text out; nothing is read
-and nothing written.
+"""Draws ranks over time as SVG: computing, communicating, waiting.
 
     svg(spans(report, call), "ring_all_reduce")                one drawing
     sheet([Picture(…), Picture(…)])                            below each other, on one time axis
 
-The file needs nothing from elsewhere, keeps its text as text, and follows the reader's choice of
-light or dark.
+The functions take spans and return text. They read and write no files. An SVG needs no other file,
+keeps its text as text, and follows the reader's choice of light or dark.
 """
 
 import textwrap
@@ -16,16 +15,20 @@ from html import escape
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.palette import FONT, STYLE, paint
 
-# of the whole, of the ranks' names, of what stands beside a lane; in SVG units
+# Widths in SVG units: of the whole, of the ranks' names, and of the notes beside the lanes.
 WIDTH, LEFT, RIGHT = 860, 64, 132
+# LANE is the height of a rank's program. Below it, communications under way and stopwatches have
+# rows of height THIN. At most MAX_THIN rows are for communications. GAP is below each lane.
 LANE, THIN, MAX_THIN, GAP = (
     24,
     6,
     4,
     10,
-)  # heights: of a rank's program, of a communication under way beside it (at most four)
+)
 MAX_SPANS = 4000  # in a drawing that is not compact
-MANY = 16  # lanes: more are low. Of more ranks, those that did the same share a lane
+# If there are more lanes than this, all are low. If there are more ranks, neighbours that did the
+# same share a lane.
+MANY = 16
 LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward"
 LATE, BARRIER = "late", "barrier"
@@ -33,11 +36,11 @@ LATE, BARRIER = "late", "barrier"
 
 @dataclass(frozen=True)
 class Picture:
-    """One call on all ranks. ``beside`` stands right of each rank's lane, ``below`` are sentences
-    under the drawing.
+    """One call on all ranks, as it is drawn.
 
-    ``compact``: there are so many spans that those of a lane and a colour become one element, which
-    says nothing of each.
+    ``beside`` holds a note for each rank, which stands right of the rank's lane. ``below`` holds
+    sentences that stand under the drawing. ``compact`` is for very many spans: those of one lane
+    and one colour become one element, which has no text on single spans.
     """
 
     title: str
@@ -52,8 +55,9 @@ class Picture:
 
 
 def horizon(pictures: Iterable[Picture]) -> float:
-    """Where the scale of time ends, in seconds: a little after the last that happened where
-    somebody stands still.
+    """Return where the scale of time ends, in seconds: at the last begin or end of a span.
+
+    If a rank stands still, the scale goes on for a tenth of that time, to show its last span.
     """
     everything = [span for picture in pictures for span in picture.spans]
     last = max(
@@ -63,13 +67,14 @@ def horizon(pictures: Iterable[Picture]) -> float:
 
 
 def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> str:
-    """A drawing of the spans of one call, with a legend."""
+    """Return a drawing of the spans of one call, with a legend."""
     return sheet([Picture(title, spans, (), below)])
 
 
 def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
-    """Several drawings below each other, on the same scale of time, with a legend below them;
-    ``above`` them sentences.
+    """Return several drawings below each other, on the same scale of time, with one legend.
+
+    ``above`` holds sentences that stand above the drawings. The legend stands below them.
     """
     until = horizon(pictures)
     parts: list[str] = []
@@ -99,7 +104,7 @@ def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = (
 
 
 def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], float]:
-    """The elements of one drawing, and where the next one may begin."""
+    """Return the elements of one drawing, and the height at which the next one may begin."""
     scale = (WIDTH - LEFT - RIGHT) / until
     parts = []
     if picture.title:
@@ -151,9 +156,9 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
 
 
 def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, list[Span]]]:
-    """A name for each lane, the index of its (first) rank, and its spans.
+    """Return for each lane its name, the index of its (first) rank, and its spans.
 
-    Of many ranks, neighbours that did the same share one.
+    If there are more than MANY ranks, neighbours that did the same share a lane.
     """
     of: dict[int, list[Span]] = {rank: [] for rank in ranks}
     for span in spans:
@@ -175,7 +180,8 @@ def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, 
 
 
 def standing(span: Span) -> str:
-    """Where a rank stands for ever, and whom it waits for."""
+    """Return where a rank stands for ever, and which ranks it waits for."""
+    # A barrier that no line of student code calls is the grader's own.
     if (
         span.operation is not None
         and span.operation.kind == "barrier"
@@ -191,7 +197,7 @@ def standing(span: Span) -> str:
 
 
 def described(span: Span) -> str:
-    """A span in words, for whoever points at it."""
+    """Return a span in words: the tooltip of its bar."""
     lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
     under_way = ", under way beside the program" if span.background and span.kind != TIMED else ""
     detail = f" at {span.where}" if span.where else ""
@@ -202,7 +208,7 @@ def described(span: Span) -> str:
 
 
 def work(span: Span) -> str:
-    """forward, backward, late, barrier, or the kind: what the colour says."""
+    """Return what a span's colour means: forward, backward, late, barrier, or the span's kind."""
     word = span.label.partition(" ")[0]
     if (
         span.kind == COMMUNICATING
@@ -239,9 +245,9 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
 def _compact(
     spans: Sequence[Span], top: float, height: float, scale: float, until: float
 ) -> list[str]:
-    """A lane as one line for each colour, over one that stands for waiting.
+    """Return a lane as one thick line for each colour, above a rectangle that means waiting.
 
-    What stands still has a bar of its own.
+    A span that has not ended gets a bar of its own.
     """
     ended = [(span, span.end) for span in spans if span.end is not None]
     parts = [_bar(span, top, height, scale, until) for span in spans if span.end is None]
@@ -268,8 +274,10 @@ def _compact(
 
 
 def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
-    """Spans that overlap, in rows below each other; where there are to be no more rows, they cover
-    each other.
+    """Return spans in rows, so that those of one row do not overlap.
+
+    ``most`` limits the rows; None means no limit. A span for which no row is left goes into the
+    last row, and covers others there.
     """
     found: list[list[Span]] = []
     for span in spans:
@@ -282,7 +290,8 @@ def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
 
 
 def ticks(until: float, most: int = 8) -> list[float]:
-    """Round times from 0 to the end of the scale."""
+    """Return round times from 0 to the end of the scale, in seconds: at most ``most`` + 1."""
+    # Begin with a power of ten near until / most. Then try 2, 5, 10, … times as much.
     step = 10.0 ** (len(f"{until * 1e9 / most:.0f}") - 10)
     while until / step > most:
         step *= 2 if f"{step:.0e}"[0] in "15" else 2.5
@@ -313,7 +322,7 @@ LEGEND = {
 
 
 def meaning(kind: str, there: set[str]) -> str:
-    """What a colour says, where there are these."""
+    """Return what a colour means in a drawing in which the colours ``there`` occur."""
     return "computing anything else" if kind == COMPUTING and there & set(PASSES) else LEGEND[kind]
 
 
@@ -341,7 +350,7 @@ def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
 
 
 def _look(kind: str) -> str:
-    """The attributes of a span's rectangle, of its work."""
+    """Return the SVG attributes of a rectangle for spans of this work."""
     return _painted({WAITING: "idle", LATE: "empty", TIMED: "head"}.get(kind, kind))
 
 

@@ -1,25 +1,28 @@
-"""Build HTML that is always escaped: every value that is not ``Html`` is treated as text."""
+"""Builds HTML that is always escaped. Every value that is not ``Html`` is treated as text."""
 
 import html
 
 from grader.diagnosis.finding import printable
 
-VOID = ("input",)  # elements without content, and without an end
+VOID = ("input",)  # elements that have no content and no end tag
 
 
 class Html(str):
-    """Made here, or by us; never what a submission says."""
+    """Text that is HTML already. Only the grader makes it; it is never a submission's own text."""
 
 
 def text(*content: object) -> Html:
-    """These after each other, None left out; what is not ``Html`` as text that can be shown."""
+    """Return the parts joined to HTML, without those that are None.
+
+    A part that is not ``Html`` is escaped, and loses its control characters.
+    """
     return Html("".join(_safe(part) for part in content if part is not None))
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:
-    """``tag("th", "Rank", scope="col")``. An attribute that is True has no value, one that is False
-    or None is left out.
+    """Return an element with its content: ``tag("th", "Rank", scope="col")``.
 
+    An attribute that is True is written without a value. One that is False or None is left out.
     ``class_`` is the attribute class, ``aria_label`` is aria-label.
     """
     written = []

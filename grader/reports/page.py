@@ -1,8 +1,8 @@
-"""The report as one page of HTML that needs no other file, no script and no network.
+"""Writes the report as one page of HTML that needs no other file, no script and no network.
 
-It shows the same records as the terminal and results.json, and beside each message the evidence
-that a text has no room for: both values where they differ, what became of every rank, who did what
-when, what each communicated.
+The page shows the same records as the terminal and results.json. Beside each message it shows
+evidence for which a text has no room: expected and actual values where they differ, what became of
+every rank, who did what when, and what each rank communicated.
 """
 
 import time
@@ -31,13 +31,17 @@ from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
 
 LOST = (FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
-OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # of these the evidence is shown at once
-LOOKS = {PASSED: "passed", FAILED: "failed", UNIMPLEMENTED: "unimplemented"}  # of others: "other"
-NUMBERS = ("Checks passed", "Points", "Times", "Bytes")  # columns
+OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once
+# CSS classes. All other statuses have the class "other".
+LOOKS = {PASSED: "passed", FAILED: "failed", UNIMPLEMENTED: "unimplemented"}
+NUMBERS = ("Checks passed", "Points", "Times", "Bytes")  # columns that hold numbers
 
 
 def write(path: Path, records: list[Record], submission: str, notes: Sequence[str]) -> None:
-    """Replace the file at once, or leave it as it is. Raises OSError where it cannot be written."""
+    """Write the page, replacing the file in one step.
+
+    Raise OSError if it cannot be written; the file then stays as it is.
+    """
     with written_whole(path) as file:
         file.write(page(records, submission, notes).encode())
 
@@ -96,12 +100,12 @@ def _table(
 
 
 def _frame(wide: Html, name: str) -> Html:
-    """What is wide scrolls by itself where the page is narrow, also with the keyboard."""
+    """Return ``wide`` in a frame that scrolls, also by keyboard, if the page is too narrow."""
     return tag("div", wide, class_="scroll", tabindex="0", role="region", aria_label=name)
 
 
 def _row(name: object, *cells: object, wrong: bool = False) -> Html:
-    """A row with its head. Numbers stand on the right."""
+    """Return a row that begins with its head. Whole numbers stand on the right."""
     written = (
         (
             cell
@@ -118,7 +122,7 @@ def _side(cell: object) -> str | None:
 
 
 def _points(total: Group) -> Html:
-    """The terminal's table, with a way to each problem."""
+    """Return the same table as on the terminal, with a link to each problem."""
 
     def row(group: Group, name: object, look: str | None = None) -> Html:
         title = tag("td", group.title if group.number else "", class_="title")
@@ -184,7 +188,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """How often ranks were started for it, and how long it took."""
+    """Return how often a check ran, on how many ranks, and its seconds; None if it ran none."""
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))
@@ -208,7 +212,10 @@ def _evidence(finding: Finding) -> Html:
 
 
 def _message(finding: Finding) -> list[Html]:
-    """The lines of the message, with a table in place of what one tells better."""
+    """Return the lines of the message, with a table in place of lines that a table tells better.
+
+    If no such lines exist, the table of values comes first, and the table of ranks last.
+    """
     tables = {VALUES: _values(finding.ranks), RANKS: _ranks(finding.ranks)}
     parts = [] if finding.of_kind(VALUES) else tables.pop(VALUES)
     for kind, lines in groupby(finding.lines, key=lambda line: line.kind):
@@ -223,7 +230,7 @@ def _message(finding: Finding) -> list[Html]:
 
 
 def _values(ranks: Sequence[RankSummary]) -> list[Html]:
-    """Expected and got, on each rank where they differ."""
+    """Return tables of expected and got, one for each rank on which they differ."""
     pairs = [_pair(one.rank, one.compared) for one in ranks if one.compared]
     return [tag("h4", "Expected and got"), tag("div", *pairs, class_="pairs")] if pairs else []
 

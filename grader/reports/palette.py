@@ -1,9 +1,8 @@
-"""What each colour means, in figures, timelines, the report and the terminal. No two meanings look
-alike.
+"""Defines what each colour means, in figures, timelines, the report and the terminal.
 
-A block has the same colour on light and on dark ground, with white letters on it. Text has a colour
-for each ground. SVG gets its colours as attributes, since many viewers know no CSS variables and
-some no CSS; ``STYLE`` changes them on dark ground.
+No two meanings look alike. A block has the same colour on light and on dark ground, with white
+letters on it. Text has one colour for each ground. SVG gets its colours as attributes, because many
+viewers know no CSS variables and some no CSS. ``STYLE`` changes these colours on dark ground.
 """
 
 from typing import NamedTuple
@@ -25,7 +24,7 @@ BLOCKS = {
         "r1": _block("#ad5b00"),
         "r2": _block("#28804f"),
         "r3": _block("#8e5bb5"),
-    },  # of rank 0 …
+    },  # of ranks 0 to 3
     "whole": _block("#636c76"),  # the same on every rank, or of all ranks together
     "forward": _block("#1b7580", "bold cyan"),
     "backward": _block("#a8497b", "bold magenta"),
@@ -40,19 +39,19 @@ TEXT = {
     "other": Colour("#2a5d84", "#79cbd6"),
     "link": Colour("#175fae", "#82b7f5"),
 }
-# an image does not always learn its ground: either ink can be read on either
+# An image cannot always find out on which ground it stands. So each ink can be read on both.
 INK = Colour("#57606a", "#9aa4af")
 WHITE = "#ffffff"  # letters on a block
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 _LINE = {"fill": "none", "stroke": INK.light, "class": "line"}
-# How things are painted that are no block of one colour. A class is there for STYLE alone.
+# The attributes of everything that is not a block of one colour. Only STYLE uses the classes.
 PAINTS = {
     "text": {"fill": INK.light, "class": "ink"},
     "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
     "on": {"fill": WHITE},
     "head": {"fill": INK.light, "class": "ink"},
-    # nobody works here, or nothing is there yet
+    # Nobody works here, or nothing is there yet.
     "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},
     "line": _LINE | {"stroke-width": "1.2"},
     "faint": _LINE | {"stroke-opacity": "0.3"},
@@ -67,5 +66,5 @@ STYLE = f"""@media (prefers-color-scheme: dark) {{
 
 
 def paint(kind: str) -> dict[str, str]:
-    """The attributes that paint an element of SVG: a block's colour, or one of ``PAINTS``."""
+    """Return the attributes that paint an SVG element: a block's colour, or one of ``PAINTS``."""
     return {"fill": BLOCKS[kind].light} if kind in BLOCKS else PAINTS[kind]

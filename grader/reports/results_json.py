@@ -1,4 +1,4 @@
-"""results.json, in the format that Gradescope documents. Written whole or not at all."""
+"""Writes results.json in the format that Gradescope documents, whole or not at all."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ from grader.check.record import PASSED, Record
 from grader.diagnosis.finding import printable
 from grader.reports.summary import summary
 
-MAX_OUTPUT = 20_000  # the platform cuts at 100,000, in the middle
+MAX_OUTPUT = 20_000  # characters; the platform would cut at 100,000, in the middle
 
 
 def as_results(records: list[Record], seconds: float, notes: list[str], extra: dict) -> dict:
-    """The whole document. Scores are the tests' own: the platform adds them up."""
+    """Return the whole document. It has no total score: the platform adds up the tests' scores."""
     return {
         "execution_time": round(seconds, 3),
         "output": "\n".join(notes),
@@ -50,7 +50,7 @@ def _test(record: Record) -> dict:
 
 
 def clean(text: str) -> str:
-    """Text for people: no control characters, no megabytes."""
+    """Return a text fit for people: no control characters, cut after MAX_OUTPUT characters."""
     text = printable(text)
     return (
         text
@@ -60,6 +60,9 @@ def clean(text: str) -> str:
 
 
 def write(path: Path, document: dict) -> None:
-    """Replace the file at once, so that a reader, or a crash of ours, never meets a half of it."""
+    """Write the document, replacing the file in one step.
+
+    So nobody ever reads half of it, even if the grader crashes.
+    """
     with written_whole(path) as file:
         file.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode())

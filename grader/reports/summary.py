@@ -9,7 +9,7 @@ from grader.check.record import PASSED, Record
 
 @dataclass(frozen=True)
 class Group:
-    """The checks of a problem, a part, or all."""
+    """The checks of a problem, of a part, or all checks."""
 
     number: str
     title: str
@@ -57,8 +57,9 @@ class Group:
 
 
 def summary(records: list[Record]) -> Group:
-    """All of them, in the order of the problems; within one as the checks stand in their files, the
-    public ones first.
+    """Return all records as one group, in the order of the problems.
+
+    Within a problem the public checks come first, otherwise they keep the order of their files.
     """
     return Group("", "Total", sorted(records, key=order))
 
@@ -68,5 +69,5 @@ def order(record: Record) -> tuple:
 
 
 def points(value: float) -> str:
-    """Return points without needless zeros; sixteenths are exact."""
+    """Return points as text without needless zeros. Sixteenths of a point are shown exactly."""
     return f"{value:.4f}".rstrip("0").rstrip(".")

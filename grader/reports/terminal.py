@@ -1,5 +1,6 @@
-"""What an instructor sees on the terminal: progress while it runs, then messages, then a table of
-points.
+"""Shows a grading to an instructor on the terminal.
+
+While the grading runs, the terminal shows its progress; then messages, and a table of points.
 """
 
 from rich.console import Console
@@ -30,7 +31,7 @@ def progress(console: Console) -> Progress:
         console=console,
         transient=True,
         disable=not console.is_terminal,
-        redirect_stdout=False,  # pytest's own words are kept elsewhere while it runs
+        redirect_stdout=False,  # what pytest prints is redirected already
         redirect_stderr=False,
     )
 

@@ -1,8 +1,8 @@
-"""Drawings as a trace in Chrome's event format, which https://ui.perfetto.dev and chrome://tracing
-open.
+"""Turns drawings into a trace in Chrome's event format.
 
-A process is a drawing; its threads are the ranks' programs, and below each what is under way beside
-it. Times are in microseconds. [Trace Event Format, Google, 2016]
+https://ui.perfetto.dev and chrome://tracing open such traces. Each drawing is a process. Its
+threads are the ranks' programs, and below each program the communications under way beside it.
+Times are in microseconds. [Trace Event Format, Google, 2016]
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def _name(what: str, name: str | int, process: int, thread: int) -> dict:
 
 
 def _slice(span: Span, process: int, thread: int) -> dict:
-    """A complete event; where it has no end, the beginning of one."""
+    """Return a span as a complete event; if it has not ended, as the beginning of one."""
     event = {
         "name": span.label or span.kind,
         "cat": span.kind,
@@ -78,7 +78,7 @@ def _slice(span: Span, process: int, thread: int) -> dict:
 
 
 def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
-    """An arrow from each send to its receive."""
+    """Return an arrow from each send to its receive: two events for each message."""
     trails: dict[int, dict[int, Operation]] = {}
     for span in picture.spans:
         if span.operation is not None:
