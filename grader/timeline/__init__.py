@@ -1,1 +1,1 @@
-"""``make timeline``: pictures of a run of one's own code, ranks over time. Runs in the judge."""
+"""Draws a run of a student's own code, ranks over time: ``make timeline``. Runs in the judge."""

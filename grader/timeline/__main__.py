@@ -1,10 +1,12 @@
-"""Draw a run of your own code, ranks over time:  python -m grader.timeline [PART] [--submission
-handout] [--ranks N] [--into .]
+"""Draw a run of your own code, ranks over time.
 
-With ``--cluster FILE`` the time is that of a modelled cluster, which the file describes: see
-handout/clusters. Prints the drawing, and writes timeline.svg and timeline.json (a trace for
-https://ui.perfetto.dev). Exits with 0 when all that is drawn came to its end, with 1 when something
-did not or nothing is written yet, and with 2 and a sentence when it cannot draw.
+    python -m grader.timeline [PART] [--submission handout] [--ranks N] [--into .]
+
+With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
+handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
+for https://ui.perfetto.dev). It exits with 0 if all that is drawn came to its end. It exits with 1
+if something did not, or if nothing is implemented yet. It exits with 2 and a sentence if it cannot
+draw.
 """
 
 import argparse
@@ -46,7 +48,7 @@ BUSY = (
 
 
 class CannotDraw(Exception):
-    """Nothing can be drawn, and nothing has been written."""
+    """Raised if a timeline cannot be drawn or written. The message says why."""
 
 
 def _arguments() -> argparse.Namespace:
@@ -88,7 +90,7 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the cluster that is asked for, of as many ranks as are asked for."""
+    """Return the cluster that is asked for, with as many ranks as are asked for."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
             f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)}"
@@ -162,9 +164,8 @@ def draw(arguments: argparse.Namespace) -> int:
             )
         player = ScenePlayer(owner.session, ranks)
         notes = _notes(ranks)
-        crowded = (
-            hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * machine_limits.cores()
-        )  # before the ranks themselves are busy
+        # asked before the ranks themselves are busy
+        crowded = hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * machine_limits.cores()
         played = [player.play_again_if_disturbed(scene) for scene in SCENES[arguments.part]]
         if played[0].missing and arguments.part in INSTEAD:
             played += [player.play_again_if_disturbed(scene) for scene in INSTEAD[arguments.part]]
@@ -226,7 +227,7 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
 
 
 def _say(console: Console, text: str) -> None:
-    """Print lines, wrapped so that they keep their indentation."""
+    """Print the lines of a text, wrapped so that they keep their indentation."""
     for line in text.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
         wrapped = textwrap.wrap(line, console.width, subsequent_indent=indent and f"{indent}    ")
@@ -235,7 +236,7 @@ def _say(console: Console, text: str) -> None:
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # clean up
+        signal.signal(number, signal.default_int_handler)  # so that ``draw`` cleans up
     try:
         return draw(_arguments())
     except (BadCluster, CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:

@@ -1,5 +1,6 @@
-"""A cluster that nobody has: what its file says, and how long computing and communicating take on
-it. Arithmetic, and no torch.
+"""Models a cluster: reads its file, and says how long computing and communicating take on it.
+
+The cluster need not exist. The module is arithmetic, and needs no torch.
 
 Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
 of workstations, 2009. [T] Thakur, Rabenseifner and Gropp, Optimization of collective communication
@@ -21,32 +22,33 @@ WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sectio
 
 
 class BadCluster(ValueError):
-    """The file describes no cluster, in one sentence."""
+    """Raised if a file describes no cluster. The message says why, in one sentence."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """``latency`` (α) in seconds, ``bandwidth`` (β) in bytes per second, of each direction."""
+    """A link: ``latency`` (α) in seconds, ``bandwidth`` (β) in bytes per second and direction."""
 
     latency: float
     bandwidth: float
 
     def seconds(self, size: float) -> float:
-        """Return the time of a message of so many bytes: α + S/β [Hockney, 1994]."""
+        """Return the seconds of a message of ``size`` bytes: α + S/β [Hockney, 1994]."""
         return self.latency + size / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks 0 … ``ranks`` − 1 are devices, ``devices_per_node`` of which in turn make a node.
+    """A modelled cluster. Ranks 0 … ``ranks`` − 1 are its devices.
 
-    ``scale``: each dimension of a tensor counts as so many times as long as it is in the run.
-    ``bytes_per_number``: what an entry of a tensor counts as; None for as many bytes as in the run.
+    Each ``devices_per_node`` consecutive devices make a node. Each dimension of a tensor counts as
+    ``scale`` times as long as it is in the run. Each entry of a tensor counts as
+    ``bytes_per_number`` bytes, or, if that is None, as many as it has in the run.
     """
 
     ranks: int
     devices_per_node: int
-    flop_per_second: float  # of a device, achieved
+    flop_per_second: float  # that one device achieves
     within: Link
     between: Link
     scale: float = 1.0
@@ -54,30 +56,30 @@ class Cluster:
     name: str = "the cluster"
 
     def computing(self, operations: float) -> float:
-        """Return the seconds for so many floating-point operations in the run."""
+        """Return the seconds for this number of floating-point operations in the run."""
         return operations * self.scale**3 / self.flop_per_second
 
     def size(self, elements: int, itemsize: float) -> float:
-        """Return the bytes that a tensor of so many entries counts as."""
+        """Return the bytes that a tensor of this many entries of ``itemsize`` bytes counts as."""
         return elements * (self.bytes_per_number or itemsize) * self.scale**2
 
     def kind(self, one: int, other: int) -> str:
-        """Return which kind of link joins two ranks."""
+        """Return the kind of link between two ranks: ``WITHIN`` or ``BETWEEN``."""
         return WITHIN if one // self.devices_per_node == other // self.devices_per_node else BETWEEN
 
     def link(self, kind: str) -> Link:
         return self.within if kind == WITHIN else self.between
 
     def message(self, source: int, target: int, size: float) -> float:
-        """Return the seconds that a message of so many bytes takes once it is on its way."""
+        """Return the seconds that a message of ``size`` bytes takes once it is on its way."""
         return self.link(self.kind(source, target)).seconds(size)
 
     def collective(self, kind: str, group: Sequence[int], whole: float) -> float:
-        """Return the seconds of a collective from when its last rank has come.
+        """Return the seconds of a collective, from the moment at which its last rank has come.
 
-        ``whole`` is S, the bytes of the whole array: see ``whole_of``. Ranks stand in a ring in the
-        order of their numbers, and what the slowest link of the ring takes counts for each step of
-        it.
+        ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
+        The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
+        its slowest link.
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
@@ -96,14 +98,15 @@ class Cluster:
         return steps * self._step(group, whole / n)
 
     def _step(self, group: Iterable[int], size: float) -> float:
-        """Return the seconds that the slowest link of the ring takes for a message."""
-        # whose last link, back to the first rank, leaves a node only if another one does
+        """Return the seconds of a message of ``size`` bytes on the slowest link of the ring."""
+        # The link from the last rank back to the first is left out. It leaves a node only if
+        # another link does, too.
         ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
         return max(self.link(kind).seconds(size) for kind in kinds)
 
     def assumptions(self) -> list[str]:
-        """Return what a time on this cluster assumes, in sentences."""
+        """Return sentences that say what a time on this cluster assumes."""
         nodes = math.ceil(self.ranks / self.devices_per_node)
         number = (
             f"{self.bytes_per_number:g} bytes a number"
@@ -144,8 +147,9 @@ class Cluster:
 
 
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
-    """Return S of a collective, from the bytes that its ranks tell of: what each puts in, or gets
-    where it puts in nothing.
+    """Return S of a collective of n ranks: the bytes of its whole array.
+
+    ``sizes`` are the bytes that each rank puts in, or gets if it puts in nothing.
     """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 
@@ -158,7 +162,10 @@ def _link(link: Link) -> str:
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
-    """A reader of numbers from ``low`` (with ``above``: only above it) to ``high``."""
+    """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
+
+    The reader takes text. It raises ValueError if the text is no such number.
+    """
 
     def read(text: str) -> float:
         try:
@@ -209,7 +216,7 @@ MAY_LACK = "name", "bytes_per_number"
 
 
 def read(path: Path) -> Cluster:
-    """Return the cluster of a file. Raises BadCluster for whatever is wrong in it."""
+    """Return the cluster that a file describes. Raise BadCluster if anything in it is wrong."""
     found = {
         section: _section(path.name, section, values) for section, values in _parsed(path).items()
     }

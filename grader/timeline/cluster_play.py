@@ -1,5 +1,6 @@
-"""Plays the scenes of a timeline on a cluster that nobody has: the student's program runs here, and
-is timed there.
+"""Plays the scenes of a timeline on a modelled cluster.
+
+The student's program runs on this machine. Its times are those of the modelled cluster.
 """
 
 import contextlib
@@ -21,15 +22,15 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-FEW = 4  # ranks: of more, what is under way of single messages is not drawn
-FILES = 1024  # that this process and a supervisor may have to hold open
+FEW = 4  # ranks; if there are more, messages beside a program are not drawn
+FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(
     cpu_seconds=10.0, wall_seconds=120.0, world_seconds=240.0, events=5_000_000, sent_bytes=1 << 27
 )
 
 
 class Model:
-    """Plays scenes on one rank for each device of a cluster."""
+    """Plays scenes with one rank for each device of a cluster."""
 
     def __init__(self, session: Session, cluster: Cluster) -> None:
         self.session, self.cluster = session, cluster
@@ -53,7 +54,7 @@ class Model:
         n = self.cluster.ranks
         report = self.world(n, [Call(scene.function, [([], scene.options)] * n, scene.driver)])
         replay = Replay(self.cluster, [program_of(trail, 0) for trail in report.trails]).run()
-        for rank in report.ranks:  # what follows knows of operations and marks
+        for rank in report.ranks:  # what follows knows only operations and marks
             rank.trail = [event for event in rank.trail if not isinstance(event, Program)]
         absent = {(w.operation.rank, w.operation.at): tuple(w.absent) for w in report.waiting()}
         drawn = spans_of(replay, absent, messages=n <= FEW)
@@ -90,7 +91,7 @@ class Model:
         )
 
     def _theory(self, micro_batches: int) -> str:
-        """Return what the student's own function of problem 5.6 says."""
+        """Return the bubble that the student's function of problem 5.6 predicts, in words."""
         call = Call(
             "pipeline_parallel.bubble_fraction",
             [([self.cluster.ranks, micro_batches], {})],
@@ -103,7 +104,7 @@ class Model:
         return f"{value:.3f} in theory" if isinstance(value, (int, float)) else "? in theory"
 
     def _sizes(self, scene: Scene) -> str:
-        """Say how large the tensors count as."""
+        """Return a sentence with the sizes that the tensors count as."""
         options, scale = scene.options, self.cluster.scale
         if "elements" in options:
             return f"A tensor of {options['elements'] * scale**2:.3g} numbers."
@@ -127,7 +128,10 @@ class Model:
 
 
 def steps_of(played: list[PlayedScene]) -> list[str]:
-    """Return the times of all scenes beside each other, as multiples of the first."""
+    """Return a sentence that compares the times of all scenes with the first scene's.
+
+    Return no sentence if fewer than two scenes have a time.
+    """
     timed = [(one.scene.title, one.seconds) for one in played if one.seconds]
     if len(timed) < 2:
         return []
@@ -138,8 +142,10 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
 
 
 def have_files() -> None:
-    """Let this process, and what it starts, hold as many files open as the ends of all ranks take,
-    if the system lets it.
+    """Raise the limit of open files of this process, and of the processes that it starts.
+
+    The pipes and sockets of all ranks need up to ``FILES``. The limit stays if it is high enough
+    already, or if the system refuses.
     """
     if sys.platform == "win32":
         return

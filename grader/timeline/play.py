@@ -1,5 +1,6 @@
-"""Plays the scenes of a timeline, and makes pictures of them: who did what when, what was
-communicated, what went wrong.
+"""Plays the scenes of a timeline, and makes pictures of them.
+
+A picture shows who did what when, what was communicated, and what went wrong.
 """
 
 from collections import Counter, defaultdict
@@ -27,8 +28,10 @@ NO_PASS = (
 
 @dataclass(frozen=True)
 class PlayedScene:
-    """A scene as it was played: its drawing, or the problem that it lacks, and the diagnosis where
-    it did not come to an end.
+    """A scene after it was played, with its drawing if there is one.
+
+    ``missing`` names the problem that is not implemented yet, if that is why there is no drawing.
+    ``diagnosis`` says why the scene did not come to its end, if it did not.
     """
 
     scene: Scene
@@ -36,11 +39,11 @@ class PlayedScene:
     missing: str = ""
     diagnosis: str = ""
     disturbed: bool = False  # whether ranks had to wait for a core
-    seconds: float | None = None  # that it takes on a modelled cluster
+    seconds: float | None = None  # that the scene takes on a modelled cluster
 
 
 class ScenePlayer:
-    """Plays scenes in worlds of the grader's own engine, which also follow waits."""
+    """Plays scenes in worlds of the grader's own engine. These worlds also follow waits."""
 
     def __init__(self, session: Session, ranks: int) -> None:
         self.session, self.ranks = session, ranks
@@ -58,7 +61,8 @@ class ScenePlayer:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
         disturbed = _disturbed(drawn, on_core(report, 0))
-        # that the ranks meet between two runs is none of the student's business
+        # The barriers between two runs are the grader's, so the diagnosis must not speak of them. A
+        # rank that has come to one last has ended its run, and counts as returned.
         for rank in report.ranks:
             reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
             if reached and _is_ours(reached[-1]):
@@ -77,7 +81,7 @@ class ScenePlayer:
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
-        """Once: what disturbed it may be over."""
+        """Play a scene, and once more if it was disturbed: what disturbed it may be over."""
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:
             return first
@@ -85,7 +89,7 @@ class ScenePlayer:
         return second if second.picture and not second.disturbed else first
 
     def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
-        """What the student's own functions of problem 5.6 say: of these spans, and in theory."""
+        """Return the bubble as measured and predicted by the student's functions of problem 5.6."""
         stages = [
             [
                 (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
@@ -113,18 +117,22 @@ class ScenePlayer:
 
 
 def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
-    """Return the drawing of a scene that came to its end."""
+    """Return the picture of a scene, as it is if the scene came to its end."""
     below = [line for line in (scene.look, *communications) if line]
     return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
 
 
 def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
-    """Return a scene that did not come to its end, with the diagnosis; None where it did."""
+    """Return a scene that did not come to its end, with its diagnosis; None if it did.
+
+    If a problem is not implemented, the scene has no drawing, and ``missing`` names that problem.
+    """
     found = diagnose(report, 0)
     if found and not found.implemented:
         return PlayedScene(scene, None, missing=found.headline)
     if found:
-        communicated = any(span.operation for span in picture.spans)  # else there is nothing to see
+        # If no rank has communicated, there is nothing to see.
+        communicated = any(span.operation for span in picture.spans)
         counted = replace(picture, below=[line for line in picture.below if line != scene.look])
         return PlayedScene(
             scene,
@@ -135,7 +143,7 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 
 
 def _is_ours(event: object) -> bool:
-    """Whether this is the barrier before a run: see ``rank/timeline_programs.py``."""
+    """Return whether this is the barrier before a run: see ``rank/timeline_programs.py``."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
@@ -144,7 +152,11 @@ def is_pass(span: Span) -> bool:
 
 
 def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
-    """Whether a rank was far shorter on a core than what is drawn as its computing."""
+    """Return whether a rank was on a core for far less time than is drawn as its computing.
+
+    ``on_core`` has the seconds of each rank. Return False if a rank does not tell its seconds, or
+    if there are more ranks than cores.
+    """
     ranks = sorted({span.rank for span in drawn})
     if len(on_core) != len(ranks) or len(ranks) > machine_limits.cores():
         return False
@@ -159,7 +171,7 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
-    """How many communications each rank started, and of how many bytes."""
+    """Return sentences on how many communications each rank started, and of how many bytes."""
     started = {
         (o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)
     }
@@ -171,7 +183,10 @@ def _communications(drawn: Sequence[Span]) -> list[str]:
 def counted(
     started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]
 ) -> list[str]:
-    """Say how many operations each rank started, and of how many bytes."""
+    """Return sentences on how many operations each rank started, and of how many bytes.
+
+    ``size`` gives the bytes of an operation.
+    """
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
         own[operation.rank].append(operation)
@@ -204,7 +219,10 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:
-    """Of each rank, the part of the whole time in which it computed."""
+    """Return for each rank in which part of the whole time it computed, in words.
+
+    Return no words if a span has not ended.
+    """
     ends = [span.end for span in drawn if span.end is not None]
     if len(ends) < len(drawn):
         return []

@@ -1,20 +1,21 @@
-"""The programs of a world's ranks again, on a modelled cluster: when each of their steps would be
-over. Pure, and exact.
+"""Replays the programs of a world's ranks on a modelled cluster, to time each of their steps.
 
     program_of(trail, call)            → one rank's steps and operations, between the marks of a run
     Replay(cluster, programs).run()    → what each rank did when, and the times of operations
 
-Time is virtual, in seconds from the moment at which all ranks begin. What happens takes place in
-the order of this time; at equal times in the order of issue, beginning with rank 0. A step takes no
-time unless it computes or waits:
+The replay is exact, and depends on nothing but its arguments. Time is virtual, in seconds from the
+moment at which all ranks begin. Events happen in the order of this time; at equal times in the
+order of issue, beginning with rank 0. A step takes no time unless it computes or waits:
 
-- floating-point operations take as long as ``Cluster.computing`` says;
-- an operation sets off when all whom it needs have issued theirs. Then a message waits until its
-  sender's way out and its receiver's way in, of its kind of link, are free, and occupies both. So a
-  way carries one message at a time, in the order in which they set off, and the two directions do
-  not disturb each other;
-- a collective waits for the one before it in its group, and begins on all ranks at once;
-- to wait for an operation takes until that is over. What nobody waits for goes on by itself.
+- Floating-point operations take as long as ``Cluster.computing`` says.
+- An operation sets off when all ranks that it needs have issued theirs.
+- For each kind of link, a rank has one channel out and one channel in. A message waits until its
+  sender's channel out and its receiver's channel in are free. Then it occupies both. So a channel
+  carries one message at a time, in the order in which they set off, and the two directions do not
+  disturb each other.
+- A collective waits for the one before it in its group, and begins on all ranks at once.
+- A wait for an operation takes until that operation is over. An operation that no rank waits for
+  goes on by itself.
 """
 
 import heapq
@@ -38,13 +39,16 @@ from grader.wire.events import (
     operations,
 )
 
-Piece = tuple[str, int | None]  # of work: its name and its micro-batch
+Piece = tuple[str, int | None]  # a piece of work: its name and its micro-batch
 NOTHING: Piece = ("", None)
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What one rank did. ``operations`` are all of its call's: a step names one by its position."""
+    """The steps of one rank in a call, and all operations that it issued in that call.
+
+    A step names an operation by its position in ``operations``.
+    """
 
     steps: Sequence[Step]
     operations: Sequence[Operation]
@@ -52,8 +56,9 @@ class RankProgram:
 
 @dataclass
 class Meeting:
-    """Operations of different ranks that are one communication; times in seconds, None as long as
-    they are not known.
+    """Operations of different ranks that are one communication.
+
+    Times are in seconds, and None as long as they are not known.
     """
 
     operations: list[Operation]
@@ -61,7 +66,7 @@ class Meeting:
     sets_off: float | None = None
     begins: float | None = None
     ends: float | None = None
-    # by these ranks, since before its end was known
+    # the ranks that began to wait for it before its end was known
     awaited: list[int] = field(default_factory=list)
 
     @property
@@ -75,7 +80,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Work:
-    """Computing, in a piece of work."""
+    """A period in which a rank computes, in seconds, within a piece of work."""
 
     begin: float
     end: float
@@ -84,21 +89,21 @@ class Work:
 
 @dataclass(frozen=True)
 class Wait:
-    """For an operation; ``end`` is None where that never comes to its end."""
+    """A period in which a rank waits for an operation; ``end`` is None if it never ends."""
 
     begin: float
     end: float | None
-    position: int
+    position: int  # of the operation, in ``RankProgram.operations``
     where: str  # file:line
 
 
 @dataclass
 class Replayed:
-    """What became of one rank's program. ``end`` is None where it stands still."""
+    """The replay of one rank's program; ``end`` is None if the rank stands still."""
 
     works: list[Work] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    issued: dict[int, float] = field(default_factory=dict)  # position → when
+    issued: dict[int, float] = field(default_factory=dict)  # position → when, in seconds
     end: float | None = None
 
     @property
@@ -107,7 +112,11 @@ class Replayed:
 
 
 def program_of(trail: Sequence, call: int) -> RankProgram:
-    """Return a rank's program in a call: between the marks of its run, if it has passed them."""
+    """Return a rank's program in a call.
+
+    Steps before the mark at which run 0 began, and after the one at which it ended, are left out,
+    if the rank has passed these marks.
+    """
     steps = [
         step
         for event in trail
@@ -129,7 +138,10 @@ def program_of(trail: Sequence, call: int) -> RankProgram:
 
 
 class Replay:
-    """Of all ranks. ``run`` may be called once; then ``ranks`` and ``meetings`` hold the result."""
+    """The replay of all ranks.
+
+    Call ``run`` only once. Then ``ranks`` and ``meetings`` hold the result.
+    """
 
     def __init__(self, cluster: Cluster, programs: Sequence[RankProgram]) -> None:
         self.cluster, self.programs = cluster, programs
@@ -145,8 +157,9 @@ class Replay:
             [of[id(operation)] for operation in program.operations] for program in programs
         ]
         self.next_step = [0] * len(programs)
-        self.pieces: list[list[Piece]] = [[] for _ in programs]  # that each rank is inside of
-        # a way of a rank, or a group: when what occupies it is over
+        # the pieces of work that each rank is inside of, the innermost last
+        self.pieces: list[list[Piece]] = [[] for _ in programs]
+        # a channel of a rank, or a group → when it is free
         self.free: dict[tuple, float] = defaultdict(float)
         self.agenda: list[tuple[float, int, int]] = []  # (time, order, rank)
         self.order = count()
@@ -161,7 +174,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return when the last rank's program is over."""
+        """Return when the last program ends, in seconds, without ranks that stand still."""
         return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
 
     @property
@@ -169,7 +182,7 @@ class Replay:
         return [rank for rank, replayed in enumerate(self.ranks) if replayed.end is None]
 
     def communicating(self, rank: int) -> list[tuple[float, float]]:
-        """Return from when to when operations of a rank were under way, without overlaps."""
+        """Return (begin, end) of the times in which operations of a rank were under way, merged."""
         spans = sorted(
             {
                 (m.begins, m.ends)
@@ -189,14 +202,16 @@ class Replay:
         heapq.heappush(self.agenda, (at, next(self.order), rank))
 
     def _go_on(self, rank: int, now: float) -> None:
-        """Make a rank's steps, up to one that takes time."""
+        """Go through a rank's steps, up to one that takes time."""
         steps, own = self.programs[rank].steps, self.ranks[rank]
+        # If the rank was waiting, its wait ends now.
         if own.waits and own.waits[-1].end is None:
             waited = own.waits[-1]
             own.waits[-1] = Wait(waited.begin, now, waited.position, waited.where)
         while self.next_step[rank] < len(steps):
             step = steps[self.next_step[rank]]
             self.next_step[rank] += 1
+            # Steps are the rank's own word: one may name an operation that does not exist.
             if step.kind == PASSES:
                 self._pass(rank, step.text)
             elif step.kind == ISSUES and step.number < len(self.meeting_of[rank]):
@@ -228,8 +243,9 @@ class Replay:
             inside.remove(piece)
 
     def _issue(self, meeting: Meeting, now: float) -> None:
-        """Note that one more of those who meet is there; with the last of them the communication
-        sets off.
+        """Note that one more rank has issued its operation of a communication.
+
+        With the last of them the communication sets off.
         """
         meeting.came += 1
         if not meeting.is_complete:
@@ -258,6 +274,6 @@ class Replay:
 
 
 def size_on(cluster: Cluster, operation: Operation) -> float:
-    """Return the bytes that an operation counts as."""
+    """Return the bytes that an operation counts as on a cluster."""
     itemsize = ITEMSIZES.get(operation.dtype or "", 1)
     return cluster.size(operation.bytes // itemsize, itemsize)

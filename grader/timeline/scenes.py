@@ -1,16 +1,16 @@
-"""What a timeline shows of each part: calls that are worth seeing, and for each what to look at."""
+"""Lists what a timeline shows of each part: calls worth seeing, and for each what to look at."""
 
 from dataclasses import dataclass, field
 
-BATCH = 512  # rows, in part 5
+BATCH = 512  # rows of a batch in part 5
 MICRO_BATCHES = 4  # few enough for their numbers to be read
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A call that is worth seeing, and what to look at.
+    """A call that is worth seeing. ``look`` says what to look at in its drawing.
 
-    ``driver`` is one of ``rank.timeline_programs``.
+    ``driver`` names a driver of ``rank.timeline_programs``.
     """
 
     title: str
@@ -18,8 +18,8 @@ class Scene:
     driver: str
     look: str
     options: dict = field(default_factory=dict)
-    share: bool = True  # whether it says something which part of the time a rank computed
-    drawn: bool = True  # else only its time is told
+    share: bool = True  # whether to say which part of the time each rank computed
+    drawn: bool = True  # if False, only its time is told
 
 
 def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
@@ -140,7 +140,7 @@ SCENES = {
         ),
     ],
 }
-# Drawn where the first scene of a part is not implemented yet.
+# Scenes that are drawn if the first scene of a part is not implemented yet.
 INSTEAD = {
     "pipeline_parallel": [
         _passes(
@@ -160,15 +160,16 @@ INSTEAD = {
 
 # ——— on a cluster that nobody has
 
-# Of the tensors in the run, which are small: a cluster's ``scale`` makes them large.
+# Sizes of the tensors in the run. They are small; a cluster's ``scale`` makes them large.
 SMALL = {"layers": 4, "width": 64, "once": True}
-STAGE_ROWS, SHARD_ROWS = 8, 32  # of a micro-batch, and of a rank's part of the batch
+STAGE_ROWS, SHARD_ROWS = 8, 32  # rows of a micro-batch, and of a rank's part of the batch
 ON_CLUSTERS = ("collectives", "data_parallel", "tensor_parallel", "pipeline_parallel")
 
 
 def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """What is worth seeing of a part on a cluster; ``micro_batches``: as many as there are stages,
-    if not said.
+    """Return the scenes of a part on a cluster.
+
+    ``micro_batches`` is for pipelines; None means as many as there are stages.
     """
     if part == "pipeline_parallel":
         return _pipelines(micro_batches or ranks)
@@ -176,7 +177,7 @@ def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
 
 
 def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """What is worth seeing where the first scene of a part is not implemented yet."""
+    """Return the scenes on a cluster if the first scene of a part is not implemented yet."""
     if part != "pipeline_parallel":
         return []
     many = micro_batches or ranks

@@ -1,5 +1,6 @@
-"""Spans of a replay, in virtual time, as ``spans`` makes them of a run; and the account of where
-the time went.
+"""Turns a replay into spans, and sums up what its time was spent on.
+
+The spans are like those that ``grader.diagnosis.spans`` makes of a run, but in virtual time.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,14 @@ from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.timeline.replay import Replay, Wait, Work
 from grader.wire.events import Operation
 
-# by an operation's rank and time in the run: who never came
+# (an operation's rank, its time in the run) → the ranks that never joined it
 Absent = dict[tuple[int, int], tuple[int, ...]]
 
 
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
-    """Return all spans, rank by rank: the program's, then what was under way beside it; of messages
-    only if they are wanted.
+    """Return all spans, rank by rank: those of the program, then those of what went on beside it.
+
+    If ``messages`` is False, messages that went on beside a program are left out.
     """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
@@ -58,8 +60,9 @@ def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[
 
 
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
-    """What was under way while the rank's program went on."""
+    """Return spans of the operations that were under way while the rank's program went on."""
     own = replay.ranks[rank]
+    # The rank waited for these as soon as it had issued them: its program did not go on.
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
     for position, issued in own.issued.items():
@@ -91,20 +94,21 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of a replay went, in seconds, on average over the ranks.
+    """The time of a replay by what it was spent on, in seconds, on average over the ranks.
 
-    In the rest they have nothing left to do.
+    ``whole`` is the time of the whole replay. A rank that neither computes nor waits has nothing
+    left to do.
     """
 
     whole: float
     computing: float
     waiting: float
-    communicating: float  # operations under way
-    exposed: float  # of that, while the rank waited
+    communicating: float  # while operations were under way
+    exposed: float  # the part of that in which the rank waited
 
     @property
     def bubble(self) -> float:
-        """Return the part of the whole time in which a rank does not compute."""
+        """Return the fraction of the whole time in which a rank does not compute, on average."""
         return 1 - self.computing / self.whole if self.whole else 0.0
 
     def __str__(self) -> str:
@@ -122,7 +126,7 @@ class Account:
 
 
 def account(replay: Replay) -> Account:
-    """Return where the time went. No rank may stand still."""
+    """Return what the time of a replay was spent on. No rank may stand still."""
     n = len(replay.ranks)
     waits = [[(wait.begin, wait.end or wait.begin) for wait in rank.waits] for rank in replay.ranks]
     under_way = [replay.communicating(rank) for rank in range(n)]
@@ -136,8 +140,9 @@ def account(replay: Replay) -> Account:
 
 
 def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
-    """Return for how long two lists of spans overlap, each in order and without overlaps of its
-    own.
+    """Return for how long two lists of (begin, end) overlap.
+
+    Each list is in order, and has no overlaps of its own.
     """
     total, index = 0.0, 0
     for begin, end in some:
