@@ -1,4 +1,4 @@
-"""The pictures of handout/ASSIGNMENT.md, drawn as SVG: ``make figures``.
+"""Draws the pictures of handout/ASSIGNMENT.md as SVG: ``make figures``.
 
-Not for students: one of them is a schedule.
+Students do not get this folder, because one of the pictures is a schedule.
 """

@@ -1,4 +1,4 @@
-"""Draw every picture of the assignment into handout/figures:  make figures"""
+"""Draw every picture of the assignment into handout/figures: ``make figures``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +27,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 
 
 def drawn() -> dict[str, bytes]:
-    """Every picture, by the name of its file."""
+    """Return every picture as SVG, by the name of its file."""
     return {f"{name}.svg": draw().svg() for name, draw in FIGURES.items()}
 
 

@@ -1,6 +1,4 @@
-"""Before and after of every collective, on four ranks; the ring; and what happens where nobody
-receives.
-"""
+"""Draws every collective on four ranks, before and after, the ring, a barrier and a deadlock."""
 
 from grader.figures.picture import Picture
 
@@ -8,7 +6,8 @@ N = 4
 CELL, HIGH, ROW = 25, 22, 26
 LETTERS = "ABCD"
 
-# For each rank its cells: "A0": a piece of rank 0's; "Σ0": the sum of all pieces 0; "": nothing.
+# The cells of each rank. "A0" is piece 0 of rank 0's tensor, "Σ0" the sum of all pieces 0, and ""
+# nothing.
 Held = list[list[str]]
 
 ALL = [[f"{letter}{piece}" for piece in range(N)] for letter in LETTERS]
@@ -70,7 +69,7 @@ def _cells(picture: Picture, x: float, y: float, held: list[str]) -> None:
 def _terms(
     picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]
 ) -> None:
-    """A block made of one stripe for each rank whose term is in it."""
+    """Draw a block with a stripe for each rank, coloured if the rank's term is in the block."""
     stripe = width / N
     for rank in range(N):
         picture.rect(
@@ -86,7 +85,7 @@ def _in_words(held: Held) -> str:
 
 
 def ring() -> Picture:
-    """Seven states of the ring all-reduce: who holds which terms of which chunk."""
+    """Return a picture of the ring all-reduce in seven states: who holds which terms of a chunk."""
     described = (
         "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk"
         " from its left neighbour and adds it to its own; after step 3 each rank holds one chunk in"

@@ -1,10 +1,11 @@
-"""How fast bytes move, and what is joined to what."""
+"""Draws how fast bytes move over different links, and which links join what."""
 
 from math import log10
 
 from grader.figures.picture import Picture
 
-# name, bytes a second in one direction (memory: as the data sheet counts it), how they are written
+# Name, bytes per second in one direction, and how that rate is written. Memory is counted as its
+# data sheet does.
 LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),
@@ -14,7 +15,7 @@ LINKS = [
     ("Ethernet, 10 Gb/s", 1.25e9, "1.25 GB/s"),
     ("Ethernet, 1 Gb/s", 0.125e9, "0.125 GB/s"),
 ]
-SLOWEST, DECADES = 7.5, 6  # where the scale begins, as a power of ten, and how long it is
+SLOWEST, DECADES = 7.5, 6  # the power of ten at which the scale begins, and its length in decades
 
 
 def links() -> Picture:

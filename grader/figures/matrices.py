@@ -1,4 +1,4 @@
-"""A matrix product whose weight is sharded by columns and by rows; and the pair of both."""
+"""Draws a matrix product with its weight sharded by columns, by rows, and the pair of both."""
 
 from grader.figures.picture import Picture
 

@@ -1,12 +1,14 @@
-"""A picture that GitHub shows well: SVG with text as text, on no background, in light and in dark,
-with nothing from outside.
+"""Defines a picture that GitHub shows well.
+
+It is SVG that keeps its text as text. It has no background, can be read on light and on dark
+ground, and needs nothing from outside.
 """
 
 from xml.etree import ElementTree as ET
 
 from grader.reports.palette import FONT, STYLE, paint
 
-SCALE = 1.25  # of the natural size to the coordinates: these are made for the width of a phone
+SCALE = 1.25  # natural width ÷ width in coordinates, which are made for a phone
 
 
 def number(value: float) -> str:
@@ -14,7 +16,7 @@ def number(value: float) -> str:
 
 
 class Picture:
-    """Grows by the things drawn on it; x goes to the right, y down."""
+    """A picture, empty at first. Its methods draw on it; x goes to the right, y down."""
 
     def __init__(self, width: float, height: float, title: str, description: str) -> None:
         self.root = ET.Element(
@@ -50,7 +52,10 @@ class Picture:
         anchor: str = "start",
         kind: str = "text",
     ) -> None:
-        """``y`` is where the letters stand; ``anchor`` is start, middle or end."""
+        """Write words, on the line ``y``.
+
+        ``anchor`` says which point of the words is at ``x``: start, middle or end.
+        """
         attributes = {"x": number(x), "y": number(y)}
         if anchor != "start":
             attributes["text-anchor"] = anchor
@@ -68,7 +73,7 @@ class Picture:
         words: str = "",
         size: float = 11,
     ) -> None:
-        """A coloured block with white words in its middle."""
+        """Draw a coloured block with white words in its middle."""
         self.rect(x, y, width, height, kind)
         if words:
             self.text(x + width / 2, y + height / 2 + size * 0.36, words, size, "middle", "on")
@@ -80,7 +85,7 @@ class Picture:
         )
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """From one point to another; the head takes the last five units."""
+        """Draw an arrow from one point to another. Its head takes the last five units."""
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
         foot_x, foot_y = x2 - 5 * dx, y2 - 5 * dy

@@ -1,16 +1,20 @@
-"""Pipelines over time: who works on which micro-batch when, and who waits."""
+"""Draws pipelines over time: who works on which micro-batch when, and who waits."""
 
 from grader.figures.picture import Picture
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 from grader.reference.schedules import Action, most_alive
 
-# units of time that a micro-batch takes on a stage; the backward pass has twice the products
+# Units of time that a micro-batch takes on a stage. The backward pass has twice the products.
 FORWARD, BACKWARD = 1, 2
 Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end
 
 
 def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
-    """Every action as soon as its stage is free and its input is there; messages take no time."""
+    """Return each action with its start and end, as early as the schedules allow.
+
+    An action starts as soon as its stage is free and its input is there. Messages take no time.
+    ``scale`` multiplies the time of every action.
+    """
     ended: dict[tuple[str, int, int], float] = {}
     spans: Spans = [[] for _ in schedules]
     while any(len(spans[stage]) < len(actions) for stage, actions in enumerate(schedules)):
@@ -30,7 +34,10 @@ def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
 def _draw(
     picture: Picture, top: float, title: str, spans: Spans, unit: float, whole: bool = False
 ) -> None:
-    """A line for each stage, on a ground that is shaded where nobody works."""
+    """Draw a line for each stage, shaded where the stage does not work.
+
+    A unit of time is ``unit`` wide. ``whole`` says that each pass is of the whole batch.
+    """
     end = max(span[2] for of_stage in spans for span in of_stage)
     picture.text(0, top + 13, title, 12, kind="bold")
     for stage, of_stage in enumerate(spans):
@@ -43,7 +50,7 @@ def _draw(
 
 
 def pipelines() -> Picture:
-    """The same work on four stages in three orders."""
+    """Return a picture of the same work on four stages in three orders."""
     stages, m = 4, 4
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
@@ -68,7 +75,10 @@ def pipelines() -> Picture:
 
 
 def schedules() -> Picture:
-    """GPipe beside 1F1B with twice as many micro-batches as stages: as long, but less is alive."""
+    """Return a picture of GPipe and 1F1B with twice as many micro-batches as stages.
+
+    1F1B takes as long, but keeps less alive.
+    """
     stages, m = 4, 8
     described = (
         "Four stages, eight micro-batches. Both take 33 units of time. With GPipe every stage has"

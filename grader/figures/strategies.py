@@ -1,4 +1,4 @@
-"""What the three strategies store, and how they use the time."""
+"""Draws what the three strategies store and send, and how gradients are averaged over time."""
 
 from grader.figures.picture import Picture
 
@@ -60,7 +60,7 @@ def strategies() -> Picture:
 
 
 def buckets() -> Picture:
-    """A backward pass of four layers and the averaging of their gradients, in three ways."""
+    """Return a picture of a backward pass of four layers, and three ways to average gradients."""
     described = (
         "Three ways to average the gradients of four layers. One all-reduce at the end: the network"
         " idles while the backward pass runs. One for each layer after the backward pass: as late,"
