@@ -1,1 +1,1 @@
-"""Turns what was handed in into a fresh folder with the assignment's files and nothing else."""
+"""Turns a submission into a fresh folder with the assignment's files and nothing else."""

@@ -1,18 +1,18 @@
-"""Compile what was staged, once, so that not every rank compiles it anew.
+"""Compiles the staged files once, so that not every rank compiles them anew.
 
-A compiler that reads a stranger's text may be driven out of time or memory, or crash: it runs in a
-process of its own. What it does not manage is left to the ranks, which import the source and say
-what is wrong with it.
+A submission may drive the compiler out of time or memory, or make it crash. So the compiler runs in
+a process of its own. A file that it does not manage is left to the ranks, which import the source
+and say what is wrong with it.
 """
 
 import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 10
+SECONDS = 10  # for all files together
 
-# Unchecked: nobody edits a stage, and a rank that looked up the source's time each time would only
-# lose some.
+# The hashes are unchecked, because nobody edits staged files. Ranks would only lose time if they
+# compared each file with its source.
 PROGRAM = """
 import py_compile, resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
 
 
 def compile_all(package: Path) -> None:
-    """Put the compiled form of each module beside it, where there is one."""
+    """Put the compiled form of each module beside it, if it can be compiled."""
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, *map(str, sorted(package.glob("*.py")))]
     try:
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS)

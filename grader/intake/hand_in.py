@@ -1,8 +1,11 @@
-"""Check what a student has, and pack it for the upload:  python -m grader.intake.hand_in [--anyway]
+"""Check what a student has written, and pack it for the upload.
 
-Looks at ``handout/`` with the eyes of the grader: all files there, readable, importable, something
-written in them. Exits with 0 when submission.zip was written, and with 2 and a sentence otherwise;
-an older submission.zip is then left as it was.
+    python -m grader.intake.hand_in [--anyway]
+
+The program looks at ``handout/`` as the grader does. All files must be there, readable and
+importable, and at least one problem must be written. With ``--anyway`` it also packs files that
+cannot be imported. It exits with 0 if submission.zip was written. Otherwise it exits with 2 and a
+sentence, and an older submission.zip stays as it was.
 """
 
 import argparse
@@ -22,14 +25,14 @@ SECONDS = 60  # for an import
 
 
 def unwritten(texts: dict[str, str]) -> Counter[str]:
-    """Problem → how many of its functions are still stubs."""
+    """Return for each problem how many of its functions are still stubs."""
     return Counter(number for text in texts.values() for number in STUB.findall(text))
 
 
 def import_error(file: str) -> str:
-    """Why a file of ``handout/`` cannot be imported: the last line that Python says.
+    """Return why a file of ``handout/`` cannot be imported, or "" if it can be.
 
-    Empty where it can.
+    The reason is the last line that Python prints, and the line of the file if it is known.
     """
     command = [sys.executable, "-c", f"import handout.{Path(file).stem}"]
     try:
@@ -48,7 +51,7 @@ def import_error(file: str) -> str:
 
 
 def pack(texts: dict[str, str], target: Path) -> None:
-    """The zip, written whole or not at all."""
+    """Write the zip, whole or not at all."""
     with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(texts.items()):
             archive.writestr(name, text)

@@ -1,9 +1,9 @@
-"""Stage a submission: a directory or a zip → a private folder with the listed files of the
-student's and our given modules.
+"""Stages a submission: turns a directory or a zip into a private folder.
 
-Only files that the assignment lists are ever read, by name; nothing is unpacked to where an archive
-says. A submission that cannot be used is not an error of the grader's: its parts are *absent*, each
-with a sentence that says why.
+The folder holds the listed files of the student and our given modules. Only files that the
+assignment lists are ever read, by name. Nothing is unpacked to a path that an archive names. A
+submission that cannot be used is not an error of the grader: its parts are *absent*, each with a
+sentence that says why.
 """
 
 import io
@@ -18,28 +18,34 @@ from grader.assignment import FILES, GIVEN
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
-# whoever hands these in may think that they matter
+# A student who hands in such files may think that they count. A warning says that they do not.
 TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
-MAX_READ = MAX_FILE_BYTES + 1
-# the others, zipfile unpacks in steps that may have any size
+MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
+# zipfile unpacks all other formats in steps that may have any size.
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class NotThere(ValueError):
-    """The submission does not exist: the instructor's mistake, so nothing is graded."""
+    """Raised if the submission does not exist.
+
+    This is the instructor's mistake, so nothing is graded.
+    """
 
 
 class Refused(ValueError):
-    """The submission as a whole cannot be used: the student's mistake, so everything is zero."""
+    """Raised if a submission, or one of its files, cannot be used.
+
+    This is the student's mistake, so all parts, or the part of that file, get no points.
+    """
 
 
 @dataclass
 class StagedSubmission:
-    """``folder`` is what a rank imports from.
+    """A staged submission. Ranks import from ``folder``.
 
-    ``absent`` says for a part why it cannot be run; ``warnings`` are for all to see.
+    ``absent`` says for each part that cannot be run why not. ``warnings`` are shown to everybody.
     """
 
     folder: Path
@@ -48,9 +54,9 @@ class StagedSubmission:
 
 
 def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
-    """Fill ``folder`` from the submission.
+    """Fill ``folder`` from the submission, and return what was staged.
 
-    Raises NotThere, and nothing else for whatever the submission holds.
+    Raise NotThere if there is no submission, and nothing else, whatever the submission holds.
     """
     if not submission.exists():
         raise NotThere(f"there is no {submission}")
@@ -62,16 +68,17 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     for name, text in found.texts.items():
         (package / name).write_text(text, encoding="utf-8")
     compile_all(package)
-    for path in [folder, *folder.rglob("*")]:  # ranks may be strangers, whatever the umask here
+    # Ranks may run as other users. They must be able to read all files, whatever the umask is here.
+    for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return StagedSubmission(folder, found.absent, found.warnings)
 
 
 @dataclass
 class Contents:
-    """What a submission holds that can be used: ``texts`` of listed files.
+    """The usable contents of a submission. ``texts`` maps listed files to their text.
 
-    ``absent`` and ``warnings`` as in a ``StagedSubmission``.
+    ``absent`` and ``warnings`` are as in a ``StagedSubmission``.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -80,7 +87,7 @@ class Contents:
 
 
 def read(submission: Path) -> Contents:
-    """Look at a submission and write nothing. Raises nothing, whatever it holds."""
+    """Return a submission's contents. Write nothing, and raise nothing, whatever it holds."""
     found = Contents()
     try:
         files, others = (
@@ -106,7 +113,7 @@ def read(submission: Path) -> Contents:
         found.warnings.append(
             f"The submission holds none of the assignment's files ({', '.join(FILES)})."
         )
-    # of a copy of that folder, and none of them read
+    # A copy of handout/ also holds these files. They are not read, and need no warning.
     known = {path.name for path in (ROOT / "handout").iterdir()}
     if ignored := [name for name in others if name not in known]:
         shown = ", ".join(_printable(name) for name in ignored[:8]) + (
@@ -117,7 +124,7 @@ def read(submission: Path) -> Contents:
 
 
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
-    """A listed file's text. Raises Refused with a sentence where there is none."""
+    """Return a listed file's text. Raise Refused with a sentence if there is none."""
     if name not in files:
         alike = [n for n in files if n.lower() == name]
         raise Refused(f"The submission has no {name}" + (f" (is it {alike[0]}?)" if alike else ""))
@@ -143,11 +150,16 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
+# The listed files, each with a function that reads it, and the names of other files that a student
+# may think count (see TELLING).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
 def _from_directory(directory: Path) -> Found:
-    """The listed files in a directory, in its ``handout/``, or in the only folder that it holds."""
+    """Find the listed files in a directory, in its ``handout/``, or in its only folder.
+
+    Raise Refused if a listed file is a link or no regular file.
+    """
     candidates = [directory, directory / "handout"]
     folders = [
         p
@@ -186,8 +198,9 @@ def _read(path: Path) -> bytes:
 
 
 class _Archive(io.BufferedReader):
-    """A file of which nobody reads much at once: zipfile reads an archive's directory whole, and
-    makes objects of all of it.
+    """A file that does not let zipfile read much at once.
+
+    zipfile would read an archive's directory as a whole, and make an object of each entry.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -197,13 +210,16 @@ class _Archive(io.BufferedReader):
 
 
 def _from_zip(archive_path: Path) -> Found:
-    """The same for a zip, read in memory: its paths are looked at and never followed."""
+    """Find the listed files in a zip, which is read in memory. Its paths are never followed.
+
+    Raise Refused if the zip cannot be used.
+    """
     try:
         file = _Archive(open(archive_path, "rb", buffering=0)) if archive_path.is_file() else None
         archive = zipfile.ZipFile(file) if file and zipfile.is_zipfile(file) else None
     except (Refused, OSError):
         raise
-    # zipfile raises many kinds for what it cannot make sense of, even when only asked
+    # zipfile raises many kinds of errors for a broken archive, even in is_zipfile.
     except Exception as error:
         raise Refused(f"the zip archive cannot be read ({type(error).__name__})") from None
     if not archive:
@@ -223,8 +239,8 @@ def _from_zip(archive_path: Path) -> Found:
         if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    # Beside a backup of it, the folder that students know is meant, whichever comes first in the
-    # archive.
+    # Of folders at the same depth, handout/ is meant: another one may be a backup of it. Their
+    # order in the archive does not count.
     nearest = {
         path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed
     }
@@ -240,13 +256,16 @@ def _from_zip(archive_path: Path) -> Found:
 
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """At most one byte more than allowed, whatever the archive claims."""
+    """Return the bytes of an entry, at most MAX_READ, whatever the archive claims.
+
+    Raise Refused if it cannot be unpacked.
+    """
     name = _printable(PurePosixPath(entry.filename).name)
     if entry.compress_type not in UNPACKED:
         raise Refused(f"{name} is packed in an unusual way: use an ordinary zip")
     try:
         with archive.open(entry) as file:
             return file.read(MAX_READ)
-    # bad checksums, encryption, unknown methods: zipfile and zlib raise many kinds
+    # zipfile and zlib raise many kinds of errors, for bad checksums, encryption, unknown methods.
     except Exception as error:
         raise Refused(f"{name} cannot be unpacked ({type(error).__name__})") from None
