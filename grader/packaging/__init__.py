@@ -1,1 +1,1 @@
-"""What is handed out to students, and what Gradescope gets."""
+"""Packs what is handed out to students, and what Gradescope gets."""

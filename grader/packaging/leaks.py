@@ -1,8 +1,8 @@
-"""Does a student's copy hold a line of an answer, or of a hidden check?
+"""Finds lines of answers and of hidden checks in a student's copy.
 
-Lines are compared without their indentation and without a comment at their end. One that Python
-programs are full of (``return x``, ``else:``) gives nothing away: only lines with something in them
-count, and not those that stand in a file that students are given anyway.
+Lines are compared without their indentation and without a comment at their end. A line that is in
+many Python programs (``return x``, ``else:``) gives nothing away. So only telling lines count, of
+some length, and not those in a file that students are given anyway.
 """
 
 import re
@@ -14,7 +14,7 @@ SHORTEST = 25  # characters, without spaces at the ends
 
 
 def leaks(contents: dict[str, bytes]) -> list[str]:
-    """``file:line: text`` of everything hidden in these files."""
+    """Return ``file:line: text (of origin)`` for each hidden line in these files."""
     hidden = secrets()
     found = []
     for name, data in sorted(contents.items()):
@@ -25,12 +25,12 @@ def leaks(contents: dict[str, bytes]) -> list[str]:
 
 
 def secrets() -> dict[str, str]:
-    """Every telling line of the answers and of the hidden checks, with the file that it is of."""
+    """Return each telling line of the answers and of the hidden checks, with its file."""
     lines: dict[str, str] = {}
     answers = {source.name for source in stubs.sources()}
     given_files = [ROOT / name for name in files(NOT_FOR_STUDENTS) if name.parts[0] == "handout"]
     given_files = [path for path in given_files if path.name not in answers]
-    # modules and text
+    # what students are given in handout/ beside the stubs: modules and text
     shown = {code(line) for path in given_files for line in path.read_text().splitlines()}
     for source in stubs.sources():
         text = source.read_text()
@@ -49,7 +49,10 @@ def secrets() -> dict[str, str]:
 
 
 def _telling(text: str) -> list[str]:
-    """Lines of some length that do something: no imports, no decorators, no comments, no names."""
+    """Return the lines of SHORTEST characters or more that do something.
+
+    Imports, decorators, comments and lines with only a quoted name do nothing.
+    """
     lines = (code(line) for line in text.splitlines())
     return [
         line

@@ -1,8 +1,9 @@
-"""Pack what is handed out, and what Gradescope gets:  python -m grader.packaging.pack
-handout|autograder
+"""Pack what is handed out to students, or what Gradescope gets.
 
-``dist/handout.zip`` is the repository without its hidden rooms; ``dist/autograder.zip`` is what
-grades uploads. Both are the same, byte for byte, whenever they are packed from the same files of
+    python -m grader.packaging.pack handout|autograder
+
+``dist/handout.zip`` is the repository without its hidden folders. ``dist/autograder.zip`` is what
+grades uploads. Each zip is the same, byte for byte, whenever it is packed from the same files of
 the same commit.
 """
 
@@ -24,19 +25,20 @@ from grader.packaging.visibility import (
 )
 from grader.version import COMMIT, commit
 
-FOLDER = "lockstep"  # that a student unzips
+FOLDER = "lockstep"  # the folder that a student unzips
 EXECUTABLE = ("setup.sh", "run_autograder")
 Contents = dict[str, bytes]
 
 
 class CannotPack(Exception):
-    """Something is not as it must be before it may leave the house."""
+    """Raised if something must be corrected before a zip may be handed out."""
 
 
 def handout() -> Contents:
-    """The student's copy.
+    """Return the files of the student's copy.
 
-    Raises CannotPack where it would hold a line of an answer or of a hidden check, or old stubs.
+    Raise CannotPack if a stub is not what its solution generates, or if the copy would hold a line
+    of an answer or of a hidden check.
     """
     for source in stubs.sources():
         target = ROOT / "handout" / source.name
@@ -56,7 +58,7 @@ def handout() -> Contents:
 
 
 def autograder() -> Contents:
-    """What Gradescope unpacks into /autograder/source."""
+    """Return the files that Gradescope unpacks into /autograder/source."""
     names = [*map(str, files(NOT_FOR_GRADING)), *ONLY_FOR_GRADING]
     contents = {name: (ROOT / name).read_bytes() for name in names}
     contents["setup.cfg"] = for_students((ROOT / "setup.cfg").read_text()).encode()
@@ -67,12 +69,15 @@ def autograder() -> Contents:
 
 
 def _origin() -> Contents:
-    """The file that says which commit a zip was packed from."""
+    """Return the file that says which commit a zip was packed from."""
     return {str(COMMIT.relative_to(ROOT)): f"{commit()}\n".encode()}
 
 
 def write(contents: Contents, target: Path) -> None:
-    """A zip without anybody's clock in it, written whole or not at all."""
+    """Write the zip, whole or not at all.
+
+    Every entry has the same fixed time, so that equal contents give equal zips.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):

@@ -1,12 +1,13 @@
-"""Make the stubs in ``handout/`` from the answers in ``solutions/``, which are the one source of
-both.
+"""Makes the stubs in ``handout/`` from the answers in ``solutions/``.
+
+The solutions are the one source of both.
 
     python -m grader.packaging.stubs            writes handout/*.py
     python -m grader.packaging.stubs --check    exit with 1 if a stub is not the generated one
 
 In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
-become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``; without a number they vanish.
-All else is kept.
+become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``. If the marker has no number,
+they vanish. All other lines stay.
 """
 
 import re
@@ -19,7 +20,7 @@ END = re.compile(r" *# END SOLUTION")
 
 
 def stub(solution: str) -> str:
-    """The text of the stub. Raises ValueError where markers do not pair up."""
+    """Return the text of the stub. Raise ValueError if the markers do not pair up."""
     kept, inside = [], None
     for line in solution.splitlines():
         if begin := BEGIN.fullmatch(line):
@@ -31,7 +32,7 @@ def stub(solution: str) -> str:
         elif END.fullmatch(line):
             if not inside:
                 raise ValueError("a solution ends that has not begun")
-            # the blank lines around a region that vanishes would otherwise add up
+            # Otherwise the blank lines around a region that vanishes would add up.
             if not inside["problem"]:
                 while kept and not kept[-1].strip():
                     kept.pop()

@@ -1,6 +1,6 @@
-"""Which files of this repository go where.
+"""Decides which files of this repository go to students, and which to Gradescope.
 
-What is hidden from students is decided here, and nowhere else.
+No other module decides what is hidden from students.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = ("handout", "tests", "grader")
-# A student gets the very engine that grades, the public checks and the stubs.
+# A student gets the same engine that grades, the public checks and the stubs.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/hidden",
@@ -21,8 +21,8 @@ NOT_FOR_STUDENTS = (
     "grader/reference/collectives.py",
     "grader/reference/pipeline.py",
 )
-# What grades uploads has the hidden checks, too, and no answers: expected values come from
-# grader/reference.
+# The zip for Gradescope also holds the hidden checks. It holds no answers, because expected values
+# come from grader/reference.
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/gradescope",
@@ -39,8 +39,9 @@ BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 
 
 def files(without: tuple[str, ...]) -> list[Path]:
-    """The files of all rooms but these, relative to the root, without what Python or an editor left
-    behind.
+    """Return the files of all ROOMS, relative to the root, without those listed in ``without``.
+
+    Files that Python or an editor has left behind, and zips, are left out, too.
     """
     found = []
     for room in ROOMS:
@@ -56,9 +57,9 @@ def files(without: tuple[str, ...]) -> list[Path]:
 
 
 def for_students(text: str) -> str:
-    """A file's text without the lines between the two markers.
+    """Return a text without the lines between the two markers, and without the markers.
 
-    Raises ValueError where these do not pair up.
+    Raise ValueError if the markers do not pair up.
     """
     kept, inside = [], False
     for line in text.splitlines():
