@@ -1,3 +1,1 @@
-"""What runs on Gradescope beside the grader: uploads, settings of a course, and a rehearsal of all
-that.
-"""
+"""Runs the grader on Gradescope, for uploads, with a course's settings; and rehearses all that."""

@@ -1,8 +1,7 @@
-"""Hold a command to a part of this machine, as a container does: control groups where root may make
-them, else one core.
+"""Limits a command to a part of this machine, as a container does.
 
-What could not be held is said: a rehearsal that was not held to its memory has not shown that it
-keeps to it.
+It uses control groups if root may make them here, otherwise a single core. The result says which
+limits were held, because a rehearsal whose memory was not limited shows nothing about its memory.
 """
 
 import os
@@ -15,21 +14,22 @@ from pathlib import Path
 from grader.wire.control_group import Group, own_name
 
 GROUPS = Path("/sys/fs/cgroup")
-PERIOD = 100_000  # microseconds
+PERIOD = 100_000  # microseconds over which the kernel counts processor time
 
 
 @dataclass
 class Usage:
-    """What a command took."""
+    """The time and memory that a command took."""
 
-    code: int | None  # None where its time ran out
+    code: int | None  # None if its time ran out
     seconds: float
-    peak: int | None  # bytes that the control group was charged with, pages of files included
-    held: str  # in words
+    # bytes charged to the control group, pages of files included; None without a group
+    peak: int | None
+    held: str  # which limits were held, in words
 
 
 class Box:
-    """``with Box(cores, bytes) as box: box.run(command)``."""
+    """Limits commands to some cores and bytes: ``with Box(cores, bytes) as box: box.run(…)``."""
 
     def __init__(self, cores: float, memory: int) -> None:
         self.cores, self.memory = cores, memory
@@ -40,7 +40,8 @@ class Box:
         return self.group.folders
 
     def __enter__(self) -> "Box":
-        for roots in ([GROUPS], [GROUPS / "cpu", GROUPS / "memory"]):  # version 2, version 1
+        # the roots of control groups, version 2 and version 1
+        for roots in ([GROUPS], [GROUPS / "cpu", GROUPS / "memory"]):
             if all((root / "cgroup.procs").exists() for root in roots):
                 self.group = Group(roots, f"{own_name()}-{id(self)}")
                 try:
@@ -64,11 +65,14 @@ class Box:
         self.group = Group((), "")
 
     def run(self, command: list[str], **options) -> Usage:
-        """Run a command inside; its children are, too."""
+        """Run a command and its children within the limits, and return what it took.
+
+        ``options`` are those of ``subprocess.run``.
+        """
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
 
-        # A shell joins the groups and becomes the command: nothing of it runs outside.
+        # A shell joins the groups and then becomes the command, so no part of it runs outside.
         joined = "".join(f'echo $$ > "{group}" && ' for group in groups) + 'exec "$@"'
         inside = ["/bin/sh", "-c", joined, "box", *command]
         if core and not groups:

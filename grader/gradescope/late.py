@@ -1,4 +1,4 @@
-"""What a late submission loses."""
+"""Computes what a late submission loses."""
 
 import math
 from datetime import timedelta
@@ -8,9 +8,9 @@ from grader.gradescope.settings import Settings
 
 
 def days_late(settings: Settings, upload: Upload) -> int:
-    """Days begun after the due date, the grace period and the free days.
+    """Return how many days have begun after the due date, the grace period and the free days.
 
-    0 where a date is not known.
+    Return 0 if a date is not known.
     """
     if upload.created is None or upload.due is None:
         return 0
@@ -19,8 +19,9 @@ def days_late(settings: Settings, upload: Upload) -> int:
 
 
 def deduction(settings: Settings, upload: Upload) -> tuple[float, str]:
-    """The percents to take off the score, and the sentence that says so; 0 and none where it is in
-    time.
+    """Return the percent to take off the score, and a sentence that says so.
+
+    Return 0 and "" if nothing is taken off, or if a date is not known.
     """
     if upload.created is None or upload.due is None:
         return 0.0, ""

@@ -1,6 +1,6 @@
-"""submission_metadata.json: what the platform says of a submission, checked where it enters.
+"""Reads and checks submission_metadata.json: what the platform says of a submission.
 
-Nothing in the file is a reason not to grade: what is missing or wrong is left out, and
+Nothing in the file is a reason not to grade. What is missing or wrong is left out, and
 ``complaints`` say so.
 """
 
@@ -19,12 +19,12 @@ class Earlier:
     time: datetime
     error: bool = False  # the autograder failed, by no fault of the student
     scored: bool = True  # False while it is being graded
-    results: dict | None = None  # the platform gives those of the latest alone
+    results: dict | None = None  # the platform gives only those of the latest
 
 
 @dataclass
 class Upload:
-    """The submission to grade. None for what the platform did not say."""
+    """The submission to grade. What the platform did not say is None."""
 
     id: int | None = None
     created: datetime | None = None
@@ -34,9 +34,9 @@ class Upload:
 
     @property
     def earlier(self) -> list[Earlier]:
-        """Those before this one.
+        """Return the submissions before this one.
 
-        (When an old submission is graded again, there may be later ones.)
+        ``others`` may also hold later ones, if an old submission is graded again.
         """
         return [one for one in self.others if self.created and one.time < self.created]
 
@@ -44,7 +44,8 @@ class Upload:
     def read(cls, path: Path) -> "Upload":
         upload = cls()
         try:
-            # parse_int: json refuses integers of thousands of digits, and with them the whole file
+            # Without parse_int, json would refuse the whole file for an integer of thousands of
+            # digits.
             text = path.read_bytes().decode("utf-8-sig", errors="replace")
             document = json.loads(text, parse_int=_integer)
         except (OSError, ValueError, RecursionError) as error:
@@ -61,8 +62,9 @@ class Upload:
         self.complaints.append(f"submission_metadata.json: {what}.")
 
     def _take(self, document: Any, key: str, kind: type) -> Any:
-        """The value of a key; an empty one where it is of another kind, with a complaint unless it
-        is null.
+        """Return the value of a key, or an empty ``kind`` if the value is of another kind.
+
+        Such a value is a complaint, unless it is null or missing.
         """
         value = document.get(key) if isinstance(document, dict) else None
         if isinstance(value, kind):
@@ -79,8 +81,9 @@ class Upload:
         return found
 
     def _due(self, document: Any) -> datetime | None:
-        """The due date, or the latest of the users' own ones: that is how the platform tells of an
-        extension.
+        """Return the latest of the users' own due dates, or the assignment's if there is none.
+
+        The platform tells of an extension by a user's own due date.
         """
         users = self._take(document, "users", list)
         own = [
@@ -109,8 +112,9 @@ class Upload:
 
 
 def as_time(value: Any) -> datetime | None:
-    """A time with its zone; None for anything else, and for years in which there is no arithmetic
-    to either side.
+    """Return a time with its time zone, or None for anything else.
+
+    Years outside of 2000 to 2199 also give None, so that adding or subtracting days works.
     """
     if not isinstance(value, str):
         return None

@@ -1,21 +1,22 @@
-"""So many submissions in so many hours are graded. One more keeps the results of the latest that
-was graded.
+"""Limits how many submissions are graded in a number of hours.
 
-The platform tells the times of all earlier submissions, and whether the autograder failed in them,
-but gives the results of the latest alone. So each of our results carries in
-``extra_data["uploads"]`` which submissions were graded, and the next reads it there. What is in no
-such list (the submission before failed, or is still running, so the list did not reach us) is
-worked out: a submission was graded if fewer than the limit had been graded in the hours before it.
-Neither refused submissions nor failures of the autograder count.
+A submission over the limit is refused: it keeps the results of the latest that was graded.
 
-When in doubt, a submission is graded. It is always graded, whatever its number,
+The platform tells the times of all earlier submissions, and whether the autograder failed in them.
+But it gives only the results of the latest. So each of our results carries in
+``extra_data["uploads"]`` which submissions were graded, and the next run reads this list. A
+submission may be in no such list, because the one before failed or is still running, so that its
+list did not reach us. Then we work it out: a submission was graded if fewer than the limit had been
+graded in the hours before it. Neither refused submissions nor failures of the autograder count.
 
-- when the autograder runs again for an old submission. The platform does not say that it does; we
-  take it for that when it starts ten minutes or more after the upload, when our list names the
-  submission already, or when the platform lists a later one. A submission that was refused, and is
-  graded then, does not count;
-- when the submission before has no results that could be shown again: it failed, or it was uploaded
-  so shortly before that it is still being graded. Such a submission counts for those after it.
+When in doubt, a submission is graded. It is always graded, whatever its number, in two cases:
+
+- The autograder runs again for an old submission. The platform does not say so. We assume it if the
+  run starts ten minutes or more after the upload, if our list names the submission already, or if
+  the platform lists a later one. A submission that was refused, and is graded then, does not count.
+- The submission before has no results that could be shown again, because it failed, or because it
+  was uploaded so shortly before that it is still being graded. A submission that is graded for this
+  reason counts for those after it.
 """
 
 import json
@@ -29,15 +30,14 @@ from grader.gradescope.metadata import Earlier, Upload, as_time
 from grader.gradescope.settings import Settings
 
 UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
-AGAIN_AFTER = timedelta(
-    minutes=10
-)  # a run that starts so long after the upload is a regrade, or the platform is very busy
-SAME = timedelta(seconds=1)  # should the platform print one time in two precisions
+# A run that starts so long after the upload is a regrade, or the platform is very busy.
+AGAIN_AFTER = timedelta(minutes=10)
+SAME = timedelta(seconds=1)  # the platform may print one time in two precisions
 
 
 @dataclass(frozen=True)
 class Past:
-    """A submission of which it is known, or worked out, whether it was graded."""
+    """A submission, and whether it was graded, as far as that is known or worked out."""
 
     time: datetime
     graded: bool
@@ -49,15 +49,15 @@ class Past:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to grade this submission, and what its results have to remember."""
+    """The decision on one submission, and what its results have to remember."""
 
     past: list[Past] = field(default_factory=list)
     own: Past | None = None  # this submission, as it is remembered once it has been graded
-    instead: dict | None = None  # the results of a submission that is not graded
+    instead: dict | None = None  # the results to show, if the submission is not graded
     note: str = ""  # for the instructor: why it is graded although it is one too many
 
     def remember(self, document: dict, graded: bool = True) -> None:
-        """Write what is known of all submissions into results of this one."""
+        """Write what is known of all submissions into ``document``, the results of this one."""
         past = [one.as_dict() for one in self.past]
         if self.own:
             past.append(self.own.as_dict() | {"graded": graded and self.own.graded})
@@ -65,7 +65,7 @@ class Decision:
 
 
 def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
-    """Whether to grade a submission in a run of the autograder that starts now."""
+    """Decide whether a submission is graded, in a run of the autograder that starts ``now``."""
     told = [past for one in upload.others for past in _told(one.results)]
     if upload.created is None:
         return Decision(told)
@@ -78,7 +78,7 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
     if not settings.most or len(recent) < settings.most:
         return Decision(kept, Past(upload.created, graded, upload.id))
 
-    # these may count, too, in the end
+    # Submissions that are still being graded may count, too, in the end.
     running = [one.time for one in upload.earlier if not (one.scored or one.error)]
     again = _minute(sorted(recent + running)[-settings.most] + window).astimezone(
         upload.created.tzinfo
@@ -105,7 +105,10 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
 
 
 def _told(results: dict | None) -> list[Past]:
-    """The list of submissions in the results of one; what is not as we write it is left out."""
+    """Return the list of submissions in the results of one.
+
+    An entry that is not as we write it is left out.
+    """
     extra = results.get("extra_data") if results else None
     uploads = extra.get(UPLOADS) if isinstance(extra, dict) else None
     found = []
@@ -119,7 +122,10 @@ def _told(results: dict | None) -> list[Past]:
 
 
 def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> list[Past]:
-    """Which of the earlier submissions were graded; without those that are still being graded."""
+    """Return which of the earlier submissions were graded, as told or worked out.
+
+    Those that are still being graded are left out, unless ``told`` has them.
+    """
     window, found = timedelta(hours=settings.hours), []
     graded_at: list[datetime] = []
     told = sorted(told, key=lambda past: past.time)
@@ -141,14 +147,14 @@ def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> 
 
 
 def _nearest(told: list[Past], time: datetime) -> Past | None:
-    """The entry of this time in a sorted list."""
+    """Return the entry less than ``SAME`` from this time in a sorted list, or None."""
     at = bisect_left(told, time, key=lambda past: past.time)
     near = [past for past in told[max(0, at - 1) : at + 1] if abs(past.time - time) < SAME]
     return min(near, key=lambda past: abs(past.time - time), default=None)
 
 
 def _can_be_shown(one: Earlier) -> bool:
-    """Whether its results are those of a grading, and can be written again."""
+    """Return whether a submission's results are those of a grading, and can be written again."""
     tests = one.results.get("tests") if one.results and not one.error else None
     if not isinstance(tests, list) or not tests:
         return False
@@ -156,7 +162,7 @@ def _can_be_shown(one: Earlier) -> bool:
         return False
     try:
         json.dumps(one.results, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # NaN, a lone surrogate, a thousand lists in each other
+    except (ValueError, RecursionError):  # NaN, a lone surrogate, a thousand nested lists
         return False
     return True
 
@@ -168,7 +174,7 @@ def _is_number(value: Any) -> bool:
 def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
     output = last["output"] if isinstance(last.get("output"), str) else ""
     extra = last["extra_data"] if isinstance(last.get("extra_data"), dict) else {}
-    if extra.get(NOT_GRADED):  # its first line was of this kind, too
+    if extra.get(NOT_GRADED):  # then its first line is such a note, too
         output = output.partition("\n")[2]
     count = "1 submission" if settings.most == 1 else f"{settings.most} submissions"
     note = (
@@ -180,8 +186,9 @@ def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
 
 
 def _minute(time: datetime) -> datetime:
-    """The first whole minute that is not before this time: what is printed without seconds must not
-    be too early.
+    """Return the first whole minute that is not before this time.
+
+    The time is printed without its seconds, and must not be too early then.
     """
     whole = time.replace(second=0, microsecond=0)
     return whole if whole == time else whole + timedelta(minutes=1)

@@ -1,8 +1,11 @@
-"""Play what Gradescope does, here:  python -m grader.gradescope.rehearse [--keep]
+"""Run on this machine what Gradescope runs.
 
-Packs the autograder, unpacks it into a private root that looks like ``/autograder``, runs setup.sh,
-and run_autograder on the solutions, on the stubs and on hostile submissions, held to the platform's
-smallest container. Exits with 0 when every result is what it should be.
+    python -m grader.gradescope.rehearse [--keep]
+
+The program packs the autograder, and unpacks it into a private root that looks like
+``/autograder``. There it runs setup.sh, and run_autograder on the solutions, on the stubs and on a
+hostile submission, with the limits of the platform's smallest container. It exits with 0 if every
+result is what it should be, with 1 if one is not, and with 2 and a sentence if it cannot rehearse.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from grader.packaging.visibility import ROOT
 from grader.wire import removal
 
 CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
-SECONDS = 600  # after which it writes a score of 0
+SECONDS = 600  # after which the platform writes a score of 0
 SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
 METADATA = {
     "id": 1,
@@ -43,8 +46,8 @@ METADATA = {
 }
 
 
-# Comes after the solutions to part 1: each of these does what it can, and loses the points of those
-# problems alone that use it.
+# This is appended to the solutions of part 1. Each function does all the harm that it can. Only
+# problems that use one of them may lose points.
 HOSTILE = """
 import mmap, os, pathlib, shutil
 
@@ -83,12 +86,12 @@ HARMED = {"1.1", "1.3"}
 
 @dataclass
 class Play:
-    """A submission, and the problems in which it must lose points; all others have full marks."""
+    """A submission, and the problems in which it must lose points. All others get full marks."""
 
     name: str
     folder: Path
     loses: set[str]
-    more: str = ""  # at the end of collectives.py
+    more: str = ""  # appended to collectives.py
 
 
 PLAYS = [
@@ -150,8 +153,10 @@ def _rehearse(root: Path, console: Console) -> int:
 
 
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
-    """What is wrong with this run of run_autograder; a row of the table; how it was held to its
-    limits.
+    """Run run_autograder on a submission.
+
+    Return what is wrong with the run ("" if nothing is), a row of the table, and which limits were
+    held.
     """
     for folder in ("submission", "results"):
         removal.remove(root / folder)

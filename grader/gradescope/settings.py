@@ -1,4 +1,4 @@
-"""``settings.ini``: what a course decides about its uploads."""
+"""Reads ``settings.ini``: what a course decides about its uploads."""
 
 import difflib
 import math
@@ -15,9 +15,9 @@ FOR_SETUP = ("python", "torch", "torch_index")  # keys of [install], which setup
 
 @dataclass
 class Settings:
-    """The course's settings.
+    """The settings of a course.
 
-    What is wrong in the file is replaced by the default, and ``complaints`` say so.
+    A wrong setting in the file is replaced by its default, and ``complaints`` say so.
     """
 
     hidden_checks: str = "after_published"
@@ -35,16 +35,16 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path) -> "Settings":
-        """Read the file.
+        """Return the settings of a file. Never raise.
 
-        Never raises: what cannot be read is a complaint, and the defaults are used.
+        What cannot be read is a complaint, and its default is used.
         """
         settings = cls()
         ini = ConfigParser(
             interpolation=None, inline_comment_prefixes=(";", "#"), default_section=""
         )
         try:
-            # Windows editors put a byte order mark in front; a comment in another encoding must not
+            # Windows editors put a byte order mark in front. A comment in another encoding must not
             # cost the settings.
             ini.read_string(path.read_bytes().decode("utf-8-sig", errors="replace"), path.name)
         except (OSError, IniError) as error:
@@ -80,7 +80,7 @@ class Settings:
 
 
 def _written(value: Any) -> str:
-    """A default as one would write it into the file."""
+    """Return a default as one would write it into the file."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return (
@@ -101,8 +101,10 @@ def _elsewhere(key: str) -> str:
 def _number(
     low: float, high: float, *, above: bool = False, empty: float | None = None
 ) -> Callable[[str], float]:
-    """A reader of numbers from ``low`` (with ``above``: only above it) to ``high``; ``empty``
-    stands for no text.
+    """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
+
+    The reader takes text, which may end in %. It returns ``empty``, if given, for an empty text. It
+    raises ValueError if the text is no such number.
     """
 
     def read(text: str) -> float:
@@ -140,7 +142,8 @@ def _visibility(text: str) -> str:
     return text
 
 
-# Every key of every section: the field of Settings, and what reads it. None: setup.sh reads it.
+# Each key of each section, with the field of Settings and the function that reads it. None means
+# that setup.sh reads the key.
 KEYS: dict[str, dict[str, tuple[str, Callable[[str], Any]] | None]] = {
     "install": dict.fromkeys(FOR_SETUP),
     "grading": {
@@ -156,7 +159,7 @@ KEYS: dict[str, dict[str, tuple[str, Callable[[str], Any]] | None]] = {
         "most_percent": ("most_percent", _number(0, 100)),
         "cut_off_days": ("cut_off_days", _number(0, 366, empty=math.inf)),
     },
-    # 366 days
+    # 8784 hours are 366 days.
     "limit": {"submissions": ("most", _whole), "hours": ("hours", _number(0, 8784, above=True))},
     "leaderboard": {"show": ("leaderboard", _yes)},
 }

@@ -1,7 +1,7 @@
-"""Grade one upload on Gradescope: run_autograder runs this module.
+"""Grades one upload on Gradescope. run_autograder runs this module.
 
-Runs the grader, then adapts its result to the platform and to the course's settings. The platform's
-folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
+It runs the grader, then adapts its result to the platform and to the course's settings. The
+platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
 submission_metadata.json or settings.ini has an error, a note tells the instructor, and the upload
 is graded anyway.
 """
@@ -38,7 +38,7 @@ def main() -> int:
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
-        target.unlink()  # of an earlier run: should the grader fail, it is no result of this one
+        target.unlink()  # from an earlier run: if the grader fails, it must not count for this one
     _hide(root)
     decision = Decision()
     try:
@@ -46,7 +46,7 @@ def main() -> int:
         if decision.instead:
             results_json.write(target, decision.instead)
             return 0
-    except Exception:  # a fault of ours in the limit must not cost a grade
+    except Exception:  # an error of ours in the limit must not cost a student the grade
         _tell(f"The limit of submissions failed, so this one is graded.\n{traceback.format_exc()}")
     if decision.note:
         _tell(decision.note)
@@ -54,7 +54,8 @@ def main() -> int:
     try:
         document = json.loads(target.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # no result of ours: the platform tells the instructor that the autograder failed
+        # There is no result of ours. The platform then tells the instructor that the autograder
+        # failed.
         return code or 1
     try:
         fitted = fit(document, settings, upload)
@@ -62,7 +63,7 @@ def main() -> int:
             fitted["output"] = f"{STOPPED}\n{fitted['output']}".strip()
         decision.remember(fitted, graded=code == 0)
         results_json.write(target, fitted)
-    except Exception:  # the grader's own results stand
+    except Exception:  # then the grader's own results stay as they are
         _tell(
             "The settings could not be applied; these are the grader's"
             f" results.\n{traceback.format_exc()}"
@@ -71,9 +72,7 @@ def main() -> int:
 
 
 def _hide(root: Path) -> None:
-    """Have nobody but the owner read what the platform says of the student, and what is to become
-    of the results.
-    """
+    """Let only the owner read what the platform says of the student, the upload and its results."""
     for name in ("submission_metadata.json", "results", "submission"):
         with suppress(OSError):
             path = root / name
@@ -85,8 +84,8 @@ def _now() -> datetime:
 
 
 def _tell(instructor: str) -> None:
-    """Print a note. Students do not see the standard output."""
-    # a complaint may quote anything
+    """Print a note for the instructor. Students do not see the standard output."""
+    # A complaint may quote any character, so all but ASCII is escaped.
     print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
@@ -99,7 +98,7 @@ def _grade(root: Path, target: Path, settings: Settings) -> int:
 
 
 def fit(document: dict, settings: Settings, upload: Upload) -> dict:
-    """The grader's results with the course's settings applied."""
+    """Apply the course's settings to the grader's results, and return these."""
     for test in document["tests"]:
         if test["visibility"] != "visible" and not test["extra_data"]["visibility_written"]:
             test["visibility"] = settings.hidden_checks

@@ -34,7 +34,8 @@ umask 022
 pip() { venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 10 "$@"; }
 pip install --quiet --require-hashes --only-binary :all: -r requirements.txt
 if [ -n "$TORCH_INDEX" ]; then
-  # Which file this is, and so its hash, depends on the index: the version is pinned, and nothing else comes from there.
+  # The file, and so its hash, depends on the index. So only the version is pinned. Nothing else is
+  # installed from that index.
   pip install --quiet --no-deps --index-url "$TORCH_INDEX" "$TORCH"
 else
   pip install --quiet "$TORCH"  # PyPI's build for Linux depends on CUDA's libraries, which are not locked
