@@ -1,13 +1,14 @@
-"""Grade one submission:  python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART]
-[--seed N]
+"""Grade one submission.
 
-Exits with 0 when grading worked, whatever the score, and with 2 and a sentence when it could not
-grade.
+    python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART] [--seed N]
+
+The program exits with 0 if grading worked, whatever the score. It exits with 2 and a sentence if it
+could not grade.
 """
 
 import _signal  # the part of signal that is built in: nothing has to be imported for it
 
-# Ctrl-C while modules are imported: nothing to clean up yet, and no traceback
+# Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
 if __name__ == "__main__":
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
@@ -31,7 +32,7 @@ from grader.world.fork_server_client import WorldsUnavailable
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One sentence, as for everything else that is wrong; ``--help`` has the rest."""
+        """Exit with one sentence, as for every other error. ``--help`` shows the rest."""
         sys.exit(_cannot(f"{message}; see {self.prog} --help"))
 
 
@@ -92,7 +93,7 @@ def main() -> int:
     arguments = _arguments()
     os.environ.pop(SESSION, None)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # clean up
+        signal.signal(number, signal.default_int_handler)  # so that ``_grade`` cleans up
     try:
         _grade(arguments, time.monotonic())
     except (CannotGrade, NothingChosen, NotThere, WorldsUnavailable) as error:
@@ -113,7 +114,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         and arguments.report.resolve() == arguments.results.resolve()
     ):
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
-    # all parts together need all of it
+    # The checks of all parts together need all of these modules.
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY
     try:
         owner = SessionOwner(
@@ -122,7 +123,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:
-        # These imports take a while, in which the server imports torch.
+        # These imports take a while. Meanwhile the server imports torch.
         from grader.grade import Options, grade
         from grader.grading_output import GradingOutput
 

@@ -1,7 +1,6 @@
-"""The assignment's table of contents: which files a student hands in, and what the problems are
-called.
+"""Lists the parts and problems of the assignment, and the files that a student hands in.
 
-Points stand at the checks, in ``tests/`` and ``grader/hidden/``.
+The points are at the checks, in ``tests/`` and ``grader/hidden/``.
 """
 
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ class Part:
     problems: dict[str, str]
 
 
-# The name of a part is the name of the student's file, and of its checks: collectives.py,
-# test_collectives.py.
+# The name of a part is the name of the student's file and of the file with its checks:
+# collectives.py, test_collectives.py.
 PARTS = {
     "collectives": Part(
         1,
@@ -75,7 +74,7 @@ PARTS = {
     ),
 }
 
-# What no rank can answer by itself: a right value without any communication is no answer.
+# No rank can answer these by itself. A right value without any communication is no answer.
 COMMUNICATING = {
     *(
         "broadcast",

@@ -1,4 +1,4 @@
-"""Files that are there whole, or as they were before: nobody ever meets a half of one."""
+"""Writes files in one step: a reader finds the new file or the old one, never half of one."""
 
 import os
 import tempfile
@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 
 def cannot_write(what: str, target: Path) -> str:
-    """Why what we have cannot be written there, in a sentence; empty where it can.
+    """Return why ``what`` cannot be written to ``target``, in a sentence, or "" if it can be.
 
-    Leaves nothing behind.
+    This leaves nothing behind.
     """
     folder = target.absolute().parent
     if not folder.is_dir():
@@ -27,8 +27,9 @@ def cannot_write(what: str, target: Path) -> str:
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the target's place at the end; where something goes wrong,
-    the old one stays.
+    """Open a file to write to, which replaces ``target`` at the end of the ``with`` block.
+
+    If anything goes wrong, the old file stays.
     """
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:

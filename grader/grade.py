@@ -1,4 +1,4 @@
-"""Run the checks of one submission, and return a record of each. Writes and prints nothing."""
+"""Runs the checks of one submission, and returns a record of each. Writes and prints nothing."""
 
 import contextlib
 import io
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# One thread is enough for a judge, and a fork copies no others. Numpy reads this when it is
-# imported.
+# One thread is enough for a judge, and a fork copies no other threads. Numpy reads this variable
+# when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
@@ -23,8 +23,9 @@ from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 
 @dataclass(frozen=True)
 class Options:
-    """Which checks are run, how many at a time, and whether the grade is to count: then ranks have
-    to be confined.
+    """Options of a grading: which checks are run, and how many at a time.
+
+    If ``official``, the grade is to count, so ranks have to be confined.
     """
 
     part: str = ""
@@ -34,16 +35,16 @@ class Options:
     official: bool = False
 
     def as_arguments(self) -> list[str]:
-        """Return them as pytest's arguments: see ``check.plugin``."""
+        """Return the options as pytest's arguments: see ``check.plugin``."""
         part = ["--part", self.part] if self.part else []
         return [*part, *(f"--problem={number}" for number in self.problems), f"--only={self.only}"]
 
 
 @dataclass
 class Grade:
-    """What came of a submission, so far or in the end."""
+    """The result of grading a submission, so far or in the end."""
 
-    records: list[Record]  # of all checks; those that have not been run yet say so
+    records: list[Record]  # of all checks, also of those that have not been run yet
     warnings: list[str]  # of the intake
     seed: int
     device: str
@@ -53,7 +54,7 @@ class Grade:
     confinement: dict = field(default_factory=dict)
     seconds_to_start: float = 0.0
     seconds: float = 0.0
-    fault: str = ""  # why the grade is not to be trusted, in a sentence
+    fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be
 
     def facts(self) -> dict:
         """Return what results.json says of this grading, as plain JSON."""
@@ -61,8 +62,9 @@ class Grade:
         return {name: getattr(self, name) for name in names}
 
     def notes(self) -> list[str]:
-        """Return what is to be said below the points."""
-        # In a student's copy, what their own code could do to their own machine is no news.
+        """Return the lines that are shown below the points."""
+        # A student's copy does not say what student code could do: it is the student's own code, on
+        # the student's own machine.
         about = confinement_notes(self.confinement) if HIDDEN.exists() else [PUBLIC_ALONE]
         return [
             *self.warnings,
@@ -72,7 +74,7 @@ class Grade:
 
 
 class Catalogue:
-    """A pytest plugin that keeps a record of every check there is, before one of them runs."""
+    """A pytest plugin that makes a record of every check, before the first of them runs."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -92,7 +94,10 @@ class Collector(Catalogue):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Workers have been started, and wait for the first check."""
+        """Call ``on_begin``, unless collecting failed or was all that is asked for.
+
+        Workers have been started by then, and wait for the first check.
+        """
         self.collected = bool(self.records) and not session.testsfailed
         if not self.collected or session.config.option.collectonly:
             return
@@ -115,11 +120,11 @@ def grade(
     began: float,
     watch: Callable[[Grade], None] = lambda _: None,
 ) -> Grade:
-    """Run the checks on a session's submission. ``watch`` sees the grade before the first check,
-    and after each.
+    """Run the checks on a session's submission, and return the grade.
 
-    Raises CannotGrade where no check could be run, and WorldsUnavailable where ranks cannot be
-    started.
+    ``began`` is when the grading began, by time.monotonic. ``watch`` is called with the grade
+    before the first check, and after each. Raise CannotGrade if no check could be run, and
+    WorldsUnavailable if ranks cannot be started.
     """
     owner.share()
     session = owner.session
@@ -131,8 +136,8 @@ def grade(
         watch(found)
 
     def on_begin() -> None:
-        assert owner.server  # which belongs to the session
-        facts = owner.server.facts()  # it has imported torch while the checks were collected
+        assert owner.server  # a session always has one
+        facts = owner.server.facts()  # torch was imported while the checks were collected
         if options.official and facts["tier"] == "none":
             reasons = (
                 "; ".join(f"{tier}: {reason}" for tier, reason in facts["failed"].items())
@@ -161,12 +166,15 @@ def grade(
 
 
 def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int, str]:
-    """Run so many checks at a time: in forked processes, or in fresh ones if a fork is not safe."""
+    """Run the checks, ``workers`` at a time. Return pytest's exit code, and what it printed.
+
+    Several workers are forked processes, or fresh interpreters if a fork is not safe.
+    """
     if workers == 1:
         return run_pytest(arguments, collector)
     if way_to_start() == "fork":
         return run_pytest(arguments, collector, Workers(workers))
-    # First alone: the workers do not say what they have collected.
+    # Collect once without the workers, which do not say what they have collected.
     code, printed = run_pytest(["--collect-only", *arguments], collector)
     return (
         (code, printed)
@@ -176,16 +184,15 @@ def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int,
 
 
 def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
-    """Run pytest in this process and keep its own report to ourselves."""
+    """Run pytest in this process. Return its exit code, and what it printed."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
-    # Whatever plugins and options somebody's environment has: they take time, and grading is not
-    # theirs to change.
+    # Ignore plugins and options of the environment: they take time, and must not change grading.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ.pop("PYTEST_PLUGINS", None)
-    # What takes time and has no use here: telling asserts, tracebacks with source, captured output,
-    # temporary folders.
+    # Switch off what takes time and has no use here: rewritten asserts, tracebacks with source,
+    # captured output, temporary folders.
     own = [
         "-c",
         str(ROOT / "setup.cfg"),
@@ -220,7 +227,7 @@ def _fault(code: int, printed: str, records: list[Record]) -> str:
 
 
 def confinement_notes(found: dict) -> list[str]:
-    """Return for the instructor how student code was confined, and what it could still do."""
+    """Return lines on how student code was confined and what it could do, for the instructor."""
     notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
         notes = [

@@ -1,5 +1,6 @@
-"""What `python -m grader` writes and prints: progress, results.json while checks come in, the
-table, the page.
+"""Writes and prints the results of `python -m grader`.
+
+That is the progress, results.json while checks come in, and at the end the table and the page.
 """
 
 import sys
@@ -36,7 +37,7 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._write_results(grade)  # a complete list of zeros, whatever may happen now
+            self._write_results(grade)  # a complete list of zeros, whatever happens from now on
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
@@ -50,7 +51,8 @@ class GradingOutput:
     def show(self, grade: Grade) -> None:
         """Write and print the result.
 
-        Raises CannotGrade where it is not to be trusted, after it was written.
+        Raise CannotGrade if the result must not be trusted, after results.json was written, or if
+        the page cannot be written.
         """
         self._write_results(grade)
         terminal.show(self.console, grade.records, grade.notes())

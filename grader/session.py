@@ -1,8 +1,7 @@
-"""One grading session: the staged submission, the fork server and the seed, which all processes of
-the session share.
+"""Keeps one grading session: the staged submission, the fork server and the seed.
 
-Imports nothing that takes time: the server imports torch while its judges still import what they
-need.
+All processes of the session share these. The module imports nothing that takes time, so that the
+server imports torch while its judges still import what they need.
 """
 
 import json
@@ -21,22 +20,26 @@ from grader.world.fork_server_client import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
-SESSION = "LOCKSTEP_SESSION"  # names the file that describes this session to all its processes
-# The address of a fork server that is there already, whose socket this process has inherited.
+# This environment variable names the file that describes the session to all its processes.
+SESSION = "LOCKSTEP_SESSION"
+# This one has the address of a running fork server, whose socket this process has inherited.
 SERVER = "LOCKSTEP_SERVER"
 
 
 class CannotGrade(RuntimeError):
-    """A sentence for whoever runs the grader: nothing is wrong with the submission."""
+    """Raised if the grader cannot grade, by no fault of the submission.
+
+    The message is a sentence for the person who runs the grader.
+    """
 
 
 @dataclass
 class Session:
-    """What the processes of a session share. Its fields are its JSON."""
+    """The data that the processes of a session share. Its fields are written as JSON."""
 
     submission_dir: Path  # what ranks import from
     server_address: str
-    # the student's modules that cannot be run, and why
+    # the parts that cannot be run → why not
     absent: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     seed: int = 0
@@ -47,12 +50,12 @@ class Session:
         self.server = Server(self.server_address)
 
     def replace_server(self) -> None:
-        """Start another fork server, for this process alone, with which it ends."""
+        """Start another fork server, for this process alone. It ends with this process."""
         self.server = Server.start()
         self.server_address = self.server.address
 
     def write(self, path: Path) -> None:
-        path.touch(mode=0o600)  # it holds the seed
+        path.touch(mode=0o600)  # the file holds the seed, which ranks must not read
         path.write_text(json.dumps(asdict(self), default=str))
 
     @classmethod
@@ -72,9 +75,10 @@ class SessionOwner:
         seconds: float = math.inf,
         ahead: Iterable[str] = (),
     ) -> None:
-        """``ahead`` names what the server is to import before it is asked.
+        """Stage the submission and start a server; raise NotThere if there is no submission.
 
-        Raises NotThere where there is no submission.
+        A ``seed`` of None means a random one. ``seconds`` is for all checks together. ``ahead``
+        names modules that the server imports before it is asked for ranks.
         """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
@@ -82,9 +86,10 @@ class SessionOwner:
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
         self.file = self.folder / "session.json"
         try:
-            self.folder.chmod(0o711)  # ranks pass through, to the submission, and see nothing
-            # First of all: it removes the folder, should this process be killed. The grader's own
-            # tests grade many submissions, and lend one server to all of them.
+            # Ranks may pass through to the submission, but may not list the folder.
+            self.folder.chmod(0o711)
+            # The server comes first, because it removes the folder if this process is killed. The
+            # grader's own tests grade many submissions, and lend one server to all of them.
             self.server = (
                 Server(os.environ[SERVER])
                 if SERVER in os.environ
@@ -107,7 +112,7 @@ class SessionOwner:
             raise
 
     def share(self) -> None:
-        """Let the checks know, in this process and in those that it starts from now on."""
+        """Tell the checks of this session, here and in processes that are started from now on."""
         os.environ[SESSION] = str(self.file)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The assignment's version, and the commit that it was packed from, for results.json."""
+"""Tells the assignment's version, and the commit that it was packed from, for results.json."""
 
 import os
 import subprocess
@@ -6,25 +6,26 @@ from pathlib import Path
 
 VERSION = "1.0.0"  # README.md says under "Changes" what is new in it
 ROOT = Path(__file__).resolve().parents[1]
-# only in what grader/packaging/pack.py packs: a zip has no .git
+# Only zips of grader/packaging/pack.py have this file, because they have no .git.
 COMMIT = Path(__file__).with_name("commit.txt")
 
 
 def commit(root: Path = ROOT, packed: Path = COMMIT) -> str:
-    """Return the commit of these files: "<hash>", "<hash> with changes" for files that are not
-    committed, or "unknown".
+    """Return the commit of these files: "<hash>", "<hash> with changes", or "unknown".
+
+    "with changes" means that some files are new or changed since the commit.
     """
     try:
         return packed.read_text().strip()
     except OSError:
-        # a .git further up is of something else
+        # A .git further up belongs to something else.
         return _git(root) if (root / ".git").exists() else "unknown"
 
 
 def _git(root: Path) -> str:
-    """What git says of this folder."""
-    # Without locks: several graders may ask at once. GIT_DIR and its like may speak of another
-    # repository.
+    """Return the commit of a folder, as git tells it, in the form of ``commit``."""
+    # Git takes no locks, because several graders may ask at once. Variables like GIT_DIR are left
+    # out, because they may name another repository.
     command = [
         "git",
         "--no-optional-locks",
