@@ -1,4 +1,4 @@
-"""What a check is written with.
+"""Provides what a check is written with. It runs in the judge.
 
-Start with ``api``: it is all that a check knows of the grader. Runs in the judge.
+Start with ``api``, the interface that checks use.
 """

@@ -1,15 +1,16 @@
-"""All that a check knows of the grader. Start here.
+"""Defines the interface that checks use. Start here.
 
     def test_broadcast(world):
         \"\"\"Every rank gets the root's tensor.\"\"\"
         (run,) = world(2, call("collectives.broadcast", per_rank([1.0, 2.0], [3.0, 4.0]), root=1))
         run.returns([3.0, 4.0], [3.0, 4.0])
 
-``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other, and returns a
+``world(n, *calls)`` makes the calls on ``n`` ranks, one after the other. It returns a
 ``CallResult`` for each call. A call result raises ``CheckFailed``, with a message for the student,
-as soon as something that it is asked about does not hold. Checks know nothing of processes: the
-ranks are fresh, or have made the calls of an earlier check of the same problem (see
-``grader.check.world_lending``).
+as soon as something that the check asks for does not hold.
+
+A check knows nothing of processes. Its ranks are fresh, or they have made the calls of an earlier
+check of the same problem (see ``grader.check.world_lending``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +58,8 @@ class PerRank:
     values: Sequence[Any]
 
 
-# Drivers that hand all their arguments to the student's function; those of others are partly the
-# driver's own.
+# These drivers pass all their arguments to the student's function. Other drivers use some of their
+# arguments themselves.
 OF_STUDENT = (
     "plain",
     "received_at_wait",
@@ -74,15 +75,15 @@ OF_STUDENT = (
 def on_gloo(check: Callable) -> Callable:
     """Have this check's ranks communicate through gloo, as they do outside of the grader.
 
-    In all other checks the grader carries what ranks on CPUs communicate: see ``hub.hub``. One
-    check of each problem shows that what passes there also runs on a network.
+    In all other checks the hub carries what ranks on CPUs communicate (see ``hub.hub``). One check
+    of each problem runs on gloo. It shows that what passes on the hub also runs on a network.
     """
     check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any
     return check
 
 
 def per_rank(*values: Any) -> PerRank:
-    """``per_rank(a, b)``: rank 0 gets ``a``, rank 1 gets ``b``.
+    """Return an argument that differs from rank to rank: rank i gets ``values[i]``.
 
     Lists of numbers become float32 tensors.
     """
@@ -90,9 +91,12 @@ def per_rank(*values: Any) -> PerRank:
 
 
 def mixed(*arrays: Any, first: int = 1) -> PerRank:
-    """``per_rank(…)`` of tensors that lie in memory differently from rank to rank: by default a
-    transpose on rank 0, a slice on rank 1, a transposed slice on rank 2, and a contiguous tensor on
-    rank 3. None stays None."""
+    """Return ``per_rank(…)`` of tensors whose layout in memory differs from rank to rank.
+
+    ``first`` is the index of rank 0's layout in ``LAYOUTS``; the next ranks have the next layouts.
+    By default rank 0 gets a transpose, rank 1 a slice, rank 2 a transposed slice, and rank 3 a
+    contiguous tensor. None stays None.
+    """
     layouts = [LAYOUTS[(first + rank) % len(LAYOUTS)] for rank in range(len(arrays))]
     return per_rank(
         *(a if a is None else Strided(as_argument(a), layout) for a, layout in zip(arrays, layouts))
@@ -145,8 +149,10 @@ class Request:
         return served
 
     def _note(self) -> str:
-        """The arguments in short, as the first rank that has one gets them: what tells one call of
-        a check from another.
+        """Return the arguments in short, to tell one call of a check from another.
+
+        Of an argument that differs from rank to rank, show the value of the first rank that has
+        one: the first that is not None.
         """
         parts = []
         of_student = self.options["driver"] in OF_STUDENT
@@ -171,9 +177,9 @@ class Request:
 
 
 def _probes(value: Any) -> dict[str, Any]:
-    """Return what the probes in an argument return, by their names.
+    """Return what each probe in an argument returns, by the probe's name.
 
-    Raises GraderFault where two of one name differ.
+    Raises GraderFault if two probes of one name return different things.
     """
     if isinstance(value, Probe):
         return {value.name: value.returns}
@@ -190,7 +196,7 @@ def _probes(value: Any) -> dict[str, Any]:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether this is a list of a few numbers or words."""
+    """Return whether this is a list or a tuple of one to eight numbers or strings."""
     return (
         isinstance(value, (list, tuple))
         and 0 < len(value) < 9
@@ -220,13 +226,13 @@ def call(
     clocks: bool = False,
     **kwargs: Any,
 ) -> Request:
-    """A call of ``module.function`` with these arguments on every rank, or with ``per_rank(…)``
-    rank's own.
+    """Return a call of ``module.function`` with these arguments on every rank.
 
-    ``driver`` names the program around it (see ``rank.drivers``); ``delays`` makes ranks come late,
-    ``in_step`` messages (see ``Call``); ``weighs`` has the hub look at the ranks' memory (see
-    ``CallResult.grown``), ``clocks`` at their processor time (see ``CallResult.spent``);
-    ``may_raise`` lets the ranks go on to the next call after an exception.
+    An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
+    around the call (see ``rank.drivers``). ``may_raise`` lets the ranks go on to the next call
+    after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
+    ``Call``). ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), and
+    ``clocks`` at their processor time (see ``CallResult.spent``).
     """
     options = {
         "driver": driver,
@@ -240,9 +246,11 @@ def call(
 
 
 class CheckWorld:
-    """The fixture: ``world(n, *calls)``.
+    """The fixture ``world``: ``world(n, *calls)`` makes calls on ``n`` ranks.
 
-    ``runner`` starts the ranks; ``absent`` says why the student's file cannot be run.
+    ``runner`` starts the ranks. ``gpus`` is the number of this machine's GPUs, or None if the ranks
+    run on CPUs. ``absent`` maps each student's module that cannot be run to the reason. ``facts``
+    returns what the fork server knows of this machine.
     """
 
     def __init__(
@@ -257,7 +265,7 @@ class CheckWorld:
 
     @property
     def torch(self) -> tuple[int, int]:
-        """The version of the ranks' torch, such as (2, 13)."""
+        """Return the version of the ranks' torch, such as (2, 13)."""
         major, minor = self.facts()["torch"].split(".")[:2]
         return int(major), int(minor)
 

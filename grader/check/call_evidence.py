@@ -1,6 +1,6 @@
-"""The evidence of one call: what its ranks communicated, computed and returned.
+"""Reads the evidence of one call: what its ranks communicated, computed and returned.
 
-Checks read it through ``CallResult``.
+Checks use it through ``CallResult``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,10 @@ class CallEvidence:
     index: int
 
     def values(self) -> list:
-        """Return each rank's value. Fails if a rank did not return."""
+        """Return each rank's value.
+
+        Fails if a rank did not return. Raises GraderFault if that was a failure of the grader's.
+        """
         if found := diagnose(self.report, self.index):
             if self.report.grader_fault:
                 raise GraderFault(self.report.grader_fault)
@@ -50,7 +53,7 @@ class CallEvidence:
         return outcome
 
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
-        """Return ``reader`` of each rank's value.
+        """Return the result of ``reader`` for each rank's value.
 
         Fails if ``reader`` raises; ``label`` names what it reads, for the message.
         """
@@ -61,8 +64,9 @@ class CallEvidence:
         return operations(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return a rank's ledger: the products and sends that the driver's meter saw, in the order
-        of the program.
+        """Return a rank's ledger: the products and sends that the driver's meter saw.
+
+        They are in the order of the program.
         """
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
@@ -75,14 +79,16 @@ class CallEvidence:
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence where the ranks waited for those that are to come late, by what
-        is no operation.
+        """Fail with this sentence if the ranks waited for late ranks outside of operations.
+
+        In that case the late ranks were let go early.
         """
         self.require(self.index not in self.report.let_go, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's messages that the next rank did not send on in time:
-        see ``Call.in_step``.
+        """Return the numbers of this rank's messages that its neighbour did not send on in time.
+
+        The neighbour is the rank that received them: see ``Call.in_step``.
         """
         names = [
             event.name
@@ -92,23 +98,22 @@ class CallEvidence:
         numbers = [
             name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)
         ]
+        # A rank may leave a mark of any name, so what follows need not be a number.
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
     def grown(self, rank: int) -> int | None:
-        """Return by how many bytes, at most, a rank's memory had grown when it communicated, as the
-        system says.
+        """Return by how many bytes, at most, a rank's memory had grown when it communicated.
 
-        Since before the first check on this rank. None where the system does not say, or no hub
-        looks.
+        The operating system measures it, and growth counts from before the first check on this
+        rank. None if the system does not say, or if no hub looks (see ``Call.weighs``).
         """
         return self.report.ranks[rank].grown.get(self.index)
 
     def spent(self, rank: int) -> list[int] | None:
-        """Return a rank's processor time, in nanoseconds, when the call began and before each send:
-        see ``Call.clocks``.
+        """Return a rank's processor time (nanoseconds) when the call began and before each send.
 
-        Of a call whose driver has a meter. None where the system does not say, or where no hub
-        looks.
+        The call's driver must have a meter: see ``Call.clocks``. None if the system does not say,
+        or if no hub looks. Fails if the rank issued a send that no look came before.
         """
         looks = iter(self.report.ranks[rank].spent.get(self.index, []))
         found: list[int] = []
@@ -117,6 +122,7 @@ class CallEvidence:
             if event.call != self.index:
                 continue
             if isinstance(event, Mark) and event.name == PAUSE:
+                # If the rank pauses several times before one send, the last look counts.
                 found = [*found[: sends + 1], next(looks, 0)]
             elif isinstance(event, Operation) and event.kind == "send":
                 sends += 1
@@ -128,7 +134,7 @@ class CallEvidence:
         return found[: sends + 1] if all(found) else None
 
     def passed(self, rank: int, name: str, times: int = 0) -> int:
-        """Return when a rank passed a mark for the time after ``times`` others, in nanoseconds.
+        """Return when a rank passed this mark, in nanoseconds, after ``times`` earlier passes.
 
         Fails if it never did.
         """
@@ -139,8 +145,9 @@ class CallEvidence:
         return marks[times].at
 
     def uses_only(self, *kinds: str, because: str) -> None:
-        """Fail if a rank of several communicated nothing, or used another kind of operation than
-        these.
+        """Fail if a rank used an operation of another kind than these, or communicated nothing.
+
+        A single rank need not communicate. ``because`` is a sentence for the message.
         """
         self.values()
         for rank in range(self.report.size):
@@ -184,7 +191,8 @@ class CallEvidence:
         lines: Sequence[Line] = (),
         compared: Mapping[int, Compared] | None = None,
     ) -> NoReturn:
-        """Fail with this message, and the evidence of this call; ``compared`` holds the ranks whose
-        values are wrong.
+        """Fail with this message and the evidence of this call.
+
+        ``compared`` holds the comparisons of the ranks whose values are wrong.
         """
         raise failure(self.report, self.index, headline, lines, compared)

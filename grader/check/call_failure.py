@@ -1,4 +1,4 @@
-"""What a student is told of a call that went wrong: the message, and the evidence of every rank."""
+"""Makes the failure that a student sees: a message about a call, and the evidence of every rank."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from grader.diagnosis.finding import Compared, Finding, Line, RankSummary
 from grader.diagnosis.rank_summaries import summarize, timeline
 from grader.world.report import Returned, WorldReport
 
-# Where a library lies on our machine is no student's business.
+# A student need not know where a library lies on our machine. These folders are cut from messages.
 LIBRARIES = re.compile(r"/[^\s'\":]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 
 
@@ -20,8 +20,9 @@ def failure(
     lines: Sequence[Line] = (),
     compared: Mapping[int, Compared] | None = None,
 ) -> CheckFailed:
-    """Return the failure of a call with this message; ``compared`` holds the ranks whose values are
-    wrong.
+    """Return the failure of call number ``index``, with this message and the ranks' evidence.
+
+    ``compared`` holds the comparisons of the ranks whose values are wrong.
     """
     called = report.calls[index]
     note = f"({called.note})" if called.note else ""

@@ -1,6 +1,6 @@
-"""The result of one call on all ranks, and what a check may assert about it.
+"""Defines the result of one call on all ranks, and what a check may assert about it.
 
-Reached through ``check.api``.
+Checks reach it through ``check.api``.
 """
 
 import re
@@ -28,7 +28,9 @@ from grader.world.report import Raised, Returned
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 
 NUMBER = re.compile(r"[0-9]+")
-MAX_NUMBERS = 40  # in the message of a ValueError: one that names all numbers names none
+# Different numbers in a ValueError's message. A message that names every number does not say which
+# one is wrong.
+MAX_NUMBERS = 40
 
 
 def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:
@@ -45,8 +47,8 @@ def _is_numbers(value: Any) -> bool:
 
 
 def as_argument(value: Any) -> Any:
-    """Lists of numbers in a check stand for float32 tensors."""
-    if isinstance(value, np.generic):  # numpy makes scalars of tensors of shape ()
+    """Return a check's value as an argument: a list of numbers stands for a float32 tensor."""
+    if isinstance(value, np.generic):  # numpy turns arrays of shape () into scalars
         return np.asarray(value)
     return tensor(value) if _is_numbers(value) else value
 
@@ -58,8 +60,9 @@ class CallResult(CallEvidence):
     Its assertions raise CheckFailed with a message for the student.
     """
 
-    # what earlier calls of this world should have returned, by rank
+    # The results of the earlier calls of this world.
     earlier: list = field(default_factory=list)
+    # What each rank should have returned; None until ``returns`` has passed.
     expected: list | None = None
 
     # ——— results
@@ -75,14 +78,17 @@ class CallResult(CallEvidence):
         label: str = "",
         otherwise: str = "",
     ) -> None:
-        """Fail unless every rank returned its expected value, and the ranks agreed about what they
-        communicated.
+        """Fail unless every rank returned its expected value, and not by luck.
 
-        One value for each rank; lists of numbers stand for float32 tensors. ``known_mistakes``
-        gives for each rank the values that known mistakes produce, by the sentence that explains
-        them; a function of no argument makes them when they are needed. ``select`` picks what is to
-        be compared out of the value, and ``label`` says what that is. ``otherwise`` is what a
-        difference most likely means where nothing else is recognised.
+        Also fail if the ranks disagreed about what they communicated, or if a rank did not
+        communicate although it cannot know the answer alone.
+
+        ``expected`` holds one value for each rank; lists of numbers stand for float32 tensors.
+        ``known_mistakes`` holds for each rank the values that known mistakes produce, by the
+        sentence that explains the mistake. It may be a function without arguments, which is called
+        only if the mistakes are needed. ``select`` picks from a rank's value what is compared, and
+        ``label`` names that. ``otherwise`` says what a difference most likely means if nothing else
+        is recognised.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -102,8 +108,9 @@ class CallResult(CallEvidence):
     def leaves_arguments(
         self, *expected: Any, label: str, tolerance: Tolerance = EXACT, known_mistakes=None
     ) -> None:
-        """Fail unless each rank's first argument is as expected after the call: for functions that
-        work in place.
+        """Fail unless each rank's first argument is as expected after the call.
+
+        This is for functions that work in place.
         """
         self._compare(
             self.first_arguments(), list(expected), tolerance, known_mistakes, None, label
@@ -116,7 +123,7 @@ class CallResult(CallEvidence):
         return [own[0] if own else Foreign("nothing that could be sent") for own in arguments]
 
     def keeps_inputs(self) -> None:
-        """Fail if a rank changed a tensor that it was given, or a list of tensors."""
+        """Fail if a rank changed a tensor that it was given, or a list that it was given."""
         self.values()
         for rank in self.report.ranks:
             if self._has_changed_input(rank.rank):
@@ -131,11 +138,11 @@ class CallResult(CallEvidence):
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:
-        """Fail unless every rank raised a ValueError whose message holds these words, before it
-        sent anything.
+        """Fail unless every rank raised a ValueError before it communicated.
 
-        ``given`` is what it is to be raised for, where the call's own line does not show it;
-        ``because`` says why.
+        The error's text must hold all words of ``mentioning``, and at most ``MAX_NUMBERS``
+        different numbers. ``given`` says what the error is expected for, if the call's own line
+        does not show it. ``because`` says why it is expected.
         """
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
@@ -184,7 +191,8 @@ class CallResult(CallEvidence):
         outcome = self._returned(rank)
         before = arrays([*args, *kwargs.values()])
         after = arrays([*outcome.args, *(outcome.kwargs.get(name) for name in kwargs)])
-        same = len(before) == len(after)  # a tensor that cannot be sent any more is not as it was
+        # A tensor that can no longer be sent is missing here. So it has changed.
+        same = len(before) == len(after)
         for old, new in zip(before, after):
             same = same and old.shape == new.shape and np.array_equal(old, new)
         return not same
@@ -196,8 +204,9 @@ class CallResult(CallEvidence):
                 self._fail(f"The values are right, but by luck. {found}")
 
     def _took_part(self) -> None:
-        """Fail if a rank communicated nothing although it cannot know the answer alone: it read a
-        file, or guessed.
+        """Fail if a rank communicated nothing although it cannot know the answer alone.
+
+        Such a rank read a file, or guessed.
         """
         if (
             self.report.size == 1
@@ -206,6 +215,7 @@ class CallResult(CallEvidence):
             return
         for rank in range(self.report.size):
             args, kwargs = self._arguments(rank)
+            # A rank that was given nothing may have nothing to communicate.
             given = any(array.size for array in arrays([*args, *kwargs.values()]))
             if given and not self.operations(rank):
                 self._fail(
@@ -256,8 +266,9 @@ class CallResult(CallEvidence):
         self._fail(f"{of} on {wrong}. On rank {rank}: {first.sentence}", lines, compared)
 
     def _awaited(self) -> None:
-        """Fail if the values are right by luck: a message was not waited for, or its memory was
-        overwritten before.
+        """Fail if the values are right by luck.
+
+        They are if a rank did not wait for a message, or overwrote its memory before the wait.
         """
         if by_luck := next(
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
@@ -276,8 +287,8 @@ class CallResult(CallEvidence):
             at_path(run.expected[rank], found.path) for run in self.earlier if run.expected
         ]
         known = known_mistakes[rank] if known_mistakes else {}
-        # First those that are like the whole value, not only like the first tensor of it that is
-        # wrong.
+        # Mistakes that explain the whole value come before those that explain only the first tensor
+        # of it that is wrong.
         order = sorted(
             known, key=lambda name: difference(values[rank], known[name], SIMILAR) is not None
         )

@@ -1,7 +1,7 @@
-"""What drivers send back, as typed data. A reader raises ``Unreadable`` for whatever is not of its
-form: a rank may say anything.
+"""Reads what drivers send back, and returns it as typed data.
 
-The programs themselves are in ``rank/drivers.py``.
+A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that it
+reads. The drivers themselves are in ``rank/drivers.py``.
 """
 
 import math
@@ -10,17 +10,25 @@ from typing import Any, TypeGuard
 
 from grader.reference.benchmark_rows import as_float
 
-KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"  # of entries of the ledger
+# The kinds of a ledger's entries.
+KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"
 
 
 class Unreadable(ValueError):
-    """What came back is not of the form that it should have. The text says in what respect."""
+    """Raised if what came back does not have the form that it should have.
+
+    The text says in what respect.
+    """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A product of matrices (``amount`` floating-point operations), a send (bytes) or another
-    operator (entries; see ``meter``), and the bytes alive in its midst."""
+    """An entry of a ledger: a product of matrices, a send, or another operator (see ``meter``).
+
+    ``amount`` counts floating-point operations of a product, bytes of a send, and entries that
+    another operator reads. ``alive`` counts the bytes that are alive just after a product or an
+    operator, or just before a send.
+    """
 
     kind: str
     amount: int
@@ -44,7 +52,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor's memory: the bytes that it keeps alive, whether it is contiguous, and its own."""
+    """A tensor's memory: the bytes that it keeps alive, and whether the tensor is contiguous.
+
+    ``own`` is False if an argument uses the same memory.
+    """
 
     bytes: int
     contiguous: bool
@@ -64,7 +75,7 @@ def _entry(value: Any) -> Entry:
 
 
 def spans(value: Any) -> list[Recorded]:
-    """Of a call with a timeline."""
+    """Return the spans that a call recorded in its timeline."""
     return [
         _recorded(part) for part in _list(_dict(value).get("spans"), "the timeline's list of spans")
     ]
@@ -89,8 +100,9 @@ def stored(value: Any) -> Stored:
 
 
 def steps(value: Any) -> list[float]:
-    """How many steps an optimizer has counted for each parameter; the function returned (losses,
-    optimizer).
+    """Return how many steps an optimizer has counted for each parameter.
+
+    ``value`` is a pair (losses, optimizer), as the function returned it.
     """
     optimizer = _dict(_list(value, "the pair of losses and optimizer", 2)[1])
     state = _dict(optimizer.get("state"))
@@ -101,7 +113,7 @@ def steps(value: Any) -> list[float]:
 
 
 def several(value: Any, count: int) -> list:
-    """The results of so many calls, made one after the other."""
+    """Return the results of ``count`` calls, made one after the other."""
     return _list(value, "the list of results", count)
 
 

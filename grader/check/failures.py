@@ -1,15 +1,16 @@
-"""How a check ends that does not pass."""
+"""Defines the exceptions of a check that does not pass."""
 
 from grader.diagnosis.finding import Finding
 
-# Exceptions that no value of a rank's leads to, but a slip in the judge's code.
+# No value of a rank leads to these exceptions. They show a mistake in the judge's code.
 OUR_MISTAKES = (NameError, ImportError, SyntaxError)
 
 
 class CheckFailed(Exception):
-    """The submission is not right here.
+    """Raised if the submission is wrong.
 
-    The text is for the student, and so is the evidence in the finding.
+    The text and the evidence in the finding are for the student. ``implemented`` is False for a
+    stub that the student has not written yet.
     """
 
     def __init__(self, finding: Finding | str, implemented: bool = True) -> None:
@@ -19,8 +20,8 @@ class CheckFailed(Exception):
 
 
 class NeedsGpus(Exception):
-    """This check cannot be run here: the text says what it needs."""
+    """Raised if this machine has too few GPUs for a check. The text says what the check needs."""
 
 
 class GraderFault(Exception):
-    """Something of ours failed. The submission may be right."""
+    """Raised if the grader itself failed. The submission may be right."""

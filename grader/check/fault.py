@@ -1,8 +1,8 @@
-"""Whose fault is an exception in a check: that of what a rank said, or ours?
+"""Decides whose fault an exception in a check is: that of what a rank sent, or ours.
 
-Ranks may say anything. Whatever a check raises because of it is a failed check. To tell that from a
-mistake of our own, the same judging is done once more with the expected values in the place of the
-ranks': if that raises, too, it is ours.
+Ranks may send anything. If a check raises an exception because of it, the check has failed. To tell
+this from a mistake of our own, the same judging is done again with the expected values in place of
+the ranks' values. If that also raises an exception, the mistake is ours.
 """
 
 import copy
@@ -33,9 +33,10 @@ UNREADABLE = "What the ranks sent back cannot be judged: it is not of the form t
 def judge(
     check: Callable[..., None], arguments: dict[str, Any], seconds: float = JUDGING_SECONDS
 ) -> None:
-    """Run a check with these arguments of pytest's.
+    """Run a check with the arguments that pytest has for it.
 
-    Raises what it raises; CheckFailed for what comes of a rank's values alone.
+    Raises what the check raises. If only a rank's values caused an exception, raises CheckFailed
+    instead. ``seconds`` limits the processor time of the judging.
     """
     world = arguments.get("world")
     if world is None:
@@ -61,7 +62,10 @@ def judge(
 
 
 class _Ranks:
-    """What starts the ranks of a check, and what came of them. Their time is not the judge's."""
+    """Starts the ranks of a check, and keeps the reports on them.
+
+    While the ranks run, the time limit of the judging is paused.
+    """
 
     def __init__(self, start: Runner) -> None:
         self.start = start
@@ -76,15 +80,16 @@ class _Ranks:
         self.at_work = False
         self.reports.append(report)
         if self.limited:
-            signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))
+            signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))  # 0 would end the limit
         return report
 
 
 @contextmanager
 def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
-    """Fail the check when its judging takes longer.
+    """Fail the check if its judging takes more than ``seconds`` of processor time.
 
-    Signals reach the main thread alone, in which judges run.
+    Python handles signals in the main thread only, and judges run there. In any other thread there
+    is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +109,7 @@ def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
 
 
 def _finding(error: Exception, report: WorldReport) -> Finding:
-    """For the student what came back; for the instructor where the judge stumbled over it."""
+    """Return what came back, for the student, and where the judge failed, for the instructor."""
     came = []
     for rank in report.ranks:
         values = [
@@ -121,11 +126,11 @@ def _finding(error: Exception, report: WorldReport) -> Finding:
 
 
 class Reached(Exception):
-    """From here on a check depends on what a rank said."""
+    """Raised when a check begins to depend on what a rank sent."""
 
 
 class _Unknown:
-    """Stands for the value of a rank of which nothing may be read."""
+    """Stands for the value of a rank. Reading anything of it raises ``Reached``."""
 
     def _reached(self, *_: Any) -> NoReturn:
         raise Reached
@@ -137,7 +142,7 @@ class _Unknown:
 
 
 class Control(CallResult):
-    """A run of which every value is as expected."""
+    """Stands for the result of a call whose every value is as expected."""
 
     def values(self) -> list:
         return [_Unknown()] * self.report.size
@@ -158,7 +163,8 @@ class Control(CallResult):
     def uses_only(self, *kinds: str, because: str) -> None: ...
 
     def require(self, condition: bool, sentence: str) -> None:
-        if not condition:  # here a check ends; what follows may hold only where it does not
+        # The check ends here if the condition is false. So what follows may rely on the condition.
+        if not condition:
             raise Reached
 
     def _agreed(self) -> None: ...
@@ -174,8 +180,9 @@ class Control(CallResult):
 def _is_ours(
     check: Callable[..., None], arguments: dict[str, Any], world: CheckWorld, seconds: float
 ) -> bool:
-    """Whether the judging raises also where every value is as expected."""
+    """Return whether the judging also raises an exception if every value is as expected."""
 
+    # Reports a world in which each call has returned a value that the control never reads.
     def no_ranks(size: int, calls: list) -> WorldReport:
         def outcomes() -> dict[int, Returned | Raised]:
             return {i: Returned(Foreign("nothing"), [], {}) for i in range(len(calls))}

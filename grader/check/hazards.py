@@ -1,5 +1,6 @@
-"""Operations that gave right values by luck: nobody waited for them, or their memory was
-overwritten before.
+"""Finds operations that nobody waited for, or whose memory was overwritten before the wait.
+
+If the values are right all the same, they may be right by luck.
 """
 
 import re
@@ -9,8 +10,8 @@ from grader.wire.events import Mark, Operation, operations
 from grader.wire.frames import NEVER_AWAITED, OVERWRITTEN
 from grader.world.report import WorldReport
 
-# As the hub marks them: what is wrong, the kind of operation, and its number among those of this
-# kind.
+# A rank leaves such marks at the end of a call: what is wrong, the kind of the operation, and its
+# number among the operations of this kind, from 0.
 MARK = re.compile(rf"({NEVER_AWAITED}|{OVERWRITTEN}) ([a-z_]+) ([0-9]{{1,5}})")
 
 
@@ -46,12 +47,12 @@ class Hazard:
 
     @property
     def is_luck(self) -> bool:
-        """Return whether right values are right by luck."""
+        """Return whether values that are right are right by luck only."""
         return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
 
 
 def hazards(report: WorldReport, call: int) -> list[Hazard]:
-    """Return the hazards of a call; receives first, as their effect is seen first."""
+    """Return the hazards of a call, receives first because their effect is seen first."""
     found = []
     for trail in report.trails:
         own = operations(trail, call)

@@ -1,4 +1,4 @@
-"""Arrays inside of nested values: of arguments, and of what ranks return."""
+"""Finds the arrays inside nested values: in arguments, and in what ranks return."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def arrays(value: Any) -> list[np.ndarray]:
 
 
 def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:
-    """Return all arrays of a nested list, each by its path, such as ``[0][1]``."""
+    """Return all arrays of nested lists and tuples, each by its path, such as ``[0][1]``."""
     if isinstance(value, np.ndarray):
         return {path: value}
     parts = enumerate(value) if isinstance(value, (list, tuple)) else ()
@@ -31,7 +31,7 @@ def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:
 
 
 def at_path(value: Any, path: str) -> np.ndarray | None:
-    """Return the array at a path such as ``[0][1]``; None where there is none."""
+    """Return the array at a path such as ``[0][1]``; None if there is none."""
     try:
         for index in path.strip("[]").split("][") if path else ():
             value = value[int(index)]

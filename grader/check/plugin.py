@@ -1,10 +1,11 @@
-"""The pytest plugin: gives checks their ``world``, and turns what becomes of them into records.
-Works under xdist.
+"""The pytest plugin that gives checks their ``world``, and turns their results into records.
 
-A check is a test function with gradescope-utils' ``@weight``; its ``@number`` and ``@visibility``
-are read from the same place. Without ``@visibility`` a public check is visible, and a hidden one is
-what settings.ini says. Its docstring is the sentence that a student sees, with ``{parameters}``
-filled in.
+It also works under xdist.
+
+A check is a test function with gradescope-utils' ``@weight``. Its ``@number`` and ``@visibility``
+are attributes of the same function. Without ``@visibility``, a public check is visible, and
+settings.ini decides about a hidden check. The check's docstring is the sentence that a student
+sees, with its ``{parameters}`` filled in.
 """
 
 import argparse
@@ -36,7 +37,7 @@ PUBLIC_ALONE = (
     " what the docstrings say beyond: 1 to 4 ranks, other shapes, what is sent, what stays in"
     " memory, what is refused."
 )
-SPENT = pytest.StashKey[list[Spent]]()  # for each world of a check
+SPENT = pytest.StashKey[list[Spent]]()  # what each world of a check took
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if SESSION in os.environ or config.option.collectonly:
-        return  # a worker, or started by ``python -m grader``
+        return  # the session is there (a worker, or ``python -m grader``), or none is needed
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
@@ -84,9 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _read_options(option: argparse.Namespace) -> None:
-    """Here and not in ``addoption``, which would answer a slip with all of pytest's usage.
+    """Check and convert the options. Raises ValueError with a sentence.
 
-    Raises ValueError with a sentence.
+    ``addoption`` could check them, too, but answers a mistake with all of pytest's usage text.
     """
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
@@ -112,7 +113,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _function(item: pytest.Item) -> Any:
-    """Return a test's function, which knows what check it is; None for an item that has none."""
+    """Return a test's function, whose attributes describe the check; None if it has none."""
     return getattr(item, "function", None)
 
 
@@ -122,7 +123,7 @@ def _is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
 
 
 def candidate(item: pytest.Item) -> Candidate:
-    """What ``--only`` looks at."""
+    """Return what ``--only`` looks at: the test's id, and a check's number and names."""
     record = record_of(item)
     if not record:
         return Candidate(item.nodeid, names=(item.nodeid,))
@@ -133,9 +134,9 @@ def candidate(item: pytest.Item) -> Candidate:
 
 
 def part_of(item: pytest.Item) -> str:
-    """The part that a check's problem belongs to: 1.7 is one of part 1, collectives.
+    """Return the name of a check's part: ``collectives`` if the check is one of problem 1.7.
 
-    Empty for a test that is no check.
+    Return an empty string for a test that is no check.
     """
     function = _function(item)
     if not hasattr(function, "__weight__"):
@@ -146,7 +147,7 @@ def part_of(item: pytest.Item) -> str:
 
 
 def record_of(item: pytest.Item) -> Record | None:
-    """The check's record before it has run; None for a test that is no check."""
+    """Return the check's record before it has run; None if the test is no check."""
     function = _function(item)
     if not hasattr(function, "__weight__"):
         return None
@@ -168,14 +169,15 @@ def record_of(item: pytest.Item) -> Record | None:
 # ——— what a check gets
 
 
-# whatever a fixture's scope comes to: a server that had to be replaced is for all later checks of
-# this process
+# The cache holds for this process, whatever pytest makes of a fixture's scope. If the server had to
+# be replaced, all later checks of this process use the new one.
 @cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
     try:
         found.server.door  # noqa: B018 (raises where it is no address)
-    # a fresh interpreter, which has inherited nothing: a server that ends with it
+    # A fresh interpreter has not inherited the server's socket. It starts a server of its own,
+    # which ends with it.
     except WorldsUnavailable:
         found.replace_server()
     return found
@@ -188,7 +190,7 @@ def grading_session() -> Session:
 
 @pytest.fixture
 def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorld:
-    """``world(n, *calls)``: ranks that make these calls of the submission's functions."""
+    """Return ``world``: ``world(n, *calls)`` calls the submission's functions on ``n`` ranks."""
     spent = request.node.stash.setdefault(SPENT, [])
     return make_world(
         grading_session, spent, network=network_of(request.function), key=shared_with(request.node)
@@ -196,9 +198,9 @@ def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorl
 
 
 def shared_with(item: pytest.Item) -> Hashable:
-    """Return what checks have in common that may use the same ranks, one after the other.
+    """Return a key that is the same for checks that may share ranks, one after the other.
 
-    None: all ranks of this one are fresh.
+    None if all ranks of this check are fresh.
     """
     record = record_of(item)
     network = network_of(_function(item)) or usual_network()
@@ -208,13 +210,13 @@ def shared_with(item: pytest.Item) -> Hashable:
 
 
 def is_shown_at_once(item: pytest.Item) -> bool:
-    """Return whether students see what becomes of a check as soon as it is graded."""
+    """Return whether students see the result of a check as soon as it is graded."""
     record = record_of(item)
     return record is not None and record.visibility == "visible"
 
 
 def network_of(check: Callable) -> str | None:
-    """Return the network that a check asks for; None where it takes the usual one."""
+    """Return the network that a check asks for; None if it takes the usual one."""
     return getattr(check, "__network__", None)
 
 
@@ -234,7 +236,7 @@ def make_world(
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not hasattr(pyfuncitem.function, "__weight__"):
-        return None  # no check
+        return None  # this is no check, and pytest calls it
     names = pyfuncitem._fixtureinfo.argnames
     judge_fairly(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in names})
     return True
@@ -242,14 +244,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.Generator:
-    """Random inputs: others in every run, the same for the same seed and check."""
+    """Return a source of random inputs: new ones in every run, unless the seed is given.
+
+    The same seed and check give the same inputs.
+    """
     return make_rng(grading_session.seed, request.node.nodeid)
 
 
 def make_rng(seed: int, check: str) -> np.random.Generator:
     """Return the source of a check's inputs.
 
-    Neither the seed nor another check's inputs can be found from these.
+    Nobody can compute the seed, or another check's inputs, from these inputs.
     """
     key = hashlib.blake2b(str(seed).encode()).digest()
     stream = hashlib.blake2b(check.encode(), key=key).digest()
@@ -284,7 +289,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """The status of a check that ended with this exception, or with none, and what it found."""
+    """Return the status and finding of a check that ended with this exception, or with none."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, CheckFailed):
@@ -298,7 +303,10 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """In a student's copy, when nothing is left to mend: what the public checks do not look at."""
+    """Say what the public checks do not look at.
+
+    Say it in a student's copy only, if checks have passed and none has failed.
+    """
     counted = terminalreporter.stats
     if (
         HIDDEN.exists()

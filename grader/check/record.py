@@ -1,4 +1,4 @@
-"""One check's result: the data structure that every report is made of."""
+"""Defines the record of one check's result. Every report is made of records."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -25,11 +25,12 @@ class Record:
     status: str = NOT_RUN
     finding: Finding = Finding("This check was not run.")
     seconds: float = 0.0
-    worlds: list[int] = field(default_factory=list)  # the size of each
-    # the size of each that new ranks were started for
+    worlds: list[int] = field(default_factory=list)  # the size of each world
+    # The sizes of those worlds that new ranks were started for.
     fresh: list[int] = field(default_factory=list)
-    in_worlds: float = 0.0  # of the seconds
-    # at the check; otherwise it is the default, and a course may choose another
+    in_worlds: float = 0.0  # how many of the seconds were spent in worlds
+    # Whether the check itself states its visibility. If not, the visibility is the default, and a
+    # course may choose another.
     visibility_written: bool = True
 
     @property

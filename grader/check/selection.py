@@ -1,8 +1,8 @@
-"""Which checks a few words mean: ``make test K=…``, ``make grade K=…``, ``PART=…``.
+"""Finds the checks that a few words mean: ``make test K=…``, ``make grade K=…``, ``PART=…``.
 
 Words may come from a check's own name or sentence, from a problem's number or title, or from a
-function's name. Upper and lower case are the same, and so are ``-``, ``_`` and a space: ``K=ring``,
-``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
+function's name. Upper and lower case are the same, and so are ``-``, ``_`` and a space. Examples:
+``K=ring``, ``K=1.7``, ``K=All-reduce``, ``K=shift_right``.
 """
 
 import difflib
@@ -16,8 +16,8 @@ from grader.assignment import FILES, PARTS
 HANDOUT = Path(__file__).resolve().parents[2] / "handout"
 TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
-# What stands in a stub, and still there when it is written: a function or a class whose docstring
-# begins with its problem.
+# A function or a class whose docstring begins with its problem. A stub has such a docstring, and
+# keeps it when the student has written the function.
 DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
     re.MULTILINE | re.DOTALL,
@@ -25,23 +25,23 @@ DEFINED = re.compile(
 
 
 class NothingChosen(ValueError):
-    """Words that mean no check.
+    """Raised if words mean no check.
 
-    The text is a sentence for whoever wrote them, and says what there is.
+    The text is a sentence for the person who wrote the words. It lists the possible choices.
     """
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A check, or a test of the grader's own, which has no number."""
+    """A check, or one of the grader's own tests. Such a test has no number."""
 
     id: str
     number: str = ""
-    names: tuple[str, ...] = ()  # its own: of the test function, its parameters, its sentence
+    names: tuple[str, ...] = ()  # the test function's name, its sentence and its parameters
 
 
 def part_named(words: str) -> str:
-    """The part of this name, number or title. Raises NothingChosen."""
+    """Return the part of this name, number or title. Raises NothingChosen if there is none."""
     for name, part in PARTS.items():
         same = {_squeezed(name), _squeezed(f"{name}.py"), _squeezed(part.title)}
         if _squeezed(words) in same or _number(words) == str(part.number):
@@ -50,7 +50,10 @@ def part_named(words: str) -> str:
 
 
 def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
-    """The ids of the candidates that these words mean. Raises NothingChosen where there is none."""
+    """Return the ids of the candidates that these words mean.
+
+    Raises NothingChosen if they mean none.
+    """
     candidates = list(candidates)
     if number := _number(words):
         found = {one.id for one in candidates if f"{one.number}.".startswith(f"{number}.")}
@@ -72,8 +75,11 @@ def functions() -> dict[str, list[str]]:
 
 
 def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
-    """Return the checks whose names match; and all checks of a problem if its title matches, or its
-    function where no check's name does.
+    """Return the ids of the checks that these words mean by a name.
+
+    A check is chosen if a name of its own matches. All checks of a problem are chosen if the
+    problem's title matches. They are also chosen if one of the problem's functions matches and it
+    is the only function, or none of these checks has matched by a name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
@@ -95,8 +101,9 @@ def _squeezed(text: str) -> str:
 
 
 def _matches(words: str, name: str) -> bool:
-    """Whether some words of the name, in a row, begin like this: not within a word, so that “ring”
-    is not in “during”.
+    """Return whether ``words`` match the name, from the beginning of one of its words on.
+
+    The last word may go on. “ring” matches “ring_all_reduce”, but not “during”.
     """
     wanted, parts = _squeezed(words), re.findall(r"\w+", name.replace("_", " ").lower())
     return bool(wanted) and any("".join(parts[i:]).startswith(wanted) for i in range(len(parts)))

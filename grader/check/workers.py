@@ -1,9 +1,9 @@
-"""A pytest plugin that runs checks in forked processes, each of which takes the next check as soon
-as it is free.
+"""A pytest plugin that runs checks in forked processes.
 
-pytest-xdist starts fresh interpreters, all of which import and collect anew: seconds of work before
-the first check, on two cores. Here the checks are collected once. Only where a fork is safe: see
-``server_process.way_to_start``.
+Each process takes the next check as soon as it is free. pytest-xdist starts fresh interpreters, and
+each of them imports and collects anew. On two cores that takes seconds before the first check. Here
+the checks are collected once. The plugin is used only if a fork is safe: see
+``fork_server_client.way_to_start``.
 """
 
 import contextlib
@@ -25,7 +25,9 @@ TRIES = 2  # of a check whose worker died, perhaps for want of memory
 
 
 class Workers:
-    """``many`` of them, forked as soon as the checks are collected: this process may start threads
+    """Forks up to ``many`` workers, and gives them the checks to run.
+
+    They are forked as soon as the checks are collected, because this process may start threads
     after that.
     """
 
@@ -35,15 +37,16 @@ class Workers:
         self.free: list[Connection] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        # what is there now, workers share with this process until somebody writes to it
+        # Workers share the memory that is there now until somebody writes to it. The garbage
+        # collector writes to the objects that it visits, and it does not visit frozen ones.
         gc.freeze()
         context = get_context("fork")
         for _ in range(min(self.many, len(session.items))):
             ours, theirs = context.Pipe()
-            # ends with this one
+            # A daemon ends with this process.
             process = context.Process(target=_work, args=(session, theirs), daemon=True)
             process.start()
-            theirs.close()  # so that a worker's death is the end of its pipe
+            theirs.close()  # so that the pipe ends when the worker dies
             self.processes.append(process)
             self.free.append(ours)
 
@@ -52,15 +55,19 @@ class Workers:
             return None  # not all checks could be collected: pytest says so
         numbers, tries = range(len(session.items)), [0] * len(session.items)
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
-        # Time, process numbers and much else tell what ran before. So what students see at once
-        # runs before what they do not.
+        # A rank can learn from time, process numbers and much else what ran before it. So checks
+        # that students see at once run before the others.
         for phase in (shown, [number for number in numbers if number not in shown]):
             self._make(session, _units(session.items, phase), tries)
         return True
 
     def _make(self, session: pytest.Session, units: deque[deque[int]], tries: list[int]) -> None:
-        """Have these checks made. Nobody takes one of others before all of these have ended."""
-        own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker is at
+        """Have the workers run these checks, and return when all of them have ended.
+
+        ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
+        ``TRIES`` times at most. If all workers have died, return at once.
+        """
+        own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker runs
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
             for worker in list(self.free):
@@ -70,7 +77,7 @@ class Workers:
                     self.free.remove(worker)
                     busy[worker] = check = own[worker].popleft()
                     tries[check] += 1
-                    with contextlib.suppress(OSError):  # dead: its pipe says so, below
+                    with contextlib.suppress(OSError):  # it has died: recv raises below
                         worker.send(check)
             ready = connection.wait(list(busy))
             for worker in [worker for worker in busy if worker in ready]:
@@ -97,11 +104,10 @@ class Workers:
 
 
 def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]]:
-    """Return these numbers of checks, those together that may share ranks, and the most of these
-    first.
+    """Return these numbers of checks in units: checks that may share ranks are one unit.
 
-    One worker makes the checks of a unit, in order: so what one may leave for the next is the same
-    in every run.
+    The largest units come first. One worker runs the checks of a unit, in order. So what one check
+    may leave for the next is the same in every run.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:
@@ -112,8 +118,9 @@ def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]
 
 def _work(session: pytest.Session, judge: Connection) -> None:
     os_support.die_with_parent()
-    # Ctrl-C is for the process that shows what there is by then
+    # Ctrl-C is meant for the judge's process, which shows the results so far.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The judge's process ends a worker by SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     config = session.config
     while True:

@@ -1,11 +1,11 @@
-"""Starts the ranks of checks, and lends those of one check to the next of its problem, as long as
-nothing is left behind in them.
+"""Starts the ranks of checks, and lends the ranks of one check to the next check of its problem.
 
-To start ranks takes much of the time of a grade. What fails on ranks that were used before is tried
-again on fresh ones, so that no check fails because of another one. What passes there has passed.
-After a check that has failed, the others of its problem have fresh ranks. Public checks and hidden
-ones never share ranks: a message must not tell of both. Only the hub can tell whether ranks are at
-rest: where gloo or nccl connects them, all ranks are fresh.
+Starting ranks takes much of the time of a grading. Ranks are lent only if nothing is left behind in
+them. A check that fails on used ranks is tried again on fresh ranks, so that no check fails because
+of another one. A check that passes on used ranks has passed. After a check has failed, the other
+checks of its problem get fresh ranks. Public and hidden checks never share ranks, because a message
+must not tell of both. Only the hub can tell whether ranks are at rest, so ranks are always fresh if
+gloo or nccl connects them.
 """
 
 import copy
@@ -26,29 +26,29 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import Call, WorldReport
 
-ROOM = 4  # ranks: few checks have more
+ROOM = 4  # ranks that a world which may be lent has room for; few checks need more
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What one world of a check took."""
+    """The size of one world of a check, and the seconds that it took."""
 
     size: int
     seconds: float
-    is_fresh: bool  # its ranks were started for it
+    is_fresh: bool  # whether its ranks were started for it
 
 
 @dataclass
 class KeptProcesses:
-    """The processes that the next check of this key may use."""
+    """Keeps the processes of a world for the next check that has the same key."""
 
     key: Hashable = None
     processes: Processes | None = None
-    # keys of checks that have failed: their ranks are not lent
+    # The keys of checks that have failed. Checks with such a key get fresh ranks.
     failed: set[Hashable] = field(default_factory=set)
 
     def take(self, key: Hashable) -> Processes | None:
-        """Hand over what was kept for this key, and close what was kept for another one."""
+        """Return the processes kept for this key, or None. Close those kept for another key."""
         found, self.processes = self.processes, None
         if found and self.key != key:
             found.close()
@@ -59,15 +59,16 @@ class KeptProcesses:
         self.key, self.processes = key, processes
 
 
-KEPT = KeptProcesses()  # of this process, which makes one check after the other
+# One for this process is enough, because it runs one check after the other.
+KEPT = KeptProcesses()
 
 
 class NotRun(CheckFailed):
-    """No time was left to start ranks."""
+    """Raised if no time is left to start ranks."""
 
 
 class RankStarter:
-    """What a check's ``world`` starts ranks with."""
+    """Starts the ranks of one check, as the runner of its ``world``."""
 
     def __init__(
         self,
@@ -77,38 +78,40 @@ class RankStarter:
         network: str | None = None,
         key: Hashable = None,
     ) -> None:
-        """Each world is noted in ``spent``.
+        """Prepare to start ranks. Each world that is run will be added to ``spent``.
 
-        Ranks are shared with checks of the same ``key``; with none, they are fresh ones.
+        Ranks are shared with checks of the same ``key``. If it is None, all ranks are fresh.
+        ``network`` is None for the usual network.
         """
         self.session, self.spent, self.limits, self.network = session, spent, limits, network
-        # Whoever fails in one check may be right in the next one because of it. And elsewhere
-        # nobody can tell what is left.
+        # A submission that fails in one check may leave something behind in its ranks, and pass the
+        # next check because of it. On other systems than Linux nobody can tell what is left behind.
         self.key = None if key is None or not LINUX else (session.submission_dir, key)
         if self.key in KEPT.failed:
             self.key = None
         self.on_report: Callable[[WorldReport], None] = lambda report: None
-        self.is_doubtful = False  # whether what failed may have failed because of an earlier check
+        self.is_doubtful = False  # whether an earlier check may be the reason for a failure
 
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # Whose fault this was shows when it happens again.
+            # This may be nobody's fault. If it happens again, it is the submission's.
             return (
                 self._start(size, calls)
                 if report.ending == "lost" or self._has_crashed_on_gloo(report)
                 else report
             )
-        # killed, perhaps for want of memory: one more, which ends with this process
+        # The server was killed, perhaps for want of memory. Start another one, which ends with this
+        # process.
         except WorldsUnavailable:
             self.session.replace_server()
             return self._start(size, calls)
 
     def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
-        """Return whether a rank has had a segmentation fault on a real network.
+        """Return whether a rank has had a segmentation fault on gloo, a real network.
 
-        Right programs have had one there, once in a thousand gradings on a busy machine, when they
-        gave up a process group.
+        Correct programs have had one there when they gave up a process group, once in a thousand
+        gradings on a busy machine.
         """
         return self.network == GLOO and any(rank.exit == -signal.SIGSEGV for rank in report.ranks)
 
@@ -143,15 +146,16 @@ class RankStarter:
         return report
 
     def begin_afresh(self) -> None:
-        """From now on, start fresh ranks for each world of this check."""
+        """Start fresh ranks for each world of this check from now on."""
         self.key, self.is_doubtful = None, False
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check, with what pytest gives it. Raises what it raises on ranks that no other check
-    has used.
+    """Run a check, and run it again on fresh ranks if it fails on used ones.
 
-    Where no time is left for these, it raises what it raised first.
+    ``arguments`` are those that pytest has for the check. Raises what the check raises on ranks
+    that no other check has used. If no time is left to start them, raises what the first run
+    raised.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     again = (
@@ -174,6 +178,6 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
         except NotRun:
             raise first from None
         finally:
-            # Even if this passes, the problem's other checks get fresh ranks: else each of them
-            # could be tried twice.
+            # Even if this passes, the problem's other checks get fresh ranks. Otherwise each of
+            # them could be tried twice.
             KEPT.failed.add(key)
