@@ -1,4 +1,4 @@
-"""From what a world reports to the words of a message: root cause, comparison, hints.
+"""Turns what a world reports into the words of a message: root cause, comparison, hints.
 
-Runs in the judge.
+It runs in the judge.
 """

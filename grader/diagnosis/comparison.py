@@ -1,6 +1,6 @@
-"""Exact comparison: kind, then shape, then dtype, then finiteness, then values.
+"""Compares values exactly: kind, then shape, then dtype, then finiteness, then entries.
 
-Plain arrays, no broadcasting.
+It compares plain arrays, without broadcasting.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from grader.world.arrays import Foreign
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may lie from the truth, as a part of the largest entry of the tensor, and why
-    that much.
+    """The error that an entry may have, and the reason for it.
 
-    A tensor that is smaller than ``small`` times the largest of those that it is compared together
-    with counts as that large: it may be what is left of a sum whose terms cancel, and has the
-    rounding errors of these.
+    ``relative`` is a fraction of the tensor's largest entry in magnitude. With ``small``, this
+    largest entry counts as at least ``small`` times the largest entry of all tensors that are
+    compared together. This is for a tensor that is left of a sum whose terms cancel: it has the
+    rounding errors of these terms.
     """
 
     relative: float
@@ -43,8 +43,11 @@ def rounding(dtype: Any) -> Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a value is not as expected: a sentence, the arrays for whoever guesses at the reason,
-    and both for the eye.
+    """The first difference between a value and the expected one.
+
+    ``sentence`` states it, and ``side_by_side`` shows it in a report. ``got`` and ``expected`` are
+    the arrays, for code that looks for the reason. They are None unless shapes or finite entries
+    differ.
     """
 
     sentence: str
@@ -60,7 +63,7 @@ class Difference:
 
 
 def describe(value: Any) -> str:
-    """What something is, without its values."""
+    """Return what a value is, without the entries of a tensor or a list."""
     if isinstance(value, np.ndarray):
         return f"a tensor of shape {value.shape}, {value.dtype}"
     if isinstance(value, Foreign):
@@ -75,11 +78,11 @@ def describe(value: Any) -> str:
 def difference(
     got: Any, expected: Any, tolerance: Tolerance, path: str = "", least: float | None = None
 ) -> Difference | None:
-    """The first respect in which ``got`` is not ``expected``; None where there is none.
+    """Return the first respect in which ``got`` is not ``expected``; None if there is none.
 
-    Lists and tuples are compared entry by entry; a list passes for a tuple of the same entries.
-    ``path`` names the place, and ``least`` is what the largest entry of a tensor counts as at
-    least.
+    Lists and tuples are compared entry by entry. A list passes for a tuple of the same entries.
+    ``path`` names the place in nested lists. The largest entry of a tensor counts as at least
+    ``least``; None means that ``tolerance.small`` determines it.
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
@@ -106,7 +109,7 @@ def difference(
 
 
 def _largest(expected: Any) -> float:
-    """Return the largest entry of all tensors."""
+    """Return the largest entry of all tensors in magnitude; 0 if there are none."""
     if isinstance(expected, (list, tuple)):
         return max(map(_largest, expected), default=0.0)
     return (
@@ -163,8 +166,10 @@ def _side_by_side(
     wrong: np.ndarray | None = None,
     ahead: int = 2,
 ) -> Compared:
-    """Return both values for the report; of tensors of one shape also the entries, from ``ahead``
-    places before the first wrong one.
+    """Return both values for the report.
+
+    If ``wrong`` says which entries of two tensors of one shape are wrong, return entries, too: up
+    to ``MAX_CELLS``, from ``ahead`` places before the first wrong one on.
     """
     what = short(describe(expected)), short(describe(got))
     if wrong is None:
@@ -180,7 +185,7 @@ def _side_by_side(
 
 
 def apart(expected: Any, got: Any) -> tuple[str, str]:
-    """Both as text, each with as few digits as show that they differ."""
+    """Return both as text, with as few digits (6, 10 or all) as show that they differ."""
     for digits in (6, 10, None):
         wanted, found = (
             ", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got)
@@ -191,7 +196,10 @@ def apart(expected: Any, got: Any) -> tuple[str, str]:
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """One entry; with ``digits`` None, as many as tell it from its neighbours."""
+    """Return one entry as text, with so many significant digits.
+
+    If ``digits`` is None, use as many as distinguish it from the neighbouring numbers.
+    """
     if digits is None or not np.issubdtype(type(value), np.floating):
         return str(value).removesuffix(".0")
     return f"{value:.{digits}g}"

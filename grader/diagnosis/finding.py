@@ -1,9 +1,8 @@
-"""What a check found wrong: the parts of its message, and the evidence behind them. Every report is
-made of this.
+"""Defines what a check found wrong: the parts of its message, and the evidence behind them.
 
-Plain data that survives JSON. Much of it is a submission's own text: what is evidence here is cut
-to the bounds below, and shows no control characters. The message's own text is cut where it is
-shown.
+Every report is made of this. It is plain data that survives JSON. Much of it is a submission's own
+text. Evidence is cut to the limits below, and holds no control characters. The message's own text
+is cut when it is shown.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from typing import Any
 
 from grader.diagnosis.spans import Span
 
-SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"  # what a line of a message tells
+# What a line of a message tells: anything, what ranks did, values, or the likely cause.
+SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 
 MAX_CELLS = 8  # around the first difference
 MAX_DETAILS = 8  # lines about one rank
@@ -23,14 +23,18 @@ LONGEST = 300  # characters of a piece of evidence
 
 
 def printable(text: str) -> str:
-    """Remove control characters, marks that turn the text's direction, and halves of characters."""
+    """Return the text with a replacement character for each character that is not printable.
+
+    These are control characters, marks that turn the text's direction, and halves of characters.
+    Newlines and tabs stay.
+    """
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
     )
 
 
 def short(text: str, most: int = LONGEST) -> str:
-    """One piece of evidence, fit to be shown."""
+    """Return one piece of evidence, printable and cut after ``most`` characters."""
     return printable(text[:most]) + (" […]" if len(text) > most else "")
 
 
@@ -38,7 +42,7 @@ def short(text: str, most: int = LONGEST) -> str:
 class Line:
     """A paragraph of a message.
 
-    Where ``RANKS`` and ``VALUES`` are told, a page has tables of the same.
+    A page shows tables in place of lines of the kinds ``RANKS`` and ``VALUES``.
     """
 
     text: str
@@ -47,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a tensor, as text: the place, and what was expected and came there."""
+    """One entry of a tensor as text: its place, the expected value and the value that came."""
 
     place: str
     expected: str
@@ -57,30 +61,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """Expected and got side by side: their types, and the entries around the first that differs."""
+    """Expected and got side by side: what they are, and entries around the first difference."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str
     got: str
-    wrong: str = ""  # how many entries are
+    wrong: str = ""  # how many entries are wrong, in words
     cells: tuple[Cell, ...] = ()
-    before: int = 0  # entries that are not shown
-    after: int = 0
+    before: int = 0  # how many entries before the cells are not shown
+    after: int = 0  # how many entries after the cells are not shown
 
 
 @dataclass(frozen=True)
 class Step:
-    """Operations of one rank that are alike, in a line of the student's."""
+    """Equal operations that one rank issued in one of the student's lines."""
 
     what: str
     times: int
-    bytes: int  # of all of them
+    bytes: int  # of all of them together
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What became of one rank in the call: what it returned, raised, or where it stands; what it
-    communicated and printed.
+    """The evidence about one rank in a call: its fate, and what it communicated and printed.
+
+    ``fate`` says what the rank returned or raised, how it ended, or where it stands.
     """
 
     rank: int
@@ -89,16 +94,16 @@ class RankSummary:
     compared: Compared | None = None
     steps: tuple[Step, ...] = ()
     more_steps: int = 0
-    sends: int = 0  # bytes at least, by the best algorithms
+    sends: int = 0  # the bytes that it sends at least, with the best algorithms
     printed: tuple[str, ...] = ()
-    printed_before: int = 0  # lines
+    printed_before: int = 0  # how many lines before these are not shown
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The finding of one check: its message, and the evidence behind it.
 
-    ``str`` of it is the message; ``call`` says which call of which function it is about.
+    ``str(finding)`` is the message. ``call`` says which call of which function it is about.
     """
 
     headline: str = ""
@@ -133,7 +138,7 @@ class Finding:
         return [line.text for line in self.lines if line.kind == kind]
 
     def written(self, change: Callable[[str], str]) -> "Finding":
-        """The same with every text in it changed in this way."""
+        """Return the same finding with every text in it replaced by ``change(text)``."""
 
         def deep(part: Any) -> Any:
             if isinstance(part, str):
@@ -150,7 +155,10 @@ class Finding:
 
     @classmethod
     def read(cls, found: dict) -> "Finding":
-        """From ``dataclasses.asdict``, perhaps by way of JSON, which knows no tuples."""
+        """Return the finding that ``dataclasses.asdict`` has turned into this dictionary.
+
+        The dictionary may have passed through JSON, which turns tuples into lists.
+        """
 
         def compared(of: dict | None) -> Compared | None:
             return (

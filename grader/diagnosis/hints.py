@@ -1,4 +1,4 @@
-"""What a wrong value most likely means: the mistakes that many people make leave fingerprints."""
+"""Finds what a wrong value most likely means. Common mistakes produce typical values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Context:
-    """What is known around a wrong array on one rank.
+    """The facts around a wrong array on one rank.
 
-    ``expected`` and ``inputs`` hold, for every rank, the array in the same place of the result, and
-    the tensors that went in; ``known_mistakes`` name arrays that a particular mistake would
-    produce, for this rank; ``elsewhere`` is what this rank's result should hold in its other
-    places, by their paths; ``got`` is what each rank has in this place.
+    ``expected`` holds for each rank the array that should be in the same place of its result, and
+    ``got`` the array that is there. ``inputs`` holds for each rank the tensors that it was given.
+    ``earlier`` holds what was right in this place for earlier calls, on this rank.
+    ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
+    on this rank. ``elsewhere`` holds what this rank's result should hold in its other places, by
+    their paths.
     """
 
     rank: int
@@ -30,7 +32,11 @@ class Context:
 def same(
     a: np.ndarray | None, b: np.ndarray | None, factor: float = 1.0, tolerance: float = 1e-4
 ) -> bool:
-    """Whether a = factor · b up to rounding, and b says anything at all."""
+    """Return whether ``a`` is ``factor * b`` up to rounding.
+
+    ``tolerance`` is relative to the largest entry. Return False if an array is None, if the shapes
+    differ, or if ``b`` is empty or zero, because equality would show nothing then.
+    """
     if a is None or b is None or a.shape != b.shape or a.size == 0:
         return False
     a, b = a.astype(np.float64), b.astype(np.float64) * factor
@@ -39,8 +45,10 @@ def same(
 
 
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
-    """Whether ``got`` is the candidate rather than the expected value: equal up to rounding, and a
-    hundred times closer.
+    """Return whether ``got`` is the candidate rather than the expected value.
+
+    It must equal the candidate up to rounding. If the expected value has the same shape, ``got``
+    must also be a hundred times closer to the candidate than to the expected value.
     """
     tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
     if candidate is None or not same(got, candidate, tolerance=tolerance):
@@ -52,10 +60,10 @@ def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) ->
 
 
 def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """A sentence about the likely bug; None where nothing fits."""
+    """Return a sentence about the likely bug; None if nothing fits."""
     for name, lookalike in context.known_mistakes.items():
         if fits(got, lookalike, expected):
-            return name
+            return name  # the sentence about the mistake
     if got.shape != expected.shape and same(got.ravel(), expected.ravel(), tolerance=1e-7):
         return "the right numbers in another shape"
     if same(got, expected, tolerance=1e-5):
@@ -63,6 +71,7 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             "right up to the last digits. Does your code round more often than necessary"
             " (does it divide before the sum?), or use a smaller dtype?"
         )
+    # The value is close to the expected one. The explanations below are for larger differences.
     if same(got, expected):
         return None
     if _is_garbage(got):
@@ -88,8 +97,9 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
 
 
 def _is_garbage(got: np.ndarray) -> bool:
-    """Whether there are numbers in it that no computation of ours gives, and that old memory often
-    does.
+    """Return whether an array looks like memory that was never filled.
+
+    Such memory often holds very small or very large numbers, which no computation of ours gives.
     """
     if not np.issubdtype(got.dtype, np.floating):
         return False
@@ -164,7 +174,10 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 
 
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
-    """Whether all ranks have what went in on this rank alone."""
+    """Return whether all ranks ended up with an input that only one rank was given.
+
+    ``array`` is this input, and ``rank`` is the rank that it was given to.
+    """
     others = [other for r, arrays in enumerate(context.inputs) if r != rank for other in arrays]
     if not context.got or not others or any(same(other, array, tolerance=1e-7) for other in others):
         return False
@@ -220,8 +233,9 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
 
 
 def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Where a sum over the ranks was asked for: another sum of the same terms, from the first wrong
-    entry on.
+    """Return which ranks' terms are missing or added repeatedly, from the first wrong entry on.
+
+    Return None unless the expected value is the sum of the inputs of two to four ranks.
     """
     of_ranks = [[a.ravel() for a in arrays if a.shape == got.shape] for arrays in context.inputs]
     if not 2 <= len(of_ranks) <= 4 or not all(of_ranks):
@@ -231,7 +245,7 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
         return None
     got, scale = got.ravel(), np.abs(expected).max()
     begin = int((np.abs(got - expected.ravel()) > 1e-4 * scale).argmax())
-    longest, found = begin + 1, None  # one entry may be such a sum by chance
+    longest, found = begin + 1, None  # one entry alone may be such a sum by chance
     for times in product(range(4), repeat=len(terms)):
         fits_not = np.abs(got - sum(k * term for k, term in zip(times, terms))) > 1e-6 * scale
         end = begin + int(fits_not[begin:].argmax()) if fits_not[begin:].any() else got.size
@@ -245,11 +259,14 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return which ranks' terms each entry lacks, if each is the sum of some ranks' terms."""
+    """Return which ranks' terms each entry lacks, if each is the sum of some ranks' terms.
+
+    Return None otherwise, or if an entry may be several such sums, or if only one entry is wrong.
+    """
     chosen = np.array(list(product((False, True), repeat=len(terms))))
     found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale
     if (found.sum(axis=0) != 1).any() or (np.abs(got - expected) > 1e-4 * scale).sum() < 2:
-        return None  # one entry may be such a sum by chance
+        return None  # a single wrong entry may be such a sum by chance
     lacking = [tuple(np.flatnonzero(~chosen[of_entry])) for of_entry in found.argmax(axis=0)]
     wrong = [(i, ranks) for i, ranks in enumerate(lacking) if ranks]
     what = [
@@ -263,7 +280,7 @@ def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    """Wrong from some entry to the end: the remainder of a division."""
+    """Return a sentence if only the last entries are wrong: perhaps the remainder of a division."""
     if got.shape != expected.shape or got.size < 3:
         return None
     scale = np.abs(expected.astype(np.float64)).max()

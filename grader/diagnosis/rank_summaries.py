@@ -1,4 +1,4 @@
-"""What became of one rank in a call: the same words in a message's lines and in a page's tables."""
+"""Says what became of one rank in a call. Messages and the page's tables use the same words."""
 
 import signal
 from dataclasses import replace
@@ -20,8 +20,8 @@ from grader.wire.events import Operation, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# What is printed by nobody's print: by torch 2.8 and 2.9 when ranks have met, and by gloo before it
-# aborts.
+# The beginnings of lines that no print of a student's writes. torch 2.8 and 2.9 print them when
+# ranks have met, and gloo before it aborts.
 GLOO = (
     "[Gloo] ",
     "terminate called after throwing an instance of 'gloo::",
@@ -38,7 +38,7 @@ SIGNALS: dict[int, str] = {
 
 
 def rank_list(ranks: list[int]) -> str:
-    """rank 2;  ranks 0 and 2;  ranks 0, 1 and 2."""
+    """Return "rank 2", "ranks 0 and 2" or "ranks 0, 1 and 2" for such a list of ranks."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
@@ -51,7 +51,7 @@ def summarize(
     returned: str,
     compared: Compared | None,
 ) -> RankSummary:
-    """The evidence about one rank; ``returned`` says what came back, where something did."""
+    """Return the evidence about one rank. ``returned`` says what came back, if something did."""
     outcome = rank.outcomes.get(call)
     details: list[str] = []
     if isinstance(outcome, Returned):
@@ -89,10 +89,10 @@ def summarize(
 
 
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
-    """Who did what when in a call in which ranks communicated; where there is too much of it, what
-    each did last.
+    """Return who did what when, in a call in which ranks communicated.
 
-    Return no spans if a rank failed: nobody has recorded how long the others waited for it.
+    If there are too many spans, keep the last ones of each rank. Return no spans if no rank
+    communicated, or if a rank failed: nobody has recorded how long the others waited for it.
     """
     if report.ending not in ("finished", "stuck") or not any(
         operations(trail, call) for trail in report.trails
@@ -109,7 +109,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
-    """What is alike counted together, in the order in which it began."""
+    """Return equal operations counted together, in the order in which they first began."""
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
@@ -121,7 +121,7 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
 ) -> tuple[str, list[str]]:
-    """Where a rank stands, and what it waits for."""
+    """Return where a rank stands, and what its last open operations wait for."""
     if rank.held is not None:
         delay = report.calls[rank.held].delays[rank.rank]
         return f"was made to come late: not before “{delay.until}” on rank {delay.on}", []
@@ -138,7 +138,7 @@ def stands(
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:
-    """Where a rank computes, of which there are stacks."""
+    """Return where a rank computes. The rank must have stacks."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return (
         f"is busy at {at(place)}"
@@ -153,7 +153,7 @@ def at(place: watchdog.StackFrame) -> str:
 
 
 def trace(steps: list[dict]) -> list[str]:
-    """The student's own lines, the one that raised first."""
+    """Return up to four of the student's own lines, beginning with the one that raised."""
     lines = []
     for step in list(reversed(steps))[:4]:
         inside = f", in {step['function']}" if step["function"] not in ("", "<module>") else ""
@@ -162,7 +162,7 @@ def trace(steps: list[dict]) -> list[str]:
 
 
 def ended(rank: RankReport) -> str:
-    """How a process ended by itself."""
+    """Return how a rank's process ended by itself."""
     assert rank.exit is not None  # it has ended
     if rank.exit >= 0:
         return f"ended its process with exit code {rank.exit} instead of returning"

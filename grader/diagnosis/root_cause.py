@@ -1,5 +1,6 @@
-"""Why a call did not come back on every rank: the root cause first, its victims after it, in a
-student's words.
+"""Says why a call did not return on every rank, in a student's words.
+
+The root cause comes first. The ranks that only suffered from it come after it.
 """
 
 from collections import defaultdict
@@ -14,7 +15,8 @@ from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# What Python and torch say at a bound of ours → which bound it was.
+# What Python and torch say when a rank exceeds a limit of ours → which limit that is. One of the
+# signs is enough.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
@@ -52,7 +54,7 @@ BOUNDS = [
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What went wrong with a call: a headline, and the lines below it."""
+    """The explanation of a failed call: a headline, and the lines below it."""
 
     headline: str
     lines: Sequence[Line] = ()
@@ -62,7 +64,7 @@ class Diagnosis:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
-# What torch and gloo say of a usual slip → what it means.
+# What torch and gloo say of a common mistake → what it means. All of the signs must be there.
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
@@ -83,18 +85,20 @@ STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
 
 
 def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
-    """What kept this call from returning on every rank; None where it did."""
+    """Return what kept this call from returning on every rank; None if it did return."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Diagnosis(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
-    # Whoever is refused is hung up on, and ends: that is the judge's doing.
+    # If a rank's frames are refused, its connection is closed, and so it ends. The judge is the
+    # reason for that, not the student.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
     mismatch = disagreements[0] if disagreements else None
+    # A disagreement is the root cause if it was complete before the first exception.
     if mismatch and max(side.at for side in mismatch.sides) < first_root:
         victims = bool(exits or raised) or report.ending != "failed"
         after = [Line(_exit_line(rank), RANKS) for rank in exits] + _raised_lines(roots)
@@ -132,7 +136,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
 
 
 def _raised_lines(raised: dict[int, Raised]) -> list[Line]:
-    """One paragraph for each different exception."""
+    """Return the lines about these exceptions. Ranks with the same exception share a paragraph."""
     same: dict[tuple, list[int]] = defaultdict(list)
     for rank, o in raised.items():
         same[o.type, o.text, tuple((line["file"], line["line"]) for line in o.lines)].append(rank)
@@ -236,7 +240,7 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
 
 
 def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Where each rank stands: one line, and what it waits for."""
+    """Return the lines that say where each rank stands, and what it waits for."""
     lines = []
     for rank in report.ranks:
         text, missed = stands(report, call, rank, waiting)
@@ -245,7 +249,7 @@ def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Li
 
 
 def _likely(*sentence: str) -> Line:
-    """One sentence, which may take several lines."""
+    """Return a line of a message with one sentence, whose parts stand on lines of their own."""
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
@@ -264,7 +268,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return what nccl's order holds back and the cure, or nothing if it holds back nothing."""
+    """Return what nccl's order holds back, and the cure; [] if it holds back nothing."""
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
     told = [
         (issued.get((rank, begun)), issued.get((rank, waits)))
@@ -279,6 +283,8 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
         for begun, waits in pairs
     ]
+    # If a message is held back although its partner has come, the cure is to start it in one batch
+    # with the operation before it. If its partner has not come, a batch does not help.
     alone = {id(w.operation) for w in waiting}
     messages = [w for _, w in pairs if w.kind in ("send", "recv") and id(w) not in alone]
     likely = _likely(
@@ -293,8 +299,9 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """The likely cause of a hang; where none can be named, what to ask, in the order of the
-    assignment's section.
+    """Return the likely cause of a hang.
+
+    If none is known, return the questions to ask, in the order of the assignment's section.
     """
     likely = _likely_cause(report, waiting, call)
     return [*likely, Line(STILL)] if likely else [Line(ASK)]
@@ -350,7 +357,7 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
 
 
 def _polls(report: WorldReport) -> list[Line]:
-    """Ranks that ask again and again whether a message has arrived."""
+    """Return a line about ranks that ask again and again whether a message has arrived."""
     ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
     return (
         [
@@ -365,14 +372,15 @@ def _polls(report: WorldReport) -> list[Line]:
 
 
 def _line(rank: RankReport, report: WorldReport) -> str:
-    """The student's line that a rank stands in."""
+    """Return the text of the student's line that a rank stands in; "" if there is none."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return watchdog.source(place) if place else ""
 
 
 def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Ranks that wait in a receive although its send was issued: what was started and not waited
-    for may never be sent.
+    """Return a line about a rank that waits in a receive although its send was issued.
+
+    A send that was started and not waited for may never go out. Return [] if there is no such rank.
     """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:
@@ -411,9 +419,7 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
 
 
 def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
-    """Return the ranks that are blocked in a wait although all their operations have met their
-    partners.
-    """
+    """Return the ranks that are blocked in a wait although all their operations have partners."""
     open_on = {w.operation.rank for w in waiting}
     standing = [rank for rank in report.ranks if rank.rank not in open_on and rank.held is None]
     return [
@@ -424,14 +430,17 @@ def _waits_again(report: WorldReport, waiting: list[Waiting]) -> list[int]:
 
 
 def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
-    """The ranks that were still busy first; whoever only waited for them is not the cause."""
+    """Return the diagnosis of a world that took too long.
+
+    Ranks that were still busy come first. Ranks that only waited for them are not the cause.
+    """
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
         return Diagnosis(
             "Deadlock: no rank can go on.",
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
-    if not computing:  # nobody computes: they wait, in a way of their own
+    if not computing:  # all ranks wait, but not in a way that the grader knows
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
         return Diagnosis(f"Stopped after {report.limit}, in which little moved.", lines)

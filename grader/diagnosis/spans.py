@@ -1,14 +1,13 @@
-"""What each rank did when, in one call: computing, communicating, or waiting for another rank. From
-the trails alone.
+"""Says what each rank did when, in one call: computing, communicating, or waiting for another rank.
 
-Where the world was asked to follow waits (``World(…, follow=True)``), spans say what was. Without
-that, the trails hold when operations were started and no more: then a rank is taken to wait from
-there until the last of its partners has come, or until it does something else, and communications
-take no time.
+It uses the trails alone. If the world was asked to follow waits (``World(…, follow=True)``), the
+spans show what happened. Otherwise the trails hold only when operations were started. Then a rank
+counts as waiting from an operation's start until the last of its partners has come, or until the
+rank does something else. Communications take no time then.
 
-Of a call that makes several runs (marked ``run 0 began``, ``run 0 ended``, …) the fastest is taken;
-where it did not come to its end, the last. Times are seconds from the moment at which the first
-rank began it.
+If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), the fastest run is drawn.
+If the call did not return on every rank, the last run that all ranks began is drawn. Times are
+seconds from the moment at which the first rank began the run.
 """
 
 import re
@@ -30,18 +29,18 @@ from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"
 PIECE = re.compile(r"([a-z -]{1,30})(?: (\d{1,6}))? (began|ended)")  # a mark around a piece of work
-BOUNDS = {"call", "run", "watch"}  # these are none
+BOUNDS = {"call", "run", "watch"}  # marks with these names surround no piece of work
 ON_CORE = re.compile(r"(\d{1,18}) ns on a core")
-DEEPEST = 16  # pieces inside each other
+DEEPEST = 16  # nested pieces
 MAX_RUNS = 16  # in a call
 
 
 @dataclass(frozen=True)
 class Span:
-    """From ``begin`` to ``end``, in seconds; ``end`` is None for what had not ended when the world
-    was ended.
+    """An activity of one rank from ``begin`` to ``end``, in seconds.
 
-    ``background``: a communication under way while the rank's program goes on, or a time that a
+    ``end`` is None if it had not ended when the world was ended. ``background`` is True for a
+    communication that is under way while the rank's program goes on, and for the time that a
     stopwatch takes. All other spans of a rank follow each other.
     """
 
@@ -54,14 +53,14 @@ class Span:
     background: bool = False
     where: str = ""  # file:line
     operation: Operation | None = None
-    awaits: tuple[int, ...] = ()  # the ranks that never came
+    awaits: tuple[int, ...] = ()  # the ranks that it needs and that never came
 
 
 @dataclass(frozen=True)
 class _Stay:
-    """A rank in a call of ``torch.distributed``, in nanoseconds.
+    """The time that a rank spends in a call of ``torch.distributed``, in nanoseconds.
 
-    One that only starts an operation does not wait for anybody.
+    If ``starts`` is True, the call only starts an operation, and waits for no other rank.
     """
 
     operation: Operation | None
@@ -71,11 +70,16 @@ class _Stay:
     starts: bool = False
 
 
+# When (in nanoseconds), and the name and number of the piece of work that the rank is in from then
+# on.
 _Cut = tuple[int, tuple[str, int | None]]
 
 
 def spans(report: WorldReport, call: int) -> list[Span]:
-    """All spans of a call, rank by rank, in the order in which they begin."""
+    """Return all spans of a call, rank by rank, in the order in which they begin.
+
+    The background spans of a rank come after its other spans.
+    """
     followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
     came = _came(report.matching())
     absent = {_key(w.operation): tuple(w.absent) for w in report.waiting()}
@@ -100,8 +104,9 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
 
 def on_core(report: WorldReport, call: int) -> list[float]:
-    """For how many seconds each rank's program was on a core, in the run that is drawn; of a rank
-    that does not say so, nothing.
+    """Return for how many seconds each rank's program was on a core, in the run that is drawn.
+
+    A rank that does not say so has no entry.
     """
     begins, ends = _bounds(report, call)
     said = [
@@ -130,7 +135,11 @@ def _where(operation: Operation) -> str:
 
 
 def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, int | None]]:
-    """For each rank when it began what is drawn, and when that ended; None where it never did."""
+    """Return for each rank when the drawn run began and when it ended; None if it never ended.
+
+    If the call makes no runs, the whole call is drawn. An exception also ends a run. Times are in
+    nanoseconds.
+    """
     marks = [
         {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
         for trail in report.trails
@@ -145,6 +154,7 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
     name = "call"
     if begun:
 
+        # In nanoseconds, in spite of its name. They are only compared with each other.
         def seconds(number: int) -> int:
             return max(p[f"run {number} ended"] for p in marks) - min(
                 p[f"run {number} began"] for p in marks
@@ -167,9 +177,7 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
 
 
 def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
-    """Return for each operation when the last rank that it needs had joined; None if one never
-    joined.
-    """
+    """Return for each operation when the last rank that it needs joined; None if one never did."""
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)
@@ -178,7 +186,7 @@ def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
 
 
 def _received(report: WorldReport) -> dict[tuple[int, int], int]:
-    """For each send when its receiver had it: when the wait for the receive had ended."""
+    """Return for each send when its receiver had it: when the wait for the receive ended."""
     ended = {
         (e.rank, e.of): e.at
         for trail in report.trails
@@ -193,9 +201,9 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 
 
 def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """The waits that were followed, in the main thread's order.
+    """Return the stays of a rank whose waits were followed, in the main thread's order.
 
-    One inside another is part of it.
+    A wait inside another wait is part of it.
     """
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
@@ -217,7 +225,7 @@ def _stays(trail: list, end: int | None) -> list[_Stay]:
                 and stays
             ):
                 last = stays[-1].operation
-                # in one call of torch.distributed
+                # Start and wait are one blocking call of torch.distributed.
                 if last and (last.file, last.line) == (event.file, event.line):
                     since = stays.pop().begin
         elif what == WAIT_ENDED and waited is not None and event.of == waited.of:
@@ -237,7 +245,7 @@ def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Opera
 
 
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
-    """Waits as far as the starts of operations tell."""
+    """Return the stays of a rank as far as the starts of its operations show them."""
     stays = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
     for operation in operations(trail):
@@ -248,7 +256,7 @@ def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_St
             until = None
         elif last is not None and (not after or last <= after[0]):
             until = max(last, operation.at)
-        else:  # the program went on without it
+        else:  # the program did not wait for the last partner
             until = operation.at
         stays.append(_Stay(operation, operation.at, until, _where(operation)))
     return stays
@@ -266,7 +274,7 @@ def _program(
     came: dict,
     absent: dict,
 ) -> list[Span]:
-    """What the rank's program did: its waits, and computing in between."""
+    """Return what the rank's program did: its waits, and computing in between."""
     found: list[Span] = []
     at = begin
     for stay in stays:
@@ -301,9 +309,7 @@ def _waited(rank: int, stay: _Stay, since: int, came: dict, absent: dict) -> lis
 
 
 def _cuts(trail: list) -> list[_Cut]:
-    """Where marks say that a piece of work began or ended: when, and which piece it is from there
-    on.
-    """
+    """Return a cut for each mark that says that a piece of work began or ended."""
     cuts: list[_Cut] = []
     inside: list[tuple[str, int | None]] = []
     for event in trail:
@@ -315,6 +321,7 @@ def _cuts(trail: list) -> list[_Cut]:
             inside.append(piece)
         elif piece in inside:
             inside.remove(piece)
+        # No cut lies before the one before it, because they are searched by bisection.
         cuts.append(
             (max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None))
         )
@@ -322,7 +329,7 @@ def _cuts(trail: list) -> list[_Cut]:
 
 
 def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list[Span]:
-    """The time between two waits, cut where a piece of work began or ended."""
+    """Return the time between two waits as spans, cut where a piece of work began or ended."""
     first = bisect_right(cuts, begin, key=lambda cut: cut[0])
     last = len(cuts) if end is None else bisect_left(cuts, end, key=lambda cut: cut[0])
     pieces = [(begin, cuts[first - 1][1] if first else ("", None)), *cuts[first:last]]
@@ -337,15 +344,17 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
 def _background(
     trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None
 ) -> list[Span]:
-    """Communications that were under way while the program went on: from their start to their end,
-    as far as that is known.
+    """Return the communications that were under way while the program went on.
+
+    Each lasts from its start to its end, as far as the end is known.
     """
     waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
     found = []
     for operation in operations(trail):
         stay = waited.get(operation.at)
-        if stay and stay.begin == operation.at:  # waited for at once: the program did not go on
+        # If the program waited for it at once, it did not go on meanwhile.
+        if stay and stay.begin == operation.at:
             continue
         ends = [
             completed.get(operation.at),
@@ -365,7 +374,7 @@ def _background(
 
 
 def _timed(trail: list) -> list[Span]:
-    """Where the program's own stopwatch ran."""
+    """Return the spans in which the program's own stopwatch ran."""
     found, began = [], {}
     for event in trail:
         piece = PIECE.fullmatch(event.name) if isinstance(event, Mark) else None
