@@ -1,21 +1,21 @@
 """Measure the collectives of your machine, with your own functions of part 2. Given, not graded.
 
-    python -m handout.bandwidth --world-size 4 python -m handout.bandwidth --collectives
-    all_reduce,broadcast --max-bytes 1GiB --out results/four-ranks torchrun --nproc-per-node 4 -m
-    handout.bandwidth
+    python -m handout.bandwidth --world-size 4
+    python -m handout.bandwidth --collectives all_reduce,broadcast --max-bytes 1GiB --out results/n4
+    torchrun --nproc-per-node 4 -m handout.bandwidth
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
 many. Rank 0 prints a table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At
-the end it draws ``<out>.png``. A size is S, the bytes of the whole array, rounded down to n equal
-parts. Times are in seconds, bandwidths in GB/s. Ctrl-C keeps the finished rows; a second Ctrl-C
-ends the program at once.
+the end it draws ``<out>.png``. A size is S, the bytes of the whole array. It is rounded down so
+that the array falls into n equal parts. In the files, times are in seconds and bandwidths in GB/s.
+Ctrl-C keeps the finished rows. A second Ctrl-C ends the program at once.
 
 By default there is one rank for each GPU, or for each core if there are fewer than two GPUs, but at
-most 4 ranks. Sizes go up to 4 MiB on CPUs. On GPUs they go up to 8 GiB, or to what fits into 90 %
-of the free memory.
+most 4 ranks. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs, or to the largest power of two
+that fits into 90 % of the free memory.
 
-The exit code is 0, or 1 if a function is not implemented yet or a value is wrong, 2 for bad input,
-130 after Ctrl-C.
+The exit code is 0 if all went well, 1 if a function is not implemented yet or a value is wrong, 2
+for bad input, and 130 after Ctrl-C.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-# importing torch takes a second: Ctrl-C ends that, too, without a traceback
+# Importing torch takes a second. With the default handler, Ctrl-C ends it without a traceback.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: a whole number of at least ``least``."""
+    """Return a type for argparse: whole numbers of at least ``least`` and at most 9 digits."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
@@ -146,11 +146,11 @@ def parse() -> argparse.Namespace:
         )
     try:
         importlib.import_module(f"{options.module}.benchmarking")
-    except (ModuleNotFoundError, TypeError) as error:
+    except (ModuleNotFoundError, TypeError) as error:  # TypeError: the name begins with a dot
         if isinstance(
             error, ModuleNotFoundError
         ) and not f"{options.module}.benchmarking.".startswith(f"{error.name}."):
-            raise  # something that the student's file imports
+            raise  # a module that the student's file imports is missing
         refuse(f"there is no module {options.module}.benchmarking")
     return options
 
@@ -158,20 +158,20 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     if options.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # otherwise the launcher would use them
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # otherwise the launcher would use the GPUs
     if not dist.is_torchelastic_launched():
         if complaint := unwritable(options.out):
             refuse(complaint)
         on_signal(pass_on())
-        # Ranks inherit the mask: a signal waits until they listen. (The tracker would lift it when
-        # the first rank starts.)
+        # Ranks inherit the mask, so a signal waits until they listen. Start the resource tracker
+        # before. Otherwise it would start with the first rank, and its start lifts the mask.
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         launch(benchmark, options.world_size, options)
     except SystemExit:
         if STOP.is_set():
-            Console().show_cursor()  # hidden by a progress bar that was killed
+            Console().show_cursor()  # a progress bar that was killed has hidden it
             sys.exit(130)
         raise
 

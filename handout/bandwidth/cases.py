@@ -1,6 +1,6 @@
-"""The collectives that ``handout.bandwidth`` measures: sizes, buffers, calls, and the right values.
+"""Set up the collectives that ``handout.bandwidth`` measures. Given, not graded.
 
-Given, not graded.
+This module knows the sizes, buffers and calls of each collective, and the right values.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from handout.launcher import device
 
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-# torch has these in place only; out of place they work on a copy
+# torch has only in-place forms of these. Out of place, they are called on a copy of the input.
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 COLLECTIVES = (
     "all_reduce",
@@ -25,18 +25,19 @@ COLLECTIVES = (
     "all_to_all",
 )
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
-# How many buffers of S bytes a rank needs at most: its input, its result, and a copy that the
-# backend may make.
+# The number of buffers of S bytes that a rank needs at most: its input, its result, and a copy that
+# the backend may make.
 BUFFERS = 3
-# length of a pattern: a prime, so that parts of the usual sizes begin with different values
+# The number of entries of a pattern. It is a prime, so that the parts of arrays of the usual sizes
+# begin with different values.
 PERIOD = 65521
 
 
 def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
     """Return the default number of ranks: one for each GPU or core, at most 4.
 
-    A single rank has no one to send to. So a single GPU is used only if it is ``wanted``, and a
-    single core gets 2 ranks.
+    ``wanted`` is "cuda" or "cpu" if the user asks for that device. A single rank has no one to send
+    to. So a single GPU is used only if it is ``wanted``, and a single core gets 2 ranks.
     """
     if wanted == "cuda":
         return max(1, min(4, gpus))
@@ -46,11 +47,12 @@ def default_ranks(cores: int, gpus: int, wanted: str | None = None) -> int:
 
 
 def default_largest(device: str, memory: float) -> int:
-    """Return the default of the largest S: 4 MiB on CPUs and 8 GiB on GPUs, or the largest power of
-    two that fits, in bytes.
+    """Return the default of the largest S, in bytes: 4 MiB on CPUs, 8 GiB on GPUs.
+
+    If its buffers do not fit into memory, return the largest power of two whose buffers fit.
 
     Args:
-        memory: bytes that the rank with the least memory may use.
+        memory: the bytes that the rank with the least memory may use.
     """
     largest_size = 2**33 if device == "cuda" else 2**22
     while largest_size > 1 and BUFFERS * largest_size > memory:
@@ -59,8 +61,10 @@ def default_largest(device: str, memory: float) -> int:
 
 
 def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[int]:
-    """Return all S from the smallest to the largest, each ``factor`` times the last, rounded down
-    to a ``multiple``.
+    """Return all S from the smallest to the largest, in bytes, each a multiple of ``multiple``.
+
+    Before it is rounded down to this multiple, each S is ``factor`` times the one before. Each is
+    at least ``multiple``, and none appears twice.
     """
     found: list[int] = []
     size = smallest
@@ -73,8 +77,9 @@ def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[
 
 @cache
 def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the values that a rank's input repeats: random whole numbers, so small that ``dtype``
-    holds the sum exactly.
+    """Return the ``PERIOD`` values that a rank's input repeats.
+
+    They are random whole numbers, so small that ``dtype`` holds their sum over all ranks exactly.
     """
     values = torch.randint(
         largest(dtype, world_size) + 1, (PERIOD,), generator=torch.Generator().manual_seed(rank)
@@ -83,6 +88,7 @@ def pattern(rank: int, world_size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def largest(dtype: torch.dtype, world_size: int) -> int:
+    # Up to this number, ``dtype`` holds every whole number.
     exact = int(2 / torch.finfo(dtype).eps) if dtype.is_floating_point else torch.iinfo(dtype).max
     return min(100, exact // world_size)
 
@@ -94,12 +100,14 @@ def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> int:
-    """Count the entries of ``tensor`` that differ from ``values``, repeated, from its entry
-    ``start`` on.
+    """Return how many entries of ``tensor`` differ from the repeated ``values``.
+
+    The first entry of ``tensor`` is compared with entry ``start`` of the repeated values.
     """
     values = values.roll(-start)
     wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    # In blocks, because a comparison of the whole tensor needs a quarter more memory.
+    # Compare block by block. To compare the whole tensor at once would take more memory, a quarter
+    # of the tensor's own in float32.
     for block in tensor.split(PERIOD):
         wrong += torch.count_nonzero(block != values[: len(block)])
     return int(wrong)
@@ -109,9 +117,9 @@ class Case:
     """One collective with buffers for one size, on this rank. The root is rank 0.
 
     Args:
-        count: entries of the whole array, a multiple of the world size.
+        count: the number of entries of the whole array, a multiple of the world size.
     Raises:
-        MemoryError, RuntimeError: not enough memory for the buffers.
+        MemoryError, RuntimeError: there is not enough memory for the buffers.
     """
 
     def __init__(self, collective: str, count: int, dtype: torch.dtype) -> None:
@@ -123,14 +131,16 @@ class Case:
         )
 
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
-        """Return the collective, from one tensor to the other.
+        """Return a function that runs the collective from ``source`` to ``target``.
 
-        Its parts are views, made here so that this is not timed.
+        A collective of ``IN_PLACE`` uses ``target`` alone. The parts of the tensors are views. They
+        are made here, so that making them is not timed.
         """
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
-        # nccl copies a list from or to one tensor first, and this copy would be measured. The calls
-        # that take one tensor have new names since torch 2.13, which warns about the older ones.
+        # nccl takes lists, too, but copies them from or to one tensor, and this copy would be
+        # measured. So nccl gets the calls that take one tensor. They have new names since torch
+        # 2.13, which warns about the older names.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
@@ -149,8 +159,10 @@ class Case:
         }[self.collective]
 
     def expected(self) -> list[tuple[torch.Tensor, int]]:
-        """Return, for each equal part of the result, the values that it repeats and the entry with
-        which it starts.
+        """Return ``(values, start)`` for each equal part of the result.
+
+        The part repeats ``values`` and begins with entry ``start`` of the repetition. The list is
+        empty if this rank gets no result.
         """
         of_rank = [pattern(rank, self.n, self.dtype) for rank in range(self.n)]
         start = self.rank * self.part
@@ -165,9 +177,10 @@ class Case:
         return [(values, start if self.collective == "all_to_all" else 0) for values in of_rank]
 
     def wrong(self) -> tuple[int, int | None]:
-        """Count wrong values on this rank, out of place and in place.
+        """Return the numbers of wrong values on this rank, out of place and in place.
 
-        Out of place, a changed input counts as wrong, too.
+        The second number is None if torch has no in-place form. Out of place, each changed entry of
+        the input counts as wrong, too.
         """
         mine, expected = pattern(self.rank, self.n, self.dtype), self.expected()
 
@@ -178,6 +191,7 @@ class Case:
 
         fill(self.source, mine)
         self.target.zero_()
+        # These work on a copy of the input. In a broadcast only the root has an input.
         if self.collective in IN_PLACE and (self.collective != "broadcast" or self.rank == 0):
             self.target.copy_(self.source)
         out_of_place = run(self.target) + count_wrong(self.source, mine)
@@ -185,7 +199,7 @@ class Case:
 
 
 def entries(collective: str, count: int, world_size: int, rank: int) -> tuple[int, int]:
-    """Return how many entries a rank has as input and as output, of a whole array of ``count``.
+    """Return the numbers of entries of a rank's input and output, for a whole array of ``count``.
 
     The root is rank 0.
     """

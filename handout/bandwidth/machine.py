@@ -1,4 +1,4 @@
-"""The hardware of a benchmark: device, cores, memory. Given, not graded."""
+"""Describe the hardware of a benchmark: device, cores, memory. Given, not graded."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ def cores() -> int:
 
 
 def hardware() -> dict:
-    """Return this rank's machine, device, number of cores, and bytes of memory."""
+    """Return this rank's machine, device, number of cores, and ``available()`` memory in bytes."""
     if device().type == "cuda":
         model = torch.cuda.get_device_name()
     else:
@@ -39,8 +39,10 @@ def hardware() -> dict:
 
 
 def available() -> float:
-    """Return 90 % of the free memory for this rank, in bytes, or infinity if the system does not
-    say how much is free.
+    """Return how many bytes of memory this rank may use: 90 % of its share of the free memory.
+
+    On CPUs the ranks of a machine have equal shares. Return infinity if the system does not say how
+    much is free.
     """
     if device().type == "cuda":
         torch.cuda.empty_cache()
@@ -48,6 +50,7 @@ def available() -> float:
     free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
     if memory.exists() and (told := re.search(r"MemAvailable:\s*(\d+)", memory.read_text())):
         free = 1024 * int(told[1])
+    # A container may get less memory than the machine has.
     if (group / "memory.max").exists() and (
         limit := (group / "memory.max").read_text().strip()
     ) != "max":
@@ -58,6 +61,7 @@ def available() -> float:
 def environment(ranks: list[dict]) -> dict:
     """Return what the figures depend on, from the ``hardware()`` of all ranks."""
     on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
+    # On GPUs list one device for each rank, on CPUs one for each machine: its ranks share the CPU.
     named = (
         ranks
         if on_gpu

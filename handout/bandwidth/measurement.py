@@ -1,6 +1,6 @@
-"""What every rank of ``handout.bandwidth`` runs: your own sweep, and a count of wrong values.
+"""Run the benchmark on one rank: your own sweep, and a count of wrong values.
 
-Given, not graded.
+Every rank of ``handout.bandwidth`` runs ``benchmark``. Given, not graded.
 """
 
 import argparse
@@ -19,12 +19,11 @@ from handout.launcher import device
 
 
 def agree(*mine: bool) -> list[bool]:
-    """Return whether each of these is true on any rank. It returns when all ranks have called it.
+    """Return, for each argument, whether it is true on any rank. Wait until all ranks call this.
 
     Raises:
         KeyboardInterrupt: some rank was asked to stop. All ranks raise it together, so that no rank
-            waits for one that has
-        left.
+            waits for one that has left.
     """
     flags = torch.tensor([STOP.is_set(), *mine], dtype=torch.int32, device=device())
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
@@ -36,22 +35,27 @@ def agree(*mine: bool) -> list[bool]:
 
 def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
     """Return buffers for S = ``size`` bytes, or None on every rank if any rank lacks the memory."""
-    agree()  # all ranks have freed the last row's buffers before any rank looks at the memory
+    # Before any rank looks at the memory, wait until all ranks have freed the last row's buffers.
+    agree()
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
-    if agree(own + size > available())[0]:  # the size once more: gloo copies whole arrays
+    # The size counts once more, because gloo copies whole arrays.
+    if agree(own + size > available())[0]:
         return None
     try:
         case = Case(collective, count, dtype)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
-            raise
+            raise  # the error is not about memory
     return None if agree(case is None)[0] else case
 
 
 def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
-    """Measure one row; return its seconds, fastest and slowest iteration, and number of wrong
-    values.
+    """Measure one row on all ranks and return its figures.
+
+    These are the seconds, the seconds of the fastest and the slowest iteration, and the numbers of
+    wrong values over all ranks. If a rank lacks the memory, the seconds are infinite, and
+    ``skipped`` says so.
     """
     dtype = getattr(torch, options.dtype)
     more = {
@@ -61,12 +65,12 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     }
     case = allocate(collective, size, dtype)
     if case is None:
-        # An infinite time: the sweep makes a bandwidth of 0 of it, which is not shown.
+        # From an infinite time the sweep computes a bandwidth of 0, which the report leaves out.
         return more | {"seconds": float("inf"), "skipped": "not enough memory"}
     fill(case.source, pattern(case.rank, case.n, dtype))
     operation = case.operation(case.source, case.target)
-    # An agreement is a barrier, too. So a sweep can be interrupted between two iterations, while
-    # the clock does not run.
+    # ``agree`` is a barrier, too. As the barrier of the stopwatch, it lets Ctrl-C interrupt a sweep
+    # between two iterations, while the clock does not run.
     watch = {"barrier": agree} | (
         {"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {}
     )
@@ -94,7 +98,8 @@ def benchmark(options: argparse.Namespace) -> None:
     dist.all_gather_object(
         ranks, hardware() | {"complaint": unwritable(options.out) if first else None}
     )
-    if complaint := ranks[0]["complaint"]:  # under torchrun, only the machine of rank 0 can know
+    # Under torchrun, only the machine of rank 0 knows whether the files can be written.
+    if complaint := ranks[0]["complaint"]:
         refuse(complaint)
     most = options.max_bytes or default_largest(
         device().type, min(rank["memory"] for rank in ranks)
@@ -121,11 +126,13 @@ def benchmark(options: argparse.Namespace) -> None:
         ended = exception
     except NotImplementedError as stub:
         if not str(stub).startswith("Problem"):
-            raise  # torch's own
+            raise  # torch raised this, not a function that is still to be written
         ended = stub
     finally:
         if report:
             report.progress.stop()
     code = report.finish(ended) if report else 0
-    dist.barrier()  # if one rank exits, all are ended, and rank 0 still has to draw the picture
+    # If one rank exits with an error code, the launcher ends all ranks. So wait here until rank 0
+    # has drawn the picture.
+    dist.barrier()
     sys.exit(130 if isinstance(ended, KeyboardInterrupt) else code)

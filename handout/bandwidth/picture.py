@@ -1,4 +1,4 @@
-"""The picture of a benchmark: bus bandwidth over size. Given, not graded."""
+"""Draw the picture of a benchmark: bus bandwidth over size. Given, not graded."""
 
 import io
 import math
@@ -9,8 +9,10 @@ from handout.bandwidth.units import size_text
 
 
 def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -> bytes:
-    """Return a PNG of the bus bandwidth over the size: measured, and as dashed lines what the model
-    predicts.
+    """Return a PNG of the bus bandwidth over the size S.
+
+    For each collective it shows the measured bandwidth and, as a dashed line, the bandwidth that
+    the fitted model predicts.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -33,6 +35,7 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
                 student.predict_seconds(fits[collective]["alpha"], fits[collective]["beta"], s)
                 for s in between
             ]
+            # If α is negative, the model may predict a negative time for small sizes.
             curve = [
                 (s, student.bus_bandwidth(collective, s, n, t))
                 for s, t in zip(between, times)

@@ -1,4 +1,4 @@
-"""What rank 0 of ``handout.bandwidth`` prints and writes. Given, not graded."""
+"""Print and write the results of ``handout.bandwidth``, on rank 0. Given, not graded."""
 
 import argparse
 import csv
@@ -19,7 +19,7 @@ from handout.bandwidth.machine import environment, in_memory
 from handout.bandwidth.picture import draw
 from handout.bandwidth.units import size_text
 
-# In bytes, seconds and GB/s. A cell without a value is empty.
+# The columns of the files, in bytes, seconds and GB/s. A cell without a value is empty.
 COLUMNS = (
     *(
         "collective",
@@ -42,16 +42,14 @@ HEADER = (
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Print what is wrong with the input, on one rank only, and exit with code 2."""
+    """Print what is wrong with the input, on rank 0 only, and exit with code 2."""
     if os.environ.get("RANK", "0") == "0":
         print(sentence, file=sys.stderr)
     sys.exit(2)
 
 
 def unwritable(out: str) -> str | None:
-    """Return a sentence that says why ``<out>.csv`` and the other files cannot be written, or None
-    if they can.
-    """
+    """Return why ``<out>.csv`` and the other files cannot be written, or None if they can."""
     for path in (Path(f"{out}.{kind}") for kind in ("csv", "json", "png")):
         if path.is_dir():
             return f"cannot write {path}: it is a directory"
@@ -63,7 +61,7 @@ def unwritable(out: str) -> str | None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole: a reader sees the old file or the new file, never a part."""
+    """Write a file as a whole. A reader sees the old file or the new file, never a part."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_bytes(content)
@@ -73,7 +71,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Report:
-    """Print and write the results; only rank 0 has one.
+    """Prints and writes the results. Only rank 0 has one.
 
     Call ``begins`` and ``add`` for each row, then ``finish``.
     """
@@ -83,7 +81,8 @@ class Report:
         self.rows: list[dict] = []
         self.fits: dict[str, dict] = {}
         self.environment = env = environment(ranks)
-        # No automatic refresh: its thread would take time from rank 0 while the clock runs.
+        # The bar must not refresh itself, because its thread would take time from rank 0 while the
+        # clock runs.
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
@@ -131,8 +130,9 @@ class Report:
         )
 
     def add(self, row, more: dict) -> None:
-        """Print and keep a row: the student's ``Row``, and what ``measure`` found in addition."""
+        """Print, keep and write a row: the student's ``Row``, and what else ``measure`` found."""
         row = {"skipped": None} | row._asdict() | more
+        # COLUMNS[5:10] are the times and the bandwidths, which a skipped row does not have.
         row = {
             name: None if row["skipped"] and name in COLUMNS[5:10] else row.get(name)
             for name in COLUMNS
@@ -159,9 +159,9 @@ class Report:
         )
 
     def finish(self, ended: BaseException | None) -> int:
-        """Write fits, files and picture of the rows; say why rows are missing.
+        """Fit the model, write the files and the picture, and return the exit code.
 
-        Return the exit code.
+        Say why rows are missing. ``ended`` is what ended the sweep early, or None.
         """
         complete = ended is None
         if self.rows and not isinstance(ended, NotImplementedError):
@@ -196,7 +196,7 @@ class Report:
         return 1 if wrong or isinstance(ended, NotImplementedError) else 0
 
     def fit(self) -> None:
-        """Print the model of each collective. Raises NotImplementedError for a stub."""
+        """Fit and print the model of each collective. Raises NotImplementedError for a stub."""
         self.console.print("\nt = α + S/β")
         for collective in dict.fromkeys(row["collective"] for row in self.rows):
             done = [
@@ -212,6 +212,7 @@ class Report:
                 self.console.print(f"{collective:<14} no fit: {why}")
                 continue
             half = self.student.half_peak_size(alpha, beta)
+            # Raise NotImplementedError here if it is a stub, because the picture needs it.
             self.student.predict_seconds(alpha, beta, 1)
             self.fits[collective] = {"alpha": alpha, "beta": beta, "half_peak_size": half}
             at = (
@@ -235,8 +236,8 @@ def line(row: dict) -> str:
     median, fastest, slowest = (
         f"{1e6 * row[name]:.1f}" for name in ("seconds", "fastest", "slowest")
     )
-    # Four decimals from 0.1 GB/s on; below that three digits, because four decimals could read
-    # 0.0000.
+    # Show four decimals from 0.1 GB/s on. Below that show three significant digits, because four
+    # decimals could read 0.0000.
     bandwidths = (
         f"{row[name]:.4f}" if row[name] >= 0.1 else f"{row[name]:.3g}"
         for name in ("algbw", "busbw")

@@ -1,4 +1,4 @@
-"""Ctrl-C in a benchmark whose ranks may be inside a collective. Given, not graded."""
+"""Handle Ctrl-C in a benchmark whose ranks may be inside a collective. Given, not graded."""
 
 import multiprocessing
 import os
@@ -9,16 +9,18 @@ from collections.abc import Callable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 20  # seconds that an interrupted rank has to finish its current iteration
-STOP = threading.Event()  # set when this rank was asked to stop
+STOP = threading.Event()  # set when this process was asked to stop
 
 
 def on_signal(react: Callable[[], None]) -> None:
-    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread: a collective may block
-    the main thread.
+    """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread of its own.
+
+    Python calls signal handlers in the main thread, and a collective may block this thread.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in SIGNALS:
+        # Python writes to the descriptor only if the signal has a handler.
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
@@ -27,11 +29,15 @@ def on_signal(react: Callable[[], None]) -> None:
             react()
 
     threading.Thread(target=listen, daemon=True).start()
+    # The launcher starts ranks with these signals blocked.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def interrupt() -> None:
-    """React on a rank: stop between two iterations, or exit after ``GRACE`` seconds."""
+    """Ask this rank to stop between two iterations.
+
+    If it still runs after ``GRACE`` seconds, end it with exit code 130.
+    """
     if not STOP.is_set():
         STOP.set()
         timer = threading.Timer(GRACE, os._exit, [130])
@@ -40,8 +46,10 @@ def interrupt() -> None:
 
 
 def pass_on() -> Callable[[], None]:
-    """Return the launcher's reaction: the first signal asks the ranks to stop, a later one kills
-    them.
+    """Return the launcher's reaction to a signal, a function without arguments.
+
+    The first signal asks the ranks to stop. A later one kills them, if it comes more than 1 second
+    after the first.
     """
     asked: list[float] = []
 
@@ -49,7 +57,7 @@ def pass_on() -> Callable[[], None]:
         STOP.set()
         asked.append(time.monotonic())
         while not (ranks := multiprocessing.active_children()):
-            time.sleep(0.05)  # they are only being started
+            time.sleep(0.05)  # the ranks are still being started
         for rank in ranks:
             if len(asked) == 1:
                 rank.terminate()

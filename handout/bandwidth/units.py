@@ -1,4 +1,4 @@
-"""Sizes in bytes, and as text. Given, not graded."""
+"""Convert sizes from text to bytes and back. Given, not graded."""
 
 import argparse
 import re
@@ -7,7 +7,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def in_bytes(text: str) -> int:
-    """``"16MiB"`` → 16777216. Raises ArgumentTypeError if the text is not a size."""
+    """Return a size in bytes: ``"16MiB"`` → 16777216. Raises ArgumentTypeError for other text."""
     match = re.fullmatch(r"0*([1-9]\d{0,11}) ?([KMGT]iB|B|)", text)
     if not match:
         raise argparse.ArgumentTypeError(
@@ -17,7 +17,7 @@ def in_bytes(text: str) -> int:
 
 
 def size_text(size: float) -> str:
-    """16777216 → ``"16 MiB"``, 1000000 → ``"976.6 KiB"``."""
+    """Return a size as text: 16777216 → ``"16 MiB"``, 1000000 → ``"976.6 KiB"``."""
     unit = max(
         (unit for unit in UNITS if UNITS[unit] <= size), key=lambda unit: UNITS[unit], default="B"
     )
