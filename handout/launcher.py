@@ -31,9 +31,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Now, and not when an optimizer imports it: its functions take the process group of that moment for
-# a default, which then outlives its own destruction, and now and then ends a rank that is done with
-# "terminate called without an active exception".
+# Import this now, before there is a process group. Otherwise an optimizer imports it later, and its
+# functions take the process group of that moment as a default argument. That group then outlives
+# its own destruction. Now and then it ends a finished rank with "terminate called without an active
+# exception".
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
@@ -41,15 +42,17 @@ LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """Ctrl-C was pressed: the program ends with an exit code.
+    """Raised after Ctrl-C was pressed: the program ends with an exit code.
 
-    Programs that handle KeyboardInterrupt, as pytest does, stop too.
+    It is a KeyboardInterrupt, too. Programs such as pytest, which handle KeyboardInterrupt, also
+    stop.
     """
 
 
 def device() -> torch.device:
-    """Return this rank's device: its own GPU if there is one for every local rank, otherwise the
-    CPU.
+    """Return this rank's device: its own GPU, or the CPU.
+
+    It is a GPU only if there is one for every local rank.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -59,16 +62,16 @@ def device() -> torch.device:
 
 
 def launch(function: Callable, world_size: int, *arguments) -> None:
-    """Run ``function(*arguments)`` on ``world_size`` ranks, each with its process group ready, and
-    wait for the ranks.
+    """Run ``function(*arguments)`` on ``world_size`` ranks, and wait for them.
 
+    On each rank the process group is ready when the function is called.
     ``function`` must be importable and ``arguments`` must be picklable, as for any
     ``multiprocessing`` target. (A forked rank does not need this; a new Python process does.) Each
     rank has its own copy of the arguments. All ranks start with this process's state of torch's
     random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
 
     If a rank fails, all ranks end, and this program ends with a message and exit code 1. Ctrl-C
-    does the same with exit code 130; pressed again, it has no effect. If a rank calls
+    does the same with exit code 130, and a second Ctrl-C has no effect. If a rank calls
     ``sys.exit(code)`` with a code other than 0, all ranks end, and this program ends with that
     code.
 
@@ -107,8 +110,9 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
             finally:
                 _end(ranks)
     finally:
-        # An interrupted program ends, and until then another Ctrl-C has no effect. At a prompt the
-        # user goes on.
+        # After Ctrl-C the program ends, and until then another Ctrl-C must have no effect. So the
+        # usual handler comes back only if there was no Ctrl-C, or at a prompt, where the user goes
+        # on.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
         if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,20 +124,24 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
 
 
 def _interrupt_once(*_) -> None:
-    """Handle Ctrl-C. Pressed again, it must not stop us from ending the ranks."""
+    """Raise KeyboardInterrupt at Ctrl-C, and ignore later ones.
+
+    A second Ctrl-C must not stop the launcher from ending the ranks.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[set[int]]:
-    """Handle Ctrl-C at the end of the block.
+    """Delay the handling of Ctrl-C to the end of the block, and yield the signal mask from before.
 
-    SIGINT is blocked in processes that start in it; yield the mask from before.
+    Processes that start in the block have SIGINT blocked.
     """
     pressed: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    # The mask is not enough: another thread takes the signal, and Python calls the handler here.
+    # The mask is not enough: another thread may take the signal, and Python would then still call
+    # the handler in this thread.
     if handler is _interrupt_once:
         signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -150,7 +158,7 @@ def _ctrl_c_waits() -> Iterator[set[int]]:
 def _start(
     ranks: list[BaseProcess], world_size: int, folder: Path, function: Callable, arguments: tuple
 ) -> None:
-    """Start the ranks and add them to the list."""
+    """Start the ranks, and add each to ``ranks`` as soon as it has started."""
     method, threads = _method(world_size)
     call: tuple | bytes = (function, arguments, torch.get_rng_state())
     if method == "spawn":
@@ -159,10 +167,12 @@ def _start(
                 f"starting {world_size} ranks: each imports torch again, which takes seconds …",
                 file=sys.stderr,
             )
-        # else multiprocessing would let all ranks share the memory of a tensor
+        # Pickle the call here. Otherwise multiprocessing would let all ranks share the memory of a
+        # tensor.
         call = pickle.dumps(call)
         with _ctrl_c_waits():
-            multiprocessing.resource_tracker.ensure_running()  # on its own: it lifts the mask
+            # The tracker starts in a block of its own, because its start lifts the mask.
+            multiprocessing.resource_tracker.ensure_running()
     with _ctrl_c_waits() as mask:
         for rank in range(world_size):
             how = {"target": _rank, "args": (rank, world_size, folder, threads, mask, call)}
@@ -173,24 +183,27 @@ def _start(
 
 
 def _method(world_size: int) -> tuple[str, int]:
-    """Return how to start the ranks, and how many threads each may use."""
+    """Return how to start the ranks, "fork" or "spawn", and how many threads each may use."""
     threads = max(1, (os.cpu_count() or 1) // world_size)
     if not sys.platform.startswith("linux") or torch.cuda.device_count() > 0:
-        return "spawn", threads  # macOS's libraries and CUDA do not work in a fork
+        return "spawn", threads  # macOS's libraries and CUDA do not work after a fork
     if _is_single_threaded():
         return "fork", threads
-    # The other threads are not in a fork, and it may wait for them: for OpenMP's, after a large
-    # matmul in this process.
+    # A fork lacks the other threads of this process, and may wait for them without end. For
+    # example, it waits for OpenMP's threads if this process has computed a large matmul.
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
-    # a new Python cannot import a notebook. With one thread each, OpenMP waits for no other
+    # A new Python cannot import a notebook, so fork all the same. With one thread for each rank,
+    # OpenMP waits for no other thread.
     return "fork", 1
 
 
 def _is_single_threaded() -> bool:
-    """Say whether this process has one thread only, once libraries that prepare for a fork (as
-    numpy's) have ended theirs.
+    """Return whether this process has one thread only.
+
+    Libraries that prepare for a fork, as numpy's do, have ended their threads by then.
     """
+    # This fork only makes those libraries end their threads.
     with _ctrl_c_waits():
         if (probe := os.fork()) == 0:
             os._exit(0)
@@ -199,13 +212,13 @@ def _is_single_threaded() -> bool:
 
 
 def _wait(ranks: list[BaseProcess]) -> None:
-    """Return when all ranks have returned, or one has failed."""
+    """Wait until all ranks have returned, or one has failed."""
     while not any(rank.exitcode for rank in ranks):
         running = [rank.sentinel for rank in ranks if rank.exitcode is None]
         if not running:
             return
-        # A sentinel stays open as long as a child of the rank holds it: look at the exit codes now
-        # and then.
+        # A sentinel stays open as long as a child of the rank holds it. So look at the exit codes
+        # every 0.1 s, too.
         multiprocessing.connection.wait(running, timeout=0.1)
 
 
@@ -217,18 +230,20 @@ def _end(ranks: list[BaseProcess]) -> None:
 
 
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
-    """Return the message or the code to exit with, 0 if no rank failed: of several failures the
-    cause, no consequence.
+    """Return the message or the code to exit with, or 0 if no rank failed.
+
+    If several ranks failed, this is that of the cause, not of a consequence.
     """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
         return 0
-    # The earliest first.
+    # The names begin with the time, so the earliest report comes first.
     reports = {
         int(path.suffix[1:]): path.read_text("utf-8") for path in sorted(folder.glob("failed-*"))
     }
     causes = [rank for rank in reports if not LOST.search(reports[rank])]
     silent = [rank for rank in failed if rank not in reports]
+    # A lost connection is a consequence, so every other failure is preferred to it.
     first = [*causes, *silent, *reports][0]
     if first in reports:
         ranks[first].join()
@@ -245,29 +260,29 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
 def _rank(
     rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes
 ) -> None:
-    # ends without a traceback: the launcher says that it was Ctrl-C
+    # Let Ctrl-C end a rank without a traceback, because the launcher says that it was Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
-        # A line comes out when it is printed, also into a pipe, and as a whole: the ranks share one
-        # output.
+        # Write each line as a whole as soon as it is printed, also into a pipe, because the ranks
+        # share one output.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(threads)
     try:
         function, arguments, random_state = pickle.loads(call) if isinstance(call, bytes) else call
         torch.set_rng_state(random_state)
-        # A file for the rendezvous: no port, so that two programs on one machine cannot collide.
+        # The rendezvous is a file, not a port, so that two programs on one machine cannot collide.
         rendezvous = (folder / "rendezvous").as_uri()
         _init_process_group(init_method=rendezvous, rank=rank, world_size=world_size)
-        # nobody returns, and closes its connections, while another rank still connects
+        # No rank may return, and close its connections, while another rank still connects.
         dist.barrier()
         function(*arguments)
     except Exception as error:
         _fail(rank, folder, f"rank {rank} raised\n{_students_traceback(error)}", 1)
     except SystemExit as end:
-        if end.code:  # the program ends as this rank does
+        if end.code:  # the program ends with the same code
             if isinstance(end.code, int):
                 _fail(rank, folder, "", end.code)
             else:
@@ -278,20 +293,25 @@ def _rank(
 
 
 def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
-    """Report why this rank fails, then end it: in this order, because other ranks fail when its
-    connections close.
+    """Report why this rank fails, then end it with ``exit_code``.
+
+    The report comes first, because other ranks fail when this rank's connections close.
     """
     unfinished = folder / f"unfinished.{rank}"
     try:
         unfinished.write_text(message, "utf-8", "backslashreplace")
+        # The launcher reads only reports of this name, so it never sees an unfinished one.
         unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
         sys.stdout.flush()
-    finally:  # also when the folder is gone with the launcher, or nobody reads the output any more
+    finally:  # also if the launcher and the folder are gone, or nobody reads the output any more
         os._exit(exit_code)
 
 
 def _end_with_launcher(folder: Path) -> None:
-    """End this rank when the process that started it is gone: nobody else would."""
+    """Wait until the process that started this rank is gone, then end this rank.
+
+    Nobody else would end it, or remove the folder.
+    """
     launcher = multiprocessing.parent_process()
     assert launcher is not None  # multiprocessing has started this process
     launcher.join()
@@ -300,7 +320,7 @@ def _end_with_launcher(folder: Path) -> None:
 
 
 def _students_traceback(error: Exception) -> str:
-    """Return the traceback without the lines of this file and of torch."""
+    """Return the traceback without the lines of this file and of torch, if others are left."""
     told = traceback.TracebackException.from_exception(error)
     hidden = (__file__, os.path.dirname(torch.__file__) + os.sep)
     if lines := [line for line in told.stack if not line.filename.startswith(hidden)]:

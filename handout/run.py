@@ -15,7 +15,8 @@ import importlib
 import os
 import signal
 
-if __name__ == "__main__":  # importing torch takes seconds: Ctrl-C ends that without a traceback
+# Importing torch takes seconds. With the default handler, Ctrl-C ends it without a traceback.
+if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
@@ -27,7 +28,7 @@ from handout.timeline import Timeline, chart
 
 
 def show(text: str) -> None:
-    """Print one line for each rank: rank 0 collects the lines and prints them."""
+    """Print one line for each rank. All ranks call this together, and rank 0 prints."""
     lines: list = [None] * dist.get_world_size()
     dist.all_gather_object(lines, text)
     if dist.get_rank() == 0:
@@ -124,7 +125,7 @@ def pipeline_parallel(module_name: str) -> None:
         inputs = mine, x.to(device()) if stage == 0 else None, len(x), micro_batches
         for name in ("gpipe_schedule", "one_forward_one_backward_schedule"):
             schedule = getattr(student, name)(stage, n, micro_batches)
-            # the second one counts: the first run of anything is slow
+            # Only the second timeline counts, because the first run of anything is slow.
             for timeline in (Timeline(), Timeline()):
                 dist.barrier()
                 loss, _ = student.run_schedule(schedule, *inputs, timeline)
@@ -170,6 +171,7 @@ def main() -> None:
         "--module", default="handout", help="the package that holds the answers (default handout)"
     )
     arguments = parser.parse_args()
+    # The launcher needs Python's usual handler to handle Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(PARTS[arguments.part], arguments.world_size, arguments.module)
 

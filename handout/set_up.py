@@ -1,8 +1,10 @@
-"""Create the environment in which everything runs:  python3 handout/set_up.py  (`make setup` does
-this)
+"""Create the environment in which everything runs.
+
+    python3 handout/set_up.py        `make setup` does this
 
 It needs only Python and its standard library. Old versions of Python must be able to read this file
-up to its first check, so it has no f-strings and no annotations, and is plain ASCII.
+up to its first check. So it has no f-strings and no annotations, and it is plain ASCII. It reads
+these environment variables:
 
     VENV=.venv            the folder of the environment
     TORCH=2.13.0          the version of torch; by default the one in handout/requirements.txt
@@ -15,13 +17,13 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 
 
 def sentence(*words):
-    """Print one paragraph at once, before the next output of pip."""
+    """Print one paragraph. Flush it, so that it comes before the next output of pip."""
     print(" ".join(words))
     sys.stdout.flush()
 
 
 def stop(*words):
-    """Exit with code 2 and a sentence that says what to do."""
+    """Print sentences that say what is wrong and what to do, and exit with code 2."""
     sys.stdout.flush()
     sys.stderr.write("\n" + " ".join(words) + "\n")
     sys.exit(2)
@@ -55,11 +57,12 @@ REQUIREMENTS = [
 ]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 8
-EVERY = 5  # seconds
-# The environment holds one of these two files: the first from its beginning, the second when it is
-# complete.
+EVERY = 5  # seconds between two looks at how much pip has unpacked
+# The environment holds one of these two files: the first from the beginning, the second when the
+# environment is complete.
 UNFINISHED, READY = ".unfinished", ".ready"
-# A person's own settings for pip that would put packages elsewhere, or find them elsewhere.
+# The user's own settings that would make pip or Python put or find packages elsewhere. PIP_QUIET
+# would hide what pip says.
 ELSEWHERE = (
     "PYTHONHOME",
     "PYTHONPATH",
@@ -69,7 +72,7 @@ ELSEWHERE = (
     "PIP_ROOT",
     "PIP_QUIET",
 )
-# What is downloaded, in MB, and what it takes on the disk, in GB, with torch 2.13.0.
+# The size of the download in MB, and the room on the disk in GB, with torch 2.13.0.
 CPU_SIZE = (250, 1.2)
 CUDA_SIZE = (2800, 5.3)
 
@@ -78,7 +81,7 @@ LARGE = "the build for CUDA"
 
 
 def main():
-    """Create the environment, or say why that is impossible. Return the exit code."""
+    """Create the environment and return 0. If that is impossible, say why and exit with 2."""
     began = time.monotonic()
     folder = os.environ.get("VENV") or ".venv"
     pin = torch_requirement(os.environ.get("TORCH"))
@@ -92,7 +95,7 @@ def main():
         "%.1f GB on the disk, a few minutes. This happens once." % gigabytes,
     )
     sentence("%s comes from %s: %s." % (pin, index or "PyPI", why))
-    check_disk(folder, gigabytes + megabytes / 1000, cuda)  # pip keeps what it has downloaded
+    check_disk(folder, gigabytes + megabytes / 1000, cuda)  # pip keeps its downloads, too
     python = make_environment(folder)
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     sentence("[2 of 3] %s and what it needs" % pin)
@@ -109,8 +112,10 @@ def main():
 
 
 def torch_requirement(asked):
-    """Return the requirement of torch for pip: "torch==2.13.0" for None, "", "2.13.0" and
-    "torch==2.13.0".
+    """Return the requirement of torch for pip, such as "torch==2.13.0".
+
+    ``asked`` is a version ("2.13.0"), a requirement ("torch==2.13.0"), or None or "" for the
+    version in handout/requirements.txt.
     """
     if asked:
         return "torch==" + asked if asked[0].isdigit() else asked
@@ -123,7 +128,7 @@ def size(megabytes):
 
 
 def check_python(pin):
-    """Stop where this Python or this system cannot hold the environment."""
+    """Stop if this Python or this system cannot hold the environment."""
     if sys.platform == "win32":
         stop(
             "Lockstep runs on Linux and macOS. On Windows, use WSL 2: run `wsl --install`, then"
@@ -150,7 +155,7 @@ def check_python(pin):
 
 
 def check_mac(pin):
-    """Stop where PyPI has no such torch for this Mac."""
+    """Stop if PyPI has no build of this torch for this Mac."""
     if platform.machine() != "arm64":
         stop(
             "PyTorch has no build of %s for Macs with an Intel processor. Use Linux, for example on"
@@ -164,7 +169,7 @@ def check_mac(pin):
 
 
 def check_folder(folder):
-    """Stop where the folder holds something that this script did not make."""
+    """Stop if the folder holds something that this script did not make."""
     if not os.path.exists(folder):
         return
     marked = any(os.path.exists(os.path.join(folder, name)) for name in (UNFINISHED, READY))
@@ -178,7 +183,10 @@ def check_folder(folder):
 
 
 def check_disk(folder, gigabytes, perhaps_less):
-    """Stop where the disk cannot hold so much; where it may turn out to be less, only say so."""
+    """Stop if the disk of the folder has fewer than ``gigabytes`` GB free.
+
+    If ``perhaps_less`` is true and there is room for the build for the CPU, only say so.
+    """
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free >= gigabytes:
         return
@@ -224,7 +232,9 @@ def has_gpu():
     """Return whether an NVIDIA GPU can be used here."""
     if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidia0"):
         return True
-    try:  # WSL 2 has neither; and a container can hold the program without a GPU
+    # WSL 2 has neither file, so ask nvidia-smi. A container can hold nvidia-smi without a GPU, so
+    # look at its answer.
+    try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
         )
@@ -234,9 +244,9 @@ def has_gpu():
 
 
 def unreachable(index):
-    """Return why torch cannot be fetched from this index, or "".
+    """Return why torch cannot be fetched from this index, or "" if it can.
 
-    Takes no longer than PROBE_SECONDS.
+    This takes no longer than PROBE_SECONDS.
     """
     found = ["no answer in %d s" % PROBE_SECONDS]
 
@@ -252,7 +262,7 @@ def unreachable(index):
         except (OSError, ValueError) as error:
             found[0] = str(getattr(error, "reason", error)) or type(error).__name__
 
-    # In a thread: no timeout bounds the search for the host's address.
+    # Ask in a thread, because no timeout bounds the search for the host's address.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PROBE_SECONDS)
@@ -260,13 +270,13 @@ def unreachable(index):
 
 
 def make_environment(folder):
-    """Make an empty environment, marked as unfinished, and return its Python."""
+    """Make an empty environment, mark it as unfinished, and return the path of its Python."""
     sentence("[1 of 3] an environment for Python %d.%d" % sys.version_info[:2])
     os.makedirs(folder, exist_ok=True)
     if os.path.exists(os.path.join(folder, READY)):
         os.replace(os.path.join(folder, READY), os.path.join(folder, UNFINISHED))
     open(os.path.join(folder, UNFINISHED), "w").close()
-    # from scratch: pip believes in what an interrupted pip has left
+    # Begin with an empty folder, because pip trusts what an interrupted pip has left.
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name == UNFINISHED:
@@ -284,8 +294,9 @@ def make_environment(folder):
 
 
 def rest_of_requirements(folder):
-    """Return pip's arguments for all but torch, which is there already and may be another than the
-    default.
+    """Return pip's arguments for all packages except torch.
+
+    Torch is installed already, and may have another version than the default.
     """
     arguments = []
     for number, path in enumerate(filter(os.path.exists, REQUIREMENTS)):
@@ -299,7 +310,7 @@ def rest_of_requirements(folder):
 
 
 def install(python, environment, arguments, folder):
-    """Let pip install these, and show its output. Stop with a sentence if it fails."""
+    """Run pip install with these arguments, and show its output. Stop if it fails."""
     command = [
         python,
         "-m",
@@ -326,7 +337,7 @@ def install(python, environment, arguments, folder):
 
 
 def pass_on(stream, said):
-    """Show what comes, line by line, and remember it."""
+    """Show each line of the stream as it comes, and append it to ``said``."""
     for line in stream:
         said.append(line.decode(errors="replace"))
         sys.stderr.write(said[-1])
@@ -334,9 +345,9 @@ def pass_on(stream, said):
 
 
 def watch(pip, folder):
-    """Wait for pip.
+    """Wait until pip has ended.
 
-    Say every few seconds how much it has unpacked: of that, it shows nothing itself.
+    Say every few seconds how much it has unpacked, because pip does not show this itself.
     """
     begin = before = bytes_in(folder)
     while True:
@@ -345,14 +356,14 @@ def watch(pip, folder):
             return
         except subprocess.TimeoutExpired:
             now = bytes_in(folder)
-        # while it downloads, its own bar moves, and the folder does not grow
+        # While pip downloads, its own bar moves and the folder does not grow. Then say nothing.
         if now - before > 10e6:
             sentence("  %s unpacked" % size((now - begin) / 1e6))
         before = now
 
 
 def bytes_in(folder):
-    """Return the size of all files in the folder, which may change meanwhile."""
+    """Return the size of all files in the folder, in bytes. Files may vanish meanwhile."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -364,7 +375,7 @@ def bytes_in(folder):
 
 
 def explain(said, code):
-    """Return why pip failed and what to do, from what it said."""
+    """Return why pip failed and what to do, from its messages and its exit code."""
     if "No space left" in said or "Errno 28" in said:
         return (
             "The disk is full, or the disk for temporary files. Free some space, then run make"
@@ -397,7 +408,7 @@ def explain(said, code):
 
 
 def imported(python, environment):
-    """Return the version of the torch that can be imported; stop with a sentence where none can."""
+    """Return the version of the torch that can be imported. Stop if none can."""
     code = "import torch, numpy, pytest, safetensors; print(torch.__version__)"
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:
