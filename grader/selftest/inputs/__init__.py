@@ -1,9 +1,8 @@
-"""Which inputs the checks of each function must try, kept as data: one table for each part, and
-what is done with them.
+"""List the inputs that the checks of each function must try, in one table for each part.
 
-``table.py`` says what a row is. ``inside.py`` runs in a rank, around the solutions.
-``test_inputs.py`` says which row no check tries, and ``make mutation-test`` makes of each row a
-submission that is wrong for these inputs alone.
+``table.py`` defines a row. ``inside.py`` runs in a rank, around the solutions. ``test_inputs.py``
+tells which rows no check tries. From each row, ``make mutation-test`` makes submissions that are
+wrong for these inputs alone.
 """
 
 from grader.selftest.inputs import (

@@ -1,5 +1,6 @@
-"""Part 2 · Which inputs the checks of the bandwidths, the stopwatch, the sweep and the model must
-try.
+"""Part 2 · List the inputs that the checks of the benchmark must try.
+
+Its functions compute the bandwidths, and make the stopwatch, the sweep and the model.
 """
 
 from grader.selftest.inputs.table import InputClass, Inputs, misuse

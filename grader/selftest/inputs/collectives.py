@@ -1,4 +1,4 @@
-"""Part 1 · Which inputs the checks of the collectives must try."""
+"""Part 1 · List the inputs that the checks of the collectives must try."""
 
 from grader.selftest.inputs.table import InputClass, Inputs, misuse, roots, tensors, worlds
 
@@ -30,9 +30,10 @@ BLOCKS = (
 def own(
     scalar: bool = False, name: str = "tensor", dtypes: tuple = NUMBERS
 ) -> tuple[InputClass, ...]:
-    """A rank's own tensor.
+    """Return the classes of a rank's own tensor.
 
-    On one rank alone it may come back as it is; so what a layout is wrong for shows on several.
+    A single rank may return its input as it is. So a mistake with a layout shows only on several
+    ranks, and the transpose has a class for them.
     """
     several = InputClass(
         f"{name}: a transpose, on several ranks",
@@ -46,7 +47,7 @@ def own(
 
 
 def lengths() -> tuple[InputClass, ...]:
-    """How the number of elements divides by the number of ranks."""
+    """Return the classes of how the number of elements divides by the number of ranks."""
     return (
         InputClass("tensor: one element, several ranks", "n > 1 and tensor.numel() == 1"),
         InputClass("tensor: fewer elements than ranks, and not one", "1 < tensor.numel() < n"),
@@ -75,7 +76,8 @@ TABLE = {
     "scatter": Inputs(
         (
             *WORLDS,
-            *(row for row in own() if not row.across),  # the root alone has it
+            # Only the root has this tensor, so its layout cannot differ between ranks.
+            *(row for row in own() if not row.across),
             *own(name="like"),
             *roots(),
             InputClass("like: one row, several ranks", "n > 1 and len(like) == 1"),

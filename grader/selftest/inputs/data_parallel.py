@@ -1,4 +1,4 @@
-"""Part 3 · Which inputs the checks of data parallelism must try."""
+"""Part 3 · List the inputs that the checks of data parallelism must try."""
 
 from grader.selftest.inputs.table import InputClass, Inputs, misuse, roots, tensors, worlds
 
@@ -15,9 +15,9 @@ def of_list(name: str) -> tuple[InputClass, ...]:
 
 
 def own_layouts(name: str, of: str) -> tuple[InputClass, ...]:
-    """How square weights and their shards lie in memory.
+    """Return the classes of how square weights and their shards lie in memory.
 
-    Nothing here copies them, so that squares will do.
+    Here squares are enough, because nothing copies these tensors. See ``layouts`` in ``table.py``.
     """
     return (
         InputClass(f"{name}: a transpose", f"layout({of}) == 'transpose'"),
@@ -32,7 +32,9 @@ WEIGHTS = (
     *(InputClass(f"weights: {dtype}", f"weights[0].dtype == torch.{dtype}") for dtype in NUMBERS),
     InputClass("weights: one row and one column", "weights[0].shape == (1, 1)"),
 )
-# How many gradients a pass of these buckets had, and where there was none.
+# Three statements that spoil an outcome of gradient buckets. The first changes all gradients of a
+# pass. With the second, no bucket is full before ``wait``, so nothing overlaps. With the third, all
+# parameters are in one bucket.
 GRADIENTS = "[p.grad.add_(1) for p in parameters if p.grad is not None and p.requires_grad]"
 NO_OVERLAP = "self.pending[:] = [1000] * len(self.buckets)"
 ONE_BUCKET = (

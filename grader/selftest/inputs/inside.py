@@ -1,5 +1,5 @@
-# ——— Appended to a solution, after TABLE, ACT and CHOSEN: its functions tell which inputs they get,
-# or are wrong for some of them.
+# ——— Appended to a solution, after TABLE, ACT and CHOSEN. The functions of the solution then print
+# which inputs they get, or are wrong for some of them.
 
 import functools as _functools
 import inspect as _inspect
@@ -10,7 +10,7 @@ import torch.distributed as _dist
 
 
 def _layout(tensor):
-    """How a tensor lies in memory: contiguous, transpose, slice, or expanded."""
+    """Return how a tensor lies in memory: contiguous, transpose, slice, or expanded."""
     if tensor.is_contiguous():
         return "contiguous"
     if 0 in tensor.stride():
@@ -21,18 +21,18 @@ def _layout(tensor):
 def _holds(condition, scope):
     try:
         return eval(condition, dict(scope))
-    except Exception:  # of another type than the condition is about
+    except Exception:  # an argument has another type than the condition expects
         return False
 
 
 def _wrong(value):
-    """Something else of the same kind."""
+    """Return something else of the same kind."""
     if isinstance(value, _torch.Tensor):
         return value + 1 if value.numel() else value.new_ones(1)
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, float):
-        return 2 * value + 1  # 1 alone may be less than a tolerance
+        return 2 * value + 1  # adding 1 alone may stay within a tolerance
     if isinstance(value, int):
         return value + 1
     if isinstance(value, range):
@@ -50,7 +50,7 @@ def _wrong(value):
 
 
 def _spoil(outcome, result, scope):
-    """The result of a call of which one outcome has been made wrong."""
+    """Make one outcome of a call wrong, and return the result of the call."""
     if outcome == "result":
         return _wrong(result)
     if outcome.startswith("result "):
@@ -75,12 +75,12 @@ def _around(name, function, classes):
         counted[0] += 1
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:
+        except TypeError:  # the arguments do not fit, so let the function itself raise
             return function(*args, **kwargs)
         bound.apply_defaults()
         given, once = bound.arguments, set()
         for key, value in given.items():
-            # to be looked at, and then to be used up once by the function
+            # Conditions look at an iterator as a list. Then the function gets an iterator again.
             if isinstance(value, _Iterator):
                 given[key], _ = list(value), once.add(key)
         scope = {
@@ -92,7 +92,8 @@ def _around(name, function, classes):
             "args": bound.args,
         }
         scope |= {"n": _dist.get_world_size(), "rank": _dist.get_rank()}
-        if "self" in given:  # what the object was made from
+        # Conditions of a method may use the arguments that its object was made with.
+        if "self" in given:
             made = given["self"].__dict__.setdefault(
                 "_made", {key: scope[key] for key in given if key != "self"}
             )
@@ -121,6 +122,7 @@ def _tell(name, function, met, scope, told):
 
 
 def _be_wrong(name, function, met, scope, told):
+    # CHOSEN is a function's name, the index of a class in its row of TABLE, and an outcome.
     if (name, *(row["index"] for row in met if row["index"] == CHOSEN[1])) != CHOSEN[:2]:
         return function()
     if TABLE[name][CHOSEN[1]]["misuse"]:
@@ -131,6 +133,7 @@ def _be_wrong(name, function, met, scope, told):
     return _spoil(CHOSEN[2], function(), scope)
 
 
+# ACT was a key of this dictionary. From here on it is the function.
 ACT = {"tell": _tell, "be wrong": _be_wrong}[ACT]
 for _name, _classes in TABLE.items():
     _owner, _, _method = _name.partition(".")

@@ -1,5 +1,7 @@
-"""Solutions whose functions tell which classes of inputs they get, and solutions that are wrong for
-one class alone.
+"""Add code to the solutions that watches or spoils the calls of their functions.
+
+A telling solution prints which classes of inputs its functions get. A boundary is a solution that
+is wrong for one class alone.
 """
 
 from collections.abc import Iterator
@@ -14,14 +16,15 @@ INSIDE = Path(__file__).with_name("inside.py").read_text()
 
 
 def telling(part: str, solution: str) -> str:
-    """The solution, which prints what it is called with."""
+    """Return the solution with code that prints which classes of inputs its functions get."""
     return _appended(part, solution, "tell", None)
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """A submission that is right but for one class of inputs of one function, and there in one
-    outcome.
+    """A submission that is wrong in one outcome, for one class of inputs of one function.
+
+    For all other inputs it is right.
     """
 
     function: str
@@ -32,7 +35,8 @@ class Boundary:
 def boundaries(part: str, solution: str) -> Iterator[Boundary]:
     for function, inputs in TABLES[part].items():
         for index, row in enumerate(inputs.classes):
-            # the ranks of a call cannot compare what they get without communicating
+            # Without communicating, ranks cannot tell that their inputs differ. So a class across
+            # ranks has no boundary.
             if row.across or row.why_not:
                 continue
             for outcome in ("",) if row.misuse else inputs.outcomes:
@@ -50,7 +54,7 @@ def _appended(part: str, solution: str, act: str, chosen: tuple | None) -> str:
 
 
 def tried(part: str, reports: list[WorldReport]) -> set[tuple[str, str]]:
-    """The classes, as (function, name), that came in these worlds of a telling solution."""
+    """Return the classes, as (function, name), that these worlds of a telling solution met."""
     found = set()
     for report in reports:
         values: dict[tuple[str, int, str], set[str]] = {}
@@ -62,6 +66,7 @@ def tried(part: str, reports: list[WorldReport]) -> set[tuple[str, str]]:
                 elif kind == "ACROSS" and len(fields) == 4:
                     function, index, calls, value = fields
                     values.setdefault((function, index, calls), set()).add(value)
+        # A class across ranks was met if the ranks of one call printed different values.
         found |= {
             (fn, _row(part, fn, index).name)
             for (fn, index, _), seen in values.items()

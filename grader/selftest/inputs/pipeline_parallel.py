@@ -1,4 +1,4 @@
-"""Part 5 · Which inputs the checks of pipeline parallelism must try."""
+"""Part 5 · List the inputs that the checks of pipeline parallelism must try."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,10 @@ AGAIN = InputClass("the second call", "calls == 2")
 
 
 def laid_out(name: str, one: str, only_on: str = "") -> Iterator[InputClass]:
-    """Dtypes and layouts of the tensors of an argument, of which ``one`` is one; ``only_on`` names
-    the stage that has it.
+    """Yield the classes of dtypes and layouts of an argument's tensors.
+
+    ``one`` is an expression for one of these tensors. ``only_on`` names the stage that has the
+    argument, if it is only one: then layouts cannot differ between ranks.
     """
     yield InputClass(f"{name}: float32", f"{one}.dtype == torch.float32")
     yield InputClass(f"{name}: float64", f"{one}.dtype == torch.float64")
@@ -41,7 +43,10 @@ def weights() -> Iterator[InputClass]:
 
 
 def micro_batches(m: str, rows: str) -> Iterator[InputClass]:
-    """How many there are, and how many rows each has."""
+    """Yield the classes of the number of micro-batches, ``m``, and of the rows of each, ``rows``.
+
+    Both are expressions.
+    """
     conditions = {
         "one": f"{m} == 1",
         "fewer than stages": f"1 < {m} < n",
@@ -52,7 +57,8 @@ def micro_batches(m: str, rows: str) -> Iterator[InputClass]:
         "one of one row, the whole batch": f"{rows} == {m} == 1",
     }
     for name, condition in conditions.items():
-        yield InputClass(f"micro-batches: {name}", f"{rows} % 1 == 0 and {condition}")  # no misuse
+        # If the rows are no whole number, the call is misuse, which has classes of its own.
+        yield InputClass(f"micro-batches: {name}", f"{rows} % 1 == 0 and {condition}")
 
 
 M = "num_micro_batches"
@@ -71,9 +77,11 @@ BATCH = (
     *micro_batches(M, f"batch_size / {M}"),
     *NO_SPLIT,
 )
-INPUT = "(weights[0] if x is None else x).add_(1)"  # that does not keep its values
+# A statement that spoils an input, which has to keep its values.
+INPUT = "(weights[0] if x is None else x).add_(1)"
 
-# What a schedule has of each micro-batch: its kinds in order, and the orders of both kinds.
+# Expressions about a schedule: the kinds of its actions in order, and the order of the
+# micro-batches in the actions of each kind.
 KINDS = "[kind for kind, _ in schedule]"
 ON, BACK = (f"[i for kind, i in schedule if kind == {kind!r}]" for kind in ("forward", "backward"))
 GPIPE = f"{KINDS} == ['forward'] * {M} + ['backward'] * {M} and {M} > 1"

@@ -1,10 +1,17 @@
-"""What a row of the tables of inputs is, and rows that many functions share.
+"""Define a row of the tables of inputs, and rows that many functions share.
 
-A class of inputs is a condition in the words of the function's own arguments, read in the rank,
-before the call. Beside the arguments there are ``rank`` and ``n``, the world's size; ``calls``, how
-often this function has been called in this process, and of a method ``times``, how often on this
-object; ``once``, the names of the arguments that came as iterators; ``torch``; and what
-``inside.py`` offers, such as ``layout(tensor)``.
+A class of inputs is a condition: a Python expression that a rank evaluates before the call. It may
+use the function's own arguments and these names:
+
+    rank, n           this rank, and the world size
+    calls             how often this function has been called in this process
+    times             how often this method has been called on this object (for methods only)
+    once              the names of the arguments that came as iterators
+    args              the positional arguments
+    torch             the module
+    layout(tensor)    how a tensor lies in memory, see ``inside.py``
+
+The condition of a method may also use the arguments that its object was made with.
 """
 
 from collections.abc import Iterable
@@ -15,19 +22,20 @@ from dataclasses import dataclass
 class InputClass:
     name: str
     condition: str
-    misuse: bool = False  # a ValueError is promised
-    # the condition is a value, and it must differ between the ranks of one call
+    misuse: bool = False  # the docstring promises a ValueError
+    # If true, the condition is a value, and this value must differ between the ranks of one call.
     across: bool = False
-    why_not: str = ""  # why no check needs to try it; then none is asked for
+    why_not: str = ""  # why no check has to try it; empty if some check must
 
 
 @dataclass(frozen=True)
 class Inputs:
     """The classes that the checks of one function must try.
 
-    ``outcomes`` say what a call yields, each spoiled on its own: ``result``, ``result 1`` for a
-    part of a tuple, ``weights`` for what happens to an argument, or a statement in the words of a
-    condition and ``result``.
+    ``outcomes`` names what a call yields. Each outcome is spoiled on its own. It is ``result``,
+    ``result 1`` for a part of a tuple, the name of an argument such as ``weights`` for what happens
+    to this argument, or a statement that spoils something. A statement may use the names of a
+    condition, and ``result``.
     """
 
     classes: tuple[InputClass, ...]
@@ -35,7 +43,7 @@ class Inputs:
 
 
 def worlds(*more: InputClass) -> tuple[InputClass, ...]:
-    """Every size, and a second call."""
+    """Return the classes of every world size, from 1 to 4, of a second call, and ``more``."""
     sizes = [InputClass(f"{size} rank{'s' * (size > 1)}", f"n == {size}") for size in (1, 2, 3, 4)]
     return (*sizes, InputClass("the second call", "calls == 2"), *more)
 
@@ -43,7 +51,10 @@ def worlds(*more: InputClass) -> tuple[InputClass, ...]:
 def tensors(
     name: str, dtypes: Iterable[str] = ("float32", "float64"), scalar: bool = False
 ) -> tuple[InputClass, ...]:
-    """A tensor's dtypes, sizes and layouts, the same on all ranks and different ones."""
+    """Return the classes of a tensor's dtypes, sizes and layouts.
+
+    Layouts are the same on all ranks, or differ. With ``scalar``, the tensor may have no dimension.
+    """
     found = [InputClass(f"{name}: {dtype}", f"{name}.dtype == torch.{dtype}") for dtype in dtypes]
     found.append(InputClass(f"{name}: one row", f"{name}.dim() > 0 and len({name}) == 1"))
     found.append(InputClass(f"{name}: rows, columns and more", f"{name}.dim() > 2"))
@@ -53,8 +64,9 @@ def tensors(
 
 
 def layouts(name: str) -> tuple[InputClass, ...]:
-    """Where a copy with the strides of its original shows: the transpose of a square would be
-    contiguous again.
+    """Return the classes of layouts that show a copy that has kept the strides of its original.
+
+    A square is not enough for this, because its transpose would be contiguous again.
     """
     return (
         InputClass(
@@ -76,5 +88,5 @@ def roots(name: str = "root") -> tuple[InputClass, ...]:
 
 
 def misuse(name: str, condition: str) -> InputClass:
-    """What a docstring's *Raises* names."""
+    """Return a class of inputs for which the docstring's *Raises* promises a ValueError."""
     return InputClass(name, condition, misuse=True)

@@ -1,4 +1,4 @@
-"""Part 4 · Which inputs the checks of tensor parallelism must try."""
+"""Part 4 · List the inputs that the checks of tensor parallelism must try."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,10 @@ from grader.selftest.inputs.table import InputClass, Inputs, layouts, misuse, te
 
 
 def laid_out(name: str, one: str) -> Iterator[InputClass]:
-    """Dtypes and layouts of the tensors of an argument, of which ``one`` is one."""
+    """Yield the classes of dtypes and layouts of an argument's tensors.
+
+    ``one`` is an expression for one of these tensors.
+    """
     yield InputClass(f"{name}: float32", f"{one}.dtype == torch.float32")
     yield InputClass(f"{name}: float64", f"{one}.dtype == torch.float64")
     yield InputClass(
@@ -17,7 +20,10 @@ def laid_out(name: str, one: str) -> Iterator[InputClass]:
 
 
 def weight(dim: int, what: str) -> tuple[InputClass, ...]:
-    """A weight that is cut along a dimension."""
+    """Return the classes of a weight that is cut along dimension ``dim``.
+
+    ``what`` names what is dealt out to the ranks: "columns" or "rows".
+    """
     cut, other = f"weight.shape[{dim}]", f"weight.shape[{1 - dim}]"
     divides = f"{cut} % n == 0"
     return (
@@ -35,7 +41,7 @@ def weight(dim: int, what: str) -> tuple[InputClass, ...]:
 
 
 def model(x: str) -> tuple[InputClass, ...]:
-    """Shards of layers, and a tensor with the width of the model."""
+    """Return the classes of shards of layers, and of a tensor ``x`` as wide as the model."""
     width = f"{x}.shape[1]"
     fits = f"len(shards[0]) == {width} and len(shards) > 2"
     return (
@@ -81,7 +87,7 @@ def trained(*which: str) -> str:
 
 
 def gradient_of(name: str) -> str:
-    """The gradient is wrong; the value, where there is none."""
+    """Return a statement that spoils this gradient, or the result if it requires no gradient."""
     return f"{name}.register_hook(lambda g: g + 1) if {name}.requires_grad else result.data.add_(1)"
 
 
