@@ -1,4 +1,4 @@
-"""The grader is graded: wrong submissions must fail as intended, right ones pass.
+"""Test the grader itself: wrong submissions must fail as intended, and right ones must pass.
 
-``python -m grader.selftest.mutation``.
+Run it with ``python -m grader.selftest.mutation``.
 """

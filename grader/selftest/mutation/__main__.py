@@ -1,8 +1,9 @@
-"""Prove that the grader bites:  python -m grader.selftest.mutation [--part PART] [--only WORDS]
-[--repeat N] [--report FOLDER]
+"""Check that wrong submissions fail as intended, and that right ones pass.
 
-Exits with 0 when every wrong submission was caught as intended and every right one passed, each
-time; else with 1.
+    python -m grader.selftest.mutation [--part PART] [--only WORDS] [--repeat N] [--report FOLDER]
+
+The exit code is 0 if every wrong submission was caught as intended and every right one passed, in
+each pass. It is 1 if not, and 2 if the trials cannot be made as asked for.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""All trials, on all cores, as often as asked for."""
+"""Run all trials on all cores, as often as asked for."""
 
 import multiprocessing
 import os
@@ -18,12 +18,12 @@ from grader.wire.frames import HEAVY
 from grader.wire.machine_limits import cores
 from grader.world.fork_server_client import Server, address_of
 
-checks: Checks | None = None  # of a process that tries
+checks: Checks | None = None  # set in each worker process
 
 
 @dataclass
 class Pass:
-    """One repetition of everything."""
+    """One repetition of all trials, and its results."""
 
     seed: int
     loaded: bool
@@ -37,7 +37,7 @@ def _get_ready(door: socket.socket) -> None:
 
 
 def _explore(part: str) -> list[tuple[str, Outcome]]:
-    """What each check says of the solution, and calls of it."""
+    """Return what each check of a part says of the solution, and which functions it calls."""
     with checks.staged(part, solution(part)) as staged:
         return [(part, checks.run(name, staged)) for name in checks.parts[part]]
 
@@ -47,9 +47,9 @@ def _try(trial: Trial, seed: int, everything: bool, reach: Reach) -> Result:
 
 
 class Campaign:
-    """``with Campaign(trials) as campaign: campaign.run(…)``.
+    """Runs trials in worker processes: ``with Campaign(trials) as campaign: campaign.run(…)``.
 
-    The fork server and the processes that try stay for all passes.
+    The fork server and the workers stay for all passes.
     """
 
     def __init__(self, trials: list[Trial], workers: int = 0) -> None:
@@ -58,7 +58,7 @@ class Campaign:
     def __enter__(self) -> "Campaign":
         self.server = Server.start(HEAVY)
         start = multiprocessing.get_context("spawn")
-        # which a process that is spawned can be given
+        # A spawned process can be given a socket, but not a bare descriptor.
         self.door = socket.socket(fileno=os.dup(self.server.door))
         self.pool = ProcessPoolExecutor(self.workers, start, _get_ready, (self.door,))
         explored = list(self.pool.map(_explore, sorted({trial.part for trial in self.trials})))
@@ -78,8 +78,11 @@ class Campaign:
         loaded: bool = False,
         seed=None,
     ) -> Pass:
-        """Try everything once, with inputs of this seed; ``each`` is told of every result as it
-        comes.
+        """Try all trials once, with inputs of this seed, and return the pass.
+
+        Call ``each`` with every result as it comes. Without ``seed``, choose one at random. With
+        ``everything``, a trial goes on after its verdict is clear. With ``loaded``, other programs
+        keep all cores busy meanwhile.
         """
         done, began = Pass(secrets.randbits(32) if seed is None else seed, loaded), time.monotonic()
         with load() if loaded else _nothing():
@@ -96,7 +99,7 @@ class Campaign:
 
 @contextmanager
 def load() -> Iterator[None]:
-    """Another program on every core, that wants all of it."""
+    """Keep every core busy with another program during the block."""
     busy = [
         subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(os.getpid())])
         for _ in range(cores())
@@ -109,7 +112,7 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-# It looks every now and then whether there is still somebody to disturb.
+# It ends by itself if the process that started it is gone.
 BUSY = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):
@@ -123,7 +126,7 @@ def _nothing() -> Iterator[None]:
 
 
 def flickers(passes: list[Pass]) -> dict[tuple[str, str, str], list[str]]:
-    """The trials that did not get the same verdict each time, with their verdicts."""
+    """Return the trials that did not get the same verdict in each pass, with their verdicts."""
     verdicts: dict[tuple[str, str, str], list[str]] = {}
     for done in passes:
         for result in done.results:

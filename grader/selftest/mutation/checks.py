@@ -1,4 +1,4 @@
-"""The checks, collected once, and run in this process on one submission after the other."""
+"""Collect the checks once, and run them in this process on one submission after the other."""
 
 import contextlib
 import io
@@ -31,19 +31,20 @@ from grader.world.fork_server_client import Server
 from grader.world.limits import Limits
 from grader.world.report import WorldReport
 
-# A check that is to fail may do so sooner than a student's: nobody's slow machine is at stake.
+# The limits for submissions that should fail. They may be lower than those for students, because no
+# student with a slow machine can suffer from them.
 IMPATIENT = Limits(cpu_seconds=2.5, wall_seconds=8.0, world_seconds=16.0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check said of one submission."""
+    """The outcome of one check on one submission."""
 
     check: str
     status: str
     message: str
     seconds: float
-    # the submission's functions, as ``collectives.ring_all_reduce``
+    # The submission's functions that the check called, such as ``collectives.ring_all_reduce``.
     called: frozenset[str] = frozenset()
 
 
@@ -56,7 +57,10 @@ class Staged:
 
 
 class Checks:
-    """``parts[part][name]`` is a check, by a short name such as ``hidden broadcast``."""
+    """Holds all checks and runs them on submissions.
+
+    ``parts[part][name]`` is a check. The name is short, such as ``hidden broadcast``.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -66,13 +70,16 @@ class Checks:
 
     @contextmanager
     def staged(self, part: str, text: str, seed: int | None = None) -> Iterator[Staged]:
-        """The solutions, with this text in the place of one file."""
+        """Yield the solutions as a submission, with ``text`` in place of the part's file.
+
+        ``seed`` decides on the inputs of the checks. Without it, choose one at random.
+        """
         with TemporaryDirectory(prefix="lockstep-mutation-") as folder:
             submission = Path(folder) / "submission"
             submission.mkdir(mode=0o700)
             for file in (ROOT / "solutions").glob("*.py"):
                 (submission / file.name).write_text(text if file.stem == part else file.read_text())
-            Path(folder).chmod(0o711)  # ranks pass through, to what is staged
+            Path(folder).chmod(0o711)  # ranks pass through to the staged files
             found = stage_submission(submission, Path(folder) / "staged")
             chosen = secrets.randbits(32) if seed is None else seed
             yield Staged(
@@ -86,7 +93,10 @@ class Checks:
         limits: Limits = Limits(),
         on_report: Callable[[WorldReport], None] = lambda _: None,
     ) -> Outcome:
-        """Run one check, as pytest would; ``on_report`` gets what came of each of its worlds."""
+        """Run one check as pytest would, and return its outcome.
+
+        Call ``on_report`` with the report of each world of the check.
+        """
         item, began = self.parts[staged.part][name], time.monotonic()
         world, called = (
             make_world(staged.session, [], limits, network_of(item.function), shared_with(item)),
@@ -110,14 +120,14 @@ class Checks:
 
 
 def _note(called: set[str], on_report: Callable[[WorldReport], None], report: WorldReport) -> None:
-    """Add the functions that a world has called."""
+    """Add the functions that a world has called to ``called``, and hand its report on."""
     called.update(call.function for call in report.calls)
     on_report(report)
 
 
 @dataclass
 class _Collected:
-    """A pytest plugin that keeps what was collected."""
+    """A pytest plugin that keeps the checks that were collected."""
 
     items: list[pytest.Item] = field(default_factory=list)
 

@@ -1,4 +1,7 @@
-"""Changes of the solutions that change nothing that the assignment asks for, each with the reason."""
+"""List changes of the solutions that change nothing that the assignment asks for.
+
+``EQUIVALENT[part][name]`` is the reason why the change of this name makes no wrong submission.
+"""
 
 from grader.selftest.inputs.data_parallel import NO_OVERLAP, ONE_BUCKET
 

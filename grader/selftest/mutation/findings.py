@@ -1,5 +1,6 @@
-"""What the passes of a campaign say about the grader: the data of the terminal's, the JSON and the
-HTML report.
+"""Find out what the passes of a campaign say about the grader.
+
+The reports on the terminal, as JSON and as HTML show these findings.
 """
 
 import platform
@@ -24,7 +25,11 @@ from grader.wire.machine_limits import cores
 
 @dataclass
 class Row:
-    """Counts for a part or a problem."""
+    """Counts the trials of a part, of a problem, or of all parts.
+
+    ``killed``, ``found``, ``noticed`` and ``right`` are the numbers of ``mutants``, ``systematic``,
+    ``boundaries`` and ``variants`` that ended as they should.
+    """
 
     name: str
     title: str
@@ -55,10 +60,10 @@ class Row:
 
 @dataclass
 class Wrong:
-    """A trial that did not end as it should, in one pass at least."""
+    """A trial that did not end as it should, in at least one pass."""
 
     result: Result
-    verdicts: list[str]  # in each pass
+    verdicts: list[str]  # one for each pass
 
     def as_dict(self) -> dict:
         return {"result": self.result.as_dict(), "verdicts": self.verdicts}
@@ -66,8 +71,10 @@ class Wrong:
 
 @dataclass
 class Matrix:
-    """A part's mutants against its checks: ``cells[mutant][check]`` is "" (not run), passed, failed
-    or missed.
+    """The mutants of a part against its checks.
+
+    ``cells[mutant][check]`` is "" if the check was not run. If it should fail, it is "failed" or,
+    if it passed, "missed". For another check it is "passed" or, if it failed, "also".
     """
 
     part: str
@@ -79,14 +86,15 @@ class Matrix:
 @dataclass
 class Findings:
     passes: list[Pass]
-    checks: dict[str, list[str]]  # all of a part
-    whole: bool = True  # all mutants were tried
+    checks: dict[str, list[str]]  # for each part the names of all its checks
+    whole: bool = True  # whether all mutants were tried
     parts: list[Row] = field(default_factory=list)
     problems: list[Row] = field(default_factory=list)
     total: Row = field(default_factory=lambda: Row("", "All"))
     wrong: list[Wrong] = field(default_factory=list)
     matrices: list[Matrix] = field(default_factory=list)
-    idle: list[tuple[str, str]] = field(default_factory=list)  # checks that no trial failed
+    # (part, check) of each check that failed in no trial. Empty if not all mutants were tried.
+    idle: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         unsteady = flickers(self.passes)
@@ -101,6 +109,7 @@ class Findings:
         }
         problems = {number: Row(number, title) for number, title in titles.items()}
         for alternatives in zip(*(done.results for done in self.passes)):
+            # If any pass went wrong, its result counts.
             result = next((r for r in alternatives if not is_right(r)), alternatives[0])
             ok, unsteady_one = is_right(result), result.key in unsteady
             for row in [

@@ -1,4 +1,7 @@
-"""The report of a mutation test: on the terminal, as JSON, and as a page that needs no other file."""
+"""Report on a mutation test.
+
+The report goes to the terminal, to a JSON file, and to an HTML page that needs no other file.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +14,7 @@ from grader.selftest.mutation.findings import Findings, Row
 
 
 def write(findings: Findings, folder: Path) -> None:
-    """``mutation-test.json`` and ``mutation-test.html``."""
+    """Write ``mutation-test.json`` and ``mutation-test.html`` into this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mutation-test.json").write_text(
         json.dumps(findings.as_dict(), indent=1, ensure_ascii=False) + "\n"
@@ -29,7 +32,7 @@ def write(findings: Findings, folder: Path) -> None:
 
 
 def of(some: int, all_of_them: int) -> str:
-    """``41 of 42``; a dash where there is nothing to count."""
+    """Return a text such as ``41 of 42``, or a dash if there is nothing to count."""
     return f"{some} of {all_of_them}" if all_of_them else "–"
 
 

@@ -1,9 +1,9 @@
-"""Wrong submissions without a thought: every small change of the solutions' code that a table of
-operators allows.
+"""Make wrong submissions automatically, by small changes of the solutions' code.
 
-A mutation-testing library would do; the ones there are test what their own runner imports, or bring
-a database and a web client for the sake of a table. This one changes the text in one place, so that
-a survivor can be read as a difference of one line.
+The tables and functions below say which changes there are, and all of them are made. The existing
+libraries for mutation testing do not fit: they test what their own runner imports, or they need a
+database and a web client only for such tables. This module changes the text in one place, so that a
+change that no check notices can be read as a difference of one line.
 """
 
 import ast
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+# The operator that replaces each operator.
 BINARY = {
     ast.Add: "-",
     ast.Sub: "+",
@@ -20,6 +21,7 @@ BINARY = {
     ast.Mod: "//",
     ast.Pow: "*",
 }
+# The text of each operator.
 SIGNS = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -29,6 +31,7 @@ SIGNS = {
     ast.Mod: "%",
     ast.Pow: "**",
 }
+# The text of each comparison, and the text that replaces it.
 COMPARED = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
@@ -41,6 +44,7 @@ COMPARED = {
     ast.In: ("in", "not in"),
     ast.NotIn: ("not in", "in"),
 }
+# The text that replaces each function's name. "" leaves the argument alone: list(x) becomes (x).
 CALLED = {
     "min": "max",
     "max": "min",
@@ -50,6 +54,7 @@ CALLED = {
     "sorted": "",
     "list": "",
 }
+# Methods whose call is dropped: x.clone() becomes x.
 DROPPED = {
     "clone",
     "contiguous",
@@ -66,7 +71,7 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Change:
-    """``old`` at ``start`` becomes ``new``."""
+    """One change of a file: ``old`` at offset ``start`` becomes ``new``."""
 
     part: str
     function: str  # or ``Class.method``
@@ -74,9 +79,9 @@ class Change:
     old: str
     new: str
     line: int
-    before: str  # the line that it is in, and what becomes of it
-    after: str
-    again: int = 1  # the same change of the same words, at another place of the function
+    before: str  # the line of the change, shortened, as it was
+    after: str  # and as it is now
+    again: int = 1  # counts equal changes of equal lines at several places of the function
 
     @property
     def name(self) -> str:
@@ -89,7 +94,10 @@ class Change:
 
 
 def changes(part: str, text: str) -> list[Change]:
-    """All changes of the functions in a file that make another program of it, each once."""
+    """Return all changes of the functions in a file that make another program.
+
+    If several changes make the same program, return only the first.
+    """
     found: dict[str, Change] = {}
     named: Counter[str] = Counter()
     tree, places = ast.parse(text), _Places(text)
@@ -111,7 +119,7 @@ def changes(part: str, text: str) -> list[Change]:
 
 
 def _short(lines: str) -> str:
-    """Without what only makes it longer: comments, and all after the first line."""
+    """Return the first of these lines without its comment, and "…" for the others."""
     first, *others = [line.partition("  #")[0].strip() for line in lines.strip().split("\n")]
     return first + (" …" if others else "")
 
@@ -135,7 +143,10 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 class _Places:
-    """From the tree's lines and columns, which count bytes, to offsets in the text."""
+    """Converts the lines and columns of a syntax tree into offsets in the text.
+
+    Columns count bytes, and offsets count characters.
+    """
 
     def __init__(self, text: str) -> None:
         self.text, self.lines, self.starts = text, text.splitlines(keepends=True), [0]
@@ -157,7 +168,7 @@ class _Places:
     def sign(
         self, left: ast.AST, right: ast.AST, old: str, new: str
     ) -> Iterator[tuple[int, int, str]]:
-        """Between two operands."""
+        """Yield the edit that replaces the sign ``old`` between two operands with ``new``."""
         start, end = self.end(left), self.start(right)
         if (at := self.text.find(old, start, end)) >= 0:
             yield at, at + len(old), new
@@ -167,8 +178,9 @@ Edit = tuple[int, int, str]
 
 
 def _edits(function: ast.FunctionDef, at: _Places) -> Iterator[Edit]:
-    """All edits inside a function: not of its signature's annotations, its docstring, or what an
-    error says.
+    """Yield all edits inside a function.
+
+    Annotations, decorators, texts such as docstrings, and what ``raise`` raises stay as they are.
     """
     for node in _walk(function):
         yield from _of_expression(node, at)
@@ -241,6 +253,7 @@ def _of_call(node: ast.Call, at: _Places) -> Iterator[Edit]:
         first, second = node.args[:2]
         between = at.text[at.end(first) : at.start(second)]
         yield at.start(first), at.end(second), at.of(second) + between + at.of(first)
+    # A keyword argument is dropped together with the comma before it.
     for keyword in node.keywords:
         start = at.text.rfind(",", at.start(node), at.start(keyword))
         if keyword.arg and start >= at.end(node.func):

@@ -1,4 +1,8 @@
-"""A trial: one submission, what the checks should say of it, and when enough of them have spoken."""
+"""Make the trials of the mutation test, run them, and judge them.
+
+A trial is one submission, with what the checks should say of it. Checks are run until the verdict
+is clear.
+"""
 
 import ast
 from collections.abc import Iterable
@@ -18,12 +22,13 @@ from grader.world.limits import Limits
 MUTANT, VARIANT, SOLUTION, SAME = "mutant", "variant", "solution", "equivalent"
 SYSTEMATIC, BOUNDARY = GENERATED = "systematic", "boundary"
 
-# What became of a wrong submission, and of a right one.
+# The verdicts on a wrong submission, and then those on a right one. Two of them may be on either:
+# ``BROKEN``, and ``REFUSED`` if a check was skipped.
 KILLED = "killed"
-# by the checks that it should be, and no message names the mistake
+# All checks that should fail have failed, but no message names the mistake.
 UNNAMED = "killed without the words"
-PARTLY = "killed by some"  # of those that should
-ELSEWHERE = "killed elsewhere"  # only by checks that should not
+PARTLY = "killed by some"  # of the checks that should fail
+ELSEWHERE = "killed elsewhere"  # only by checks that should pass
 SURVIVED = "survived"
 RIGHT = "passed"
 REFUSED = "lost points"
@@ -32,9 +37,10 @@ BROKEN = "broke the grader"
 
 @dataclass(frozen=True)
 class Trial:
-    """``text`` is the part's file.
+    """One submission, with what the checks should say of it.
 
-    ``caught`` are the checks that must fail, ``words`` what is said.
+    ``text`` is the content of the part's file. ``caught`` holds the checks that must fail. At
+    least one message of a failing check must hold ``words``.
     """
 
     kind: str
@@ -43,7 +49,7 @@ class Trial:
     text: str
     caught: frozenset[str] = frozenset()
     words: str = ""
-    function: str = ""  # that was changed, of a generated mutant
+    function: str = ""  # of a generated mutant: the function that was changed
 
     @property
     def is_wrong(self) -> bool:
@@ -52,7 +58,10 @@ class Trial:
 
 @dataclass
 class Result:
-    """``outcomes`` are those of the checks that were run: a status and a message."""
+    """The outcome of one trial.
+
+    ``outcomes`` holds a status and a message for each check that was run.
+    """
 
     kind: str
     name: str
@@ -62,7 +71,8 @@ class Result:
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     words: str = ""
     caught: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # that it is a mistake in
+    # The numbers of the problems that the mistake is in.
+    problems: list[str] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -81,7 +91,10 @@ def solution(part: str) -> str:
 
 
 def by_hand(parts: Iterable[str]) -> list[Trial]:
-    """The wrong submissions and the right ones that somebody has thought of."""
+    """Return the solutions, and the wrong and right submissions that were written by hand.
+
+    Raises ValueError if a mutant does not apply to its solution any more.
+    """
     texts = {part: solution(part) for part in parts}
     trials = [Trial(SOLUTION, "the solution", part, text) for part, text in texts.items()]
     for mutant in MUTANTS:
@@ -118,13 +131,13 @@ def by_hand(parts: Iterable[str]) -> list[Trial]:
     return trials
 
 
-# Right answers that lose what they are told to lose: all-reduce and slice, in the place of a
-# reduce-scatter.
+# Right answers that lose marks as announced: for an all-reduce and a slice in place of a
+# reduce-scatter, Problem 4.3 promises only a part of the credit.
 LOST = {("autograd", "tensor_parallel"): frozenset({"hidden backward_traffic_of_reduce_scatters"})}
 
 
 def systematic(parts: Iterable[str]) -> list[Trial]:
-    """All small changes. Those that are held to change nothing are right submissions."""
+    """Return all small changes. Those in ``EQUIVALENT`` count as right submissions."""
     trials = []
     for part in parts:
         text = solution(part)
@@ -137,8 +150,10 @@ def systematic(parts: Iterable[str]) -> list[Trial]:
 
 
 def at_boundaries(parts: Iterable[str]) -> list[Trial]:
-    """Those that are wrong for one class of inputs alone, of the tables in
-    ``grader/selftest/inputs``.
+    """Return the submissions that are wrong for one class of inputs alone.
+
+    The classes are those of the tables in ``grader/selftest/inputs``. Submissions in ``EQUIVALENT``
+    count as right.
     """
     trials = []
     for part in parts:
@@ -151,9 +166,12 @@ def at_boundaries(parts: Iterable[str]) -> list[Trial]:
 def decide(
     trial: Trial, checks: Checks, seed: int, everything: bool, reach: "Reach | None" = None
 ) -> Result:
-    """Run checks until it is clear what becomes of the trial; with ``everything``, all of its part."""
+    """Run checks until the verdict on the trial is clear, and return the result.
+
+    With ``everything``, run all checks that ``_order`` returns.
+    """
     outcomes: dict[str, Outcome] = {}
-    # messages are judged as students get them
+    # Messages of trials that were written by hand are judged. So these get the limits of students.
     limits = IMPATIENT if trial.kind in GENERATED else Limits()
     with checks.staged(trial.part, trial.text, seed) as staged:
         for name in _order(trial, checks, reach):
@@ -162,6 +180,7 @@ def decide(
             outcomes[name] = checks.run(name, staged, limits)
     told = {name: (outcome.status, outcome.message) for name, outcome in outcomes.items()}
     spent = sum(outcome.seconds for outcome in outcomes.values())
+    # A generated mutant counts for the problem of the check that was run first.
     aimed = (
         trial.caught
         if trial.kind == MUTANT
@@ -175,8 +194,10 @@ def decide(
 
 
 def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
-    """Who is to catch it first; of a generated mutant, only those checks that call what was
-    changed, the quickest first.
+    """Return the checks to run, in their order.
+
+    The checks that should fail come first. For a generated mutant or an equivalent change, return
+    only the checks that reach the changed function, in the order of ``Reach.checks``.
     """
     names = list(checks.parts[trial.part])
     if trial.kind in (*GENERATED, SAME) and reach:
@@ -187,7 +208,8 @@ def _order(trial: Trial, checks: Checks, reach: "Reach | None") -> list[str]:
 def _is_decided(trial: Trial, outcomes: dict[str, Outcome], following: str) -> bool:
     if trial.kind in GENERATED:
         return any(outcome.status != PASSED for outcome in outcomes.values())
-    if trial.kind == MUTANT:  # one check that should fail and passes: look who else catches it
+    # If none of the checks that should fail did, find out whether another check catches the mutant.
+    if trial.kind == MUTANT:
         return (
             bool(outcomes)
             and following not in trial.caught
@@ -201,7 +223,7 @@ def _failed(outcomes: dict[str, Outcome]) -> set[str]:
 
 
 def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
-    """The verdict on a trial, from the statuses and messages of the checks that were run."""
+    """Return the verdict on a trial, from the statuses and messages of the checks that were run."""
     lost = {name for name, (status, _) in told.items() if status != PASSED}
     if any(status not in (PASSED, FAILED, UNIMPLEMENTED) for status, _ in told.values()):
         return BROKEN if any(status == ERROR for status, _ in told.values()) else REFUSED
@@ -219,8 +241,9 @@ def judge(trial: Trial, told: dict[str, tuple[str, str]]) -> str:
 
 
 class Reach:
-    """Which checks come by which function, from what they called of the solution and what calls
-    what in it.
+    """Knows which checks reach which function of the solutions.
+
+    A check reaches the functions that it called, and all that these use, directly or not.
     """
 
     def __init__(self, outcomes: Iterable[tuple[str, Outcome]]) -> None:
@@ -230,8 +253,9 @@ class Reach:
         }
 
     def checks(self, trial: Trial) -> list[str]:
-        """The checks of the trial's part that reach its function: those that call it themselves
-        first, then by their time.
+        """Return the checks of the trial's part that reach its function.
+
+        Those that call it themselves come first. Otherwise the quickest come first.
         """
         top = trial.function.partition(".")[0]
         reaching = {f"{trial.part}.{name}" for name in self._up(trial.part, top)}
@@ -240,6 +264,7 @@ class Reach:
         return sorted(chosen, key=lambda c: (f"{trial.part}.{top}" not in mine[c][0], mine[c][1]))
 
     def _up(self, part: str, function: str) -> set[str]:
+        # This function, and all functions and classes that use it, directly or not.
         found, new = set(), {function}
         while new:
             found |= new
@@ -248,7 +273,7 @@ class Reach:
 
 
 def _callers(text: str) -> dict[str, set[str]]:
-    """For each name: the top-level functions and classes whose bodies use it."""
+    """Return for each name the top-level functions and classes whose bodies use it."""
     users: dict[str, set[str]] = {}
     for definition in ast.parse(text).body:
         if isinstance(definition, (ast.FunctionDef, ast.ClassDef)):
