@@ -1,9 +1,12 @@
-"""How fast, and beside what:  make bench
+"""Measure how fast the grader is, beside torch:  make bench
 
-Medians of whole worlds, from the request to the last process gone, alternating with
-``torch.multiprocessing.spawn`` doing the same (start, one all-reduce, result back, gone) in the
-same run; the time from a deadlock to its verdict; wall time and peak memory of grading the
-solutions, and where the time goes; and a step of the reference beside torch's own.
+The command prints:
+- the median time of whole worlds, from the request until the last process is gone. In turns with
+  them, ``torch.multiprocessing.spawn`` does the same: start, one all-reduce, result back, gone;
+- the time from a deadlock to its verdict;
+- the wall time and the peak memory of grading the solutions and the handout, and where the time
+  goes;
+- the time of a step of the reference beside torch's own.
 """
 
 import json
@@ -75,7 +78,10 @@ def medians(values: list[float]) -> str:
 
 
 def one_world(server: Server, folder: Path, size: int) -> float:
-    """Seconds from the request until every process of a world with one all-reduce is gone."""
+    """Run a world with one all-reduce, and return its seconds.
+
+    They last from the request until every process of the world is gone.
+    """
     began = time.monotonic()
     x = np.ones(4, np.float32)
     report = World(
@@ -95,9 +101,9 @@ def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
     )
     print("  ranks   forked from the warm server        torch.multiprocessing.spawn        ratio")
     for size in (1, 2, 4, 8):
-        one_world(server, folder, size)  # not counted
+        one_world(server, folder, size)  # a warm-up, which is not counted
         forked, spawned = [], []
-        for _ in range(3):  # in turn, so that a drift of the machine's speed hits both
+        for _ in range(3):  # in turns, so that a drift of the machine's speed affects both
             forked += [one_world(server, folder, size) for _ in range(5)]
             done = subprocess.run(
                 [sys.executable, str(program), str(size)],
@@ -112,7 +118,7 @@ def bench_worlds(server: Server, folder: Path, scratch: Path) -> None:
 
 
 def stage_deadlock(scratch: Path) -> Path:
-    """A submission whose two ranks stand still; where it is staged."""
+    """Stage a submission whose two ranks stand still, and return its folder."""
     submission = scratch / "deadlock"
     submission.mkdir()
     (submission / "collectives.py").write_text(DEADLOCK)
@@ -120,7 +126,7 @@ def stage_deadlock(scratch: Path) -> Path:
 
 
 def seconds_to_verdict(server: Server, staged: Path) -> float:
-    """From the moment at which the ranks stand still until all their processes are gone."""
+    """Return the seconds from a standstill of two ranks until all their processes are gone."""
     request = call("collectives.stand_still", np.ones(4, np.float32)).spread(2)
     report = World(server, 2, [request], staged, "cpu", Limits()).run()
     assert report.ending == "stuck", report.ending
@@ -134,11 +140,10 @@ def bench_deadlock(server: Server, scratch: Path) -> None:
 
 
 class Memory(threading.Thread):
-    """Samples the sum of PSS of a process and all its descendants, stopped for the moment of the
-    sample.
+    """Samples the sum of the PSS of a process and all its descendants, and keeps the peak in bytes.
 
-    Worlds come and go faster than their memory can be read: read on the run, pages that moved from
-    one process to another would count twice.
+    All these processes are stopped during a sample, because worlds come and go faster than their
+    memory can be read. Otherwise pages that move from one process to another would count twice.
     """
 
     def __init__(self, pid: int) -> None:
@@ -148,12 +153,14 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self.over:
             stopped: list[int] = []
+            # A process may start others until it is stopped, so look again.
             while new := [pid for pid in family(self.pid) if pid not in stopped]:
                 for pid in new:
                     _signal(pid, signal.SIGSTOP)
                 stopped += new
             self.peak = max(self.peak, sum(map(pss, stopped)))
-            # the server last: it ends supervisors that it finds stopped
+            # Let descendants go on before their ancestors, because the fork server ends supervisors
+            # that it finds stopped.
             for pid in reversed(stopped):
                 _signal(pid, signal.SIGCONT)
             time.sleep(0.1)
@@ -174,13 +181,16 @@ def family(pid: int) -> list[int]:
         except OSError:
             continue
     found = [pid]
-    for ancestor in found:
+    for ancestor in found:  # the list grows meanwhile
         found += [child for child, parent in parents.items() if parent == ancestor]
     return found
 
 
 def pss(pid: int) -> int:
-    """Bytes, shared pages counted by their part. 0 for a process that has ended."""
+    """Return the PSS of a process in bytes, or 0 if the process has ended.
+
+    In PSS, each process that shares a page counts its part of the page.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -189,9 +199,13 @@ def pss(pid: int) -> int:
 
 
 def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times: int = 3) -> None:
-    """``empty``: seconds of a world of each size that does next to nothing."""
+    """Grade a submission several times, and print the time and the memory that this takes.
+
+    ``empty`` maps each size to the seconds of a world that does next to nothing.
+    """
     seconds, peaks, shares = [], [], []
     path = scratch / "results.json"
+    # Samples of the memory stop the grader for moments, so these runs are not timed.
     for sampled in [False] * times + [True] * 2:
         began = time.monotonic()
         command = [sys.executable, "-m", "grader", submission, "--results", str(path)]
@@ -231,8 +245,9 @@ def bench_grading(submission: str, empty: dict[int, float], scratch: Path, times
 
 
 def time_shares(document: dict, total: float) -> tuple[float, float, float, float]:
-    """Of the wall time, in seconds: until the first check, in worlds, between them in checks, and
-    the rest.
+    """Return how the wall time divides, in seconds.
+
+    The shares are: until the first check, in worlds, in checks outside of worlds, and the rest.
     """
     checks = [test["extra_data"] for test in document["tests"]]
     workers = document["extra_data"]["workers"]
@@ -243,7 +258,10 @@ def time_shares(document: dict, total: float) -> tuple[float, float, float, floa
 
 
 def empty_worlds(server: Server, folder: Path) -> dict[int, float]:
-    """Median seconds, by size, of a world in which ranks meet and do next to nothing."""
+    """Return, for each size, the median seconds of a world that does next to nothing.
+
+    Its ranks meet and compute one loss.
+    """
 
     def once(size: int) -> float:
         began = time.monotonic()
@@ -263,7 +281,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as scratch_name:
         scratch = Path(scratch_name)
-        scratch.chmod(0o711)  # ranks pass through, whoever they are
+        scratch.chmod(0o711)  # ranks of any user pass through
         folder = stage_submission(ROOT / "solutions", scratch / "stage").folder
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)

@@ -1,4 +1,7 @@
-"""What the grader's own tests share: worlds of small submissions written down in the test."""
+"""Provide the fixtures that the grader's own tests share.
+
+Most serve to make worlds of small submissions that are written down in the test.
+"""
 
 import signal
 import tempfile
@@ -17,11 +20,11 @@ from grader.world.fork_server_client import Server
 from grader.world.limits import Limits
 
 # A shell that starts the tests in the background makes them, and all that they start, ignore
-# Ctrl-C.
+# Ctrl-C. So bring the usual handler back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing of the program where a machine is busy with other work.
+# On a machine that is busy with other work, the time of an example says nothing about the program.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
@@ -40,25 +43,25 @@ def server(grading_session: Session) -> Server:
 
 @pytest.fixture
 def on_gloo(monkeypatch) -> None:
-    """Have gloo carry what ranks communicate."""
+    """Let gloo carry what ranks communicate."""
     monkeypatch.setenv("LOCKSTEP_NETWORK", "gloo")
 
 
 @pytest.fixture
 def on_hub(monkeypatch) -> None:
-    """Have the hub carry what ranks communicate."""
+    """Let the hub carry what ranks communicate."""
     monkeypatch.setenv("LOCKSTEP_NETWORK", "hub")
 
 
 @pytest.fixture
 def in_strict_order(monkeypatch) -> None:
-    """Have the hub carry what ranks communicate, in nccl's order."""
+    """Let the hub carry what ranks communicate, in nccl's order."""
     monkeypatch.setenv("LOCKSTEP_NETWORK", "strict")
 
 
 @pytest.fixture
 def grounds() -> Iterator[Path]:
-    """A folder that ranks can pass through, whoever they are: pytest's own is closed to strangers."""
+    """Yield a folder that ranks of any user can pass through. Pytest's own is closed to others."""
     with tempfile.TemporaryDirectory(prefix="lockstep-test-") as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
@@ -66,8 +69,9 @@ def grounds() -> Iterator[Path]:
 
 @pytest.fixture
 def submit(grounds: Path, server: Server) -> Callable[..., CheckWorld]:
-    """``submit(source)``: the world of a submission whose collectives.py holds this source, after
-    the usual imports.
+    """Return ``submit(source)``, which makes the world of a submission.
+
+    The submission's collectives.py holds the source after the usual imports.
     """
 
     def make(source: str, preamble: str = PREAMBLE, **limits) -> CheckWorld:

@@ -1,10 +1,10 @@
-"""Hostile input, much of it:  make fuzz
+"""Try many hostile inputs:  make fuzz
 
     python -m grader.selftest.fuzz [frames | hub | intake] [--inputs N] [--seed S] [--only I]
 
-Each input follows from the seed and its number alone. Whatever raises something is printed with
-both, and the command fails; so it does where one input takes seconds, or the whole more memory than
-it should.
+Each input follows from the seed and its number alone. If an input raises an error, the command
+prints the input with both, and fails. It also fails if one input takes seconds, or if all of them
+take more memory than they should.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from grader.selftest import fuzz_frames, fuzz_hub, fuzz_intake, fuzz_world
 
 SLOW = 2.0  # seconds of processor time for one input
 MAX_MEMORY = 64 << 20  # bytes on top of what the process begins with
-SHOWN = 2000  # of a failing input
+SHOWN = 2000  # bytes of a failing input that are printed
 
 
 class Bitten(Exception):
-    """An input that the judge could not take."""
+    """Raised if an input breaks the judge, or costs too much time or memory."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Tally:
 
 
 def fuzz(make: Callable, judge: Callable, seed: str, numbers: range, tally: Tally) -> None:
-    """Try the inputs with these numbers. Raises Bitten at the first that breaks something."""
+    """Try the inputs with these numbers. Raise Bitten at the first that breaks something."""
     for number in numbers:
         data = make(Random(f"{seed}:{number}"))
         began = time.process_time()
@@ -56,7 +56,8 @@ def fuzz(make: Callable, judge: Callable, seed: str, numbers: range, tally: Tall
 
 
 def peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Return the most memory that this process has had, in bytes."""
+    # macOS counts in bytes, Linux in KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )

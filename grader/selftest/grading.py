@@ -35,7 +35,10 @@ class Graded:
         return sum(test["max_score"] for test in self.document["tests"])
 
     def lost(self) -> dict[str, dict]:
-        """The tests without full score, by ``public …`` or ``hidden …`` and the name of the check."""
+        """Return the tests without full score.
+
+        The key of each is ``public`` or ``hidden`` and the name of its check.
+        """
         tests = [test for test in self.document["tests"] if test["score"] < test["max_score"]]
         return {short(test["extra_data"]["check"]): test for test in tests}
 
@@ -48,9 +51,11 @@ def short(check: str) -> str:
 def command(
     submission: Path | str, results: Path, *options: str, server: str = "", **environment: str
 ) -> dict:
-    """``python -m grader`` in an environment of its own, as arguments of ``subprocess``.
+    """Return the arguments with which ``subprocess`` runs ``python -m grader``.
 
-    With the fork server at this address, where one is given; ``environment`` is added.
+    The grader uses the fork server at the address ``server``, if one is given. Its environment is
+    that of this process without the variables of the grader, of pytest and of the terminal's width,
+    plus ``environment``.
     """
     own = {
         k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))
@@ -64,7 +69,10 @@ def command(
 def grade(
     submission: Path, results: Path, *options: str, server: str = "", seconds: float = 600
 ) -> Graded:
-    """Run it to its end, with one worker. Raises TimeoutExpired where that takes longer."""
+    """Run the grader to its end, with one worker, and return what it printed and wrote.
+
+    Raises TimeoutExpired if it takes longer than ``seconds``.
+    """
     called = command(submission, results, "--workers", "1", *options, server=server)
     done = subprocess.run(**called, capture_output=True, timeout=seconds)
     document = json.loads(results.read_text()) if results.exists() else {}
@@ -72,16 +80,18 @@ def grade(
 
 
 def start_contained() -> Server:
-    """A fork server as in a container, where even root gets no namespaces, nor a look into others'
-    processes.
+    """Start and return a fork server with the rights of one in a container.
+
+    There even root gets no namespaces, and cannot look into the processes of others.
     """
     started = []
 
     def start() -> None:
         libc = ctypes.CDLL(None)
+        # version 3 of the header, for this thread
         header, sets = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
         libc.capget(header, sets)
-        # effective, permitted, inheritable; the low words first
+        # The words are effective, permitted and inheritable: the low words, then the high ones.
         words = list(struct.unpack("6I", sets.raw))
         for capability in WITHHELD:
             words[:3] = [word & ~(1 << capability) for word in words[:3]]
@@ -89,7 +99,8 @@ def start_contained() -> Server:
         libc.capset(header, struct.pack("6I", *words))
         started.append(Server.start())
 
-    # capabilities are a thread's own, and what it starts inherits them
+    # Capabilities belong to a thread, and what it starts inherits them. So a separate thread gives
+    # them up and starts the server.
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()

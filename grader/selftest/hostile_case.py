@@ -1,7 +1,7 @@
-'''A hostile case: a submission that tries something, with what has to come of it. One file in
-``hostile/`` holds one case.
+'''Define the format of a hostile case, and its class.
 
-The file begins with a header, a docstring of this form:
+A case is a submission that tries something, with what the grader must make of it. One file in
+``hostile/`` holds one case. The file begins with a header, a docstring of this form:
 
     """Leaves a daemon of its own session.
 
@@ -14,32 +14,38 @@ must be there:
 
     threat     number of a row of ``THREATS``
     part       the part whose checks are run, or "all"; default collectives
-    control    problem that keeps full marks whatever happens, or "none"; default 1.4, 2.1, 3.1, 4.1 or 5.1, by the part; all: 3.1
-    full       more problems that keep full marks: "1.6", or "public 1.6" and "hidden 1.6" alone
-    zero       problems that get nothing
-    some       problems of which at least one check gets nothing
+    control    problem that keeps full marks whatever happens, or "none"; by default 1.4, 2.1, 3.1,
+               4.1 or 5.1, by the part, and 3.1 for all parts
+    full       more problems that keep full marks: "1.6" for all its checks, "public 1.6" or
+               "hidden 1.6" for these checks alone
+    zero       problems that get no marks
+    some       problems of which at least one check loses marks
     runs       more problems that are run, whatever comes of them
     status     status of every check of ``zero``
-    says       words that a message of a check that lost marks has; one line for each text
-    note       words of the output for the whole submission; one line for each text
-    never      words that nobody may see, beside those that never may be seen; one line for each text
-    base       "solutions" or "handout": the files to begin with; a file of the case replaces the file of its name
-    extends    the same, but a file of the case is appended to the file of its name
-    alone      yes: without ``hostile/preamble.py`` in front of collectives.py
-    seconds    that grading may take; default 40
-    contained  yes: as in a container; no rank gets a namespace of its own for shared memory and
-    message queues
+    says       words that a message of a check that lost marks must hold; one line for each text
+    note       words that the output for the whole submission must hold; one line for each text
+    never      words that nobody may see, in addition to those that never may be seen; one line for
+               each text
+    base       "solutions" or "handout": the files to begin with; a file of the case replaces the
+               file of the same name
+    extends    the same, but a file of the case is appended to the file of the same name
+    alone      yes: ``hostile/preamble.py`` is not put in front of collectives.py
+    seconds    seconds that grading may take; default 40
+    contained  yes: grade as in a container, where no rank gets a namespace of its own for shared
+               memory and message queues
+    unless TIER, TIER
+               the gap of these tiers that excuses a failure of the case, in the words of
+               ``Tier.gaps``; "any" means all tiers
 
-    unless TIER, TIER: the gap of these tiers that lets the case pass, in the words of
-    ``Tier.gaps``; "any" means all tiers
+Some things cannot be held by a text file. They are made when the submission is built. Names are
+those in the submission:
 
-What no text file can hold is made when the submission is built. Names are those in the submission:
-
-    removed    files of the base that are left out
+    removed    files of the base to leave out
     folders    empty folders
     fifos      named pipes
     links      symbolic links: NAME = TARGET, NAME = TARGET
-    binary     files in hexadecimal: NAME = 780a00; a name may be hexadecimal, too: hex:ff2e7079 = 00
+    binary     files in hexadecimal: NAME = 780a00. A name may be hexadecimal, too:
+               hex:ff2e7079 = 00
     repeated   a long file: NAME = "text" * times
     zipped     yes: the submission is a zip with these files and links
     entries    number of empty files that the zip also has
@@ -49,17 +55,17 @@ A text in double quotes is read as JSON, and may be repeated: "E" * 1000. In cod
 the name of a repeated file of a zip, @TOKEN@ and other names between @ signs are filled in (see
 ``hostile/preamble.py``).
 
-The code below the header is the part's file, PART.py; with "part: all" it is collectives.py. A
+The code below the header is the part's file, PART.py. With "part: all" it is collectives.py. A
 marker begins another file:
 
-    # --- file: NAME        code; without any, the file is what the base or the preamble gives
-    # --- text: NAME        text of any kind, each line as a comment: what is no Python, or must not be formatted
+    # --- file: NAME        code; without any code, the file is what the base or the preamble gives
+    # --- text: NAME        text that is not Python or must not be formatted; each line is a comment
     # --- compiled: NAME    code of which only the compiled form is handed in, in __pycache__
 '''
 
 from dataclasses import dataclass, field
 
-# What submissions do, by accident or on purpose.
+# What submissions do, by accident or on purpose. Each text goes on after "a submission".
 THREATS = {
     1: "is the untouched handout",
     2: "lacks a file, or names it differently",
@@ -93,7 +99,11 @@ THREATS = {
 
 @dataclass(frozen=True)
 class Case:
-    """The fields are the keys of a header, and ``full`` includes the control."""
+    """One hostile case. Most fields are the keys of a header, and ``full`` includes the control.
+
+    ``name`` is the file's name, ``tries`` the first paragraph of the header. ``files`` and
+    ``compiled`` map names to texts.
+    """
 
     name: str
     tries: str

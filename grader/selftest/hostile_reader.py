@@ -10,7 +10,8 @@ from grader.selftest.hostile_case import THREATS, Case
 from grader.wire import tiers
 
 FOLDER = Path(__file__).with_name("hostile")
-PREAMBLE = FOLDER / "preamble.py"  # stands beside the cases, and is none
+PREAMBLE = FOLDER / "preamble.py"  # in the same folder, but not a case
+# The default control of each part. "" stands for all parts.
 CONTROLS = {
     "": "3.1",
     "collectives": "1.4",
@@ -26,7 +27,7 @@ QUOTED = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?: \* (?P<times>\d+))?')
 
 
 class BadCase(Exception):
-    """A case's file does not have the format of ``hostile_case``; the message names the file."""
+    """Raised if a file does not have the format of ``hostile_case``. The message names the file."""
 
 
 def read(path: Path) -> Case:
@@ -47,7 +48,7 @@ def read(path: Path) -> Case:
 
 
 def _header(text: str) -> dict:
-    """Return the fields that a header gives."""
+    """Return the fields of ``Case`` that a header gives. Raises ValueError if it is wrong."""
     sentence, _, rest = text.partition("\n\n")
     values: dict = {"tries": " ".join(sentence.split())}
     if not sentence.strip().endswith(".") or LINE.match(sentence):
@@ -69,7 +70,7 @@ def _header(text: str) -> dict:
 
 
 def _line(line: str, values: dict) -> None:
-    """Add what one line of a header says."""
+    """Add the value of one line of a header to ``values``. Raises ValueError if it is wrong."""
     found = LINE.fullmatch(line)
     if not found:
         raise ValueError(f"{line!r} is not `key: value`")
@@ -91,7 +92,7 @@ def _line(line: str, values: dict) -> None:
 
 
 def _sections(code: str, main: str) -> dict[str, dict[str, str]]:
-    """Return the files below a header and the compiled ones, each with its text."""
+    """Return the files below a header and those to be compiled, each name with its text."""
     parts: list[tuple[str, str, list[str]]] = [("file", main, [])]
     for line in code.splitlines():
         if line.startswith("# ---"):
@@ -104,7 +105,8 @@ def _sections(code: str, main: str) -> dict[str, dict[str, str]]:
             parts.append((marker["kind"], marker["name"], []))
         else:
             parts[-1][2].append(line)
-    if not "".join(parts[0][2]).strip():  # no code below the header: this file is not handed in
+    # If there is no code below the header, the part's file is not handed in.
+    if not "".join(parts[0][2]).strip():
         del parts[0]
     found: dict[str, dict[str, str]] = {"files": {}, "compiled": {}}
     for kind, name, lines in parts:
@@ -117,7 +119,7 @@ def _sections(code: str, main: str) -> dict[str, dict[str, str]]:
 
 
 def _uncommented(name: str, lines: list[str]) -> list[str]:
-    kept = [line for line in lines if line]  # black puts empty lines around comments
+    kept = [line for line in lines if line]  # drop empty lines, which black puts around comments
     for line in kept:
         if line != "#" and not line.startswith("# "):
             raise ValueError(f"each line of a text is a comment; in {name} {line!r} is none")

@@ -5,7 +5,8 @@ import json
 from grader.selftest.grading import ROOT
 from grader.selftest.hostile_case import Case
 
-# A path of ours, an escape, a traceback of ours, or the word of an attack that has succeeded.
+# No report may hold these: the word of an attack that has succeeded, an escape, a path of the
+# grader, or a traceback of the grader.
 NEVER = [
     "ACHIEVED",
     "\x1b",
@@ -19,7 +20,10 @@ NEVER = [
 
 
 def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
-    """Return what is wrong with a grading of this case, in sentences."""
+    """Return sentences that say what is wrong with a grading of this case.
+
+    ``catalogue`` maps each check to its problem and its maximum score.
+    """
     wrong = []
     tests = graded.document.get("tests", [])
     if graded.code != 0:
@@ -62,8 +66,10 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
 
 
 def _incomplete(case: Case, tests: list[dict], catalogue: dict[str, list]) -> list[str]:
-    """Return a sentence if the document has not each check of these problems, with its number and
-    its maximum, and nothing else.
+    """Return a sentence if the tests are not exactly the checks of the case's problems.
+
+    Each test must have the number and the maximum score of its check. Return no sentence if all is
+    right.
     """
     expected = {check: listed for check, listed in catalogue.items() if listed[0] in case.problems}
     found = {test["extra_data"]["check"]: [test["number"], test["max_score"]] for test in tests}

@@ -1,4 +1,4 @@
-"""Build a hostile submission, and the places around it, in a folder that is the test's own."""
+"""Build a hostile submission, and the files around it, in a folder of the test's own."""
 
 import os
 import py_compile
@@ -17,10 +17,15 @@ from grader.selftest.hostile_traces import Canaries
 
 
 class Workshop:
-    """One submission, with the results and the neighbour that its code is told of."""
+    """Builds one submission, and the files around it.
+
+    The submission's code is told where its results will be, and where earlier results and the
+    submission of a neighbour are.
+    """
 
     def __init__(self, case: Case, place: Path) -> None:
         self.case, self.place = case, place
+        # Whatever an attack leaves behind has this name or, in System V IPC, this key.
         self.token = f"lockstep-hostile-{secrets.token_hex(4)}"
         self.key = 0x40000000 | secrets.randbits(24)
         self.results = place / "out" / "results.json"
@@ -36,7 +41,7 @@ class Workshop:
         self.canaries = Canaries([self.earlier, self.neighbour])
 
     def build(self) -> Path:
-        """Make the submission, and return it: a directory or a zip."""
+        """Build the submission and return its path, that of a directory or a zip."""
         if self.case.zipped or self.case.junk:
             return self._archive()
         target = self.place / "submission"
@@ -64,7 +69,7 @@ class Workshop:
         return re.sub("@([A-Z]+)@", lambda match: str(known[match[1]]), text)
 
     def _make(self, target: Path) -> None:
-        """Make what text cannot say."""
+        """Make what a text file cannot hold, and remove files of the base."""
         for name in self.case.removed:
             (target / name).unlink()
         for name in self.case.folders:
@@ -93,6 +98,7 @@ class Workshop:
         source.write_text(self._whole(name, text))
         compiled = target / "__pycache__" / f"{Path(name).stem}.{sys.implementation.cache_tag}.pyc"
         compiled.parent.mkdir(exist_ok=True)
+        # Python must not compare the compiled file with its source, which is not handed in.
         never_checked = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(
             str(source), str(compiled), name, doraise=True, invalidation_mode=never_checked
@@ -112,6 +118,7 @@ class Workshop:
             for name, text in contents.items():
                 entry = zipfile.ZipInfo(name)
                 entry.compress_type = zipfile.ZIP_DEFLATED
+                # The upper 16 bits hold the Unix mode.
                 if name in self.case.links:
                     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
                 file.writestr(entry, text)

@@ -1,10 +1,11 @@
-"""Right submissions on a busy machine, again and again:  make load LOAD='--gradings 1000
---at-a-time 10'
+"""Grade right submissions on a busy machine, again and again.
 
-Grades one part of one right submission at a time, several of them side by side, so that they are
-each other's load. Each has inputs of its own. Prints what went wrong, and exits with 1 if anything
-did. Beside it a deadlock is judged every few seconds, to see how long its verdict takes on such a
-machine.
+    make load LOAD='--gradings 1000 --at-a-time 10'
+
+A grading judges one part of one right submission, with inputs of its own. Several gradings run at a
+time, so that they load the machine for each other. The command prints what went wrong, and exits
+with 1 if anything did. Every few seconds it also lets a deadlock be judged, to measure how long the
+verdict takes on such a machine.
 """
 
 import argparse
@@ -26,15 +27,15 @@ from grader.selftest.grading import ROOT, command
 from grader.selftest.mutation.trials import LOST
 from grader.world.fork_server_client import Server
 
-LOOK_EVERY = 5  # seconds
+LOOK_EVERY = 5  # seconds to wait before each deadlock
 PATIENCE = 900  # seconds for one grading: far beyond what any takes
 
 
 @dataclass
 class Grading:
-    """One part of one submission, as it was graded.
+    """One grading of one part of one submission.
 
-    ``faults``: what each check said that did not give full marks.
+    ``faults`` holds what each check without full marks said, or how the grading itself failed.
     """
 
     submission: str
@@ -44,7 +45,10 @@ class Grading:
 
 
 def right() -> list[tuple[Path, str]]:
-    """All right submissions that are whole files, with each of their parts that has full marks."""
+    """Return the right submissions that are whole files, as (folder, part).
+
+    Parts that are known to lose marks are left out.
+    """
     folders = [
         ROOT / "solutions",
         *sorted(path for path in (ROOT / "grader/selftest/submissions").iterdir()),
@@ -79,7 +83,7 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
 
 
 def _tell(one: Grading) -> None:
-    """Say what was wrong with a grading, as soon as it is done."""
+    """Print what was wrong with a grading that is done, if anything was."""
     if one.faults:
         print(
             f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:",
@@ -90,7 +94,7 @@ def _tell(one: Grading) -> None:
 
 
 def grade_side_by_side(gradings: int, at_a_time: int) -> bool:
-    """Return whether all of them had full marks."""
+    """Grade right submissions, several at a time. Return whether all had full marks."""
     chosen = list(itertools.islice(itertools.cycle(right()), gradings))
     loads, verdicts, began = [], [], time.monotonic()
     server = Server.start()
