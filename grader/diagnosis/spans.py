@@ -154,14 +154,13 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
     name = "call"
     if begun:
 
-        # In nanoseconds, in spite of its name. They are only compared with each other.
-        def seconds(number: int) -> int:
+        def duration(number: int) -> int:
             return max(p[f"run {number} ended"] for p in marks) - min(
                 p[f"run {number} began"] for p in marks
             )
 
         whole = all(isinstance(outcome, Returned) for outcome in outcomes)
-        name = f"run {min(ended, key=seconds) if whole and ended else begun[-1]}"
+        name = f"run {min(ended, key=duration) if whole and ended else begun[-1]}"
     begins = {
         rank: passed[f"{name} began"]
         for rank, passed in enumerate(marks)

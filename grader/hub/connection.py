@@ -2,6 +2,7 @@
 
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from grader.wire import frames
@@ -16,7 +17,9 @@ class End:
     queue: deque = field(default_factory=deque)
     queued: int = 0  # bytes in the queue
     is_open: bool = True
-    events: int = 0  # the selector events that the hub waits for
+    # what reads from it; None until it is read for the first time
+    handle: Callable[[int], None] | None = None
+    events: int = 0  # that are waited for; 0 if none are
 
     def write(self, data: bytes) -> None:
         self.queue.append(memoryview(data))

@@ -101,7 +101,7 @@ class Hub:
         self.keys = Keys()
 
     def _register(self, end: End, handle: Callable[[int], None], rank: int) -> None:
-        end.events = selectors.EVENT_READ
+        end.handle, end.events = handle, selectors.EVENT_READ
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
@@ -203,19 +203,21 @@ class Hub:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
-        """Update the events that the selector waits for at each socket.
-
-        A socket with a queue is watched until it can be written to. A rank is to be read only while
-        the judge keeps up with its frames.
-        """
-        for judge, own in zip(self.judges, self.ranks):
+        """Wait for room if something is queued. Read a rank only while its judge keeps up."""
+        for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
-                # This runs for each socket in each round, so the selector is called only if the
-                # events change. It refuses a socket without events: then the old ones stay.
-                if end.events and events not in (0, end.events) and end.is_open:
-                    self.selector.modify(end.socket, events, self.selector.get_key(end.socket).data)
-                    end.events = events
+                if end.handle and end.is_open and events != end.events:
+                    self._change_events(end, events, rank)
+
+    def _change_events(self, end: End, events: int, rank: int) -> None:
+        if not events:  # a selector cannot wait for nothing
+            self.selector.unregister(end.socket)
+        elif not end.events:
+            self.selector.register(end.socket, events, (end.handle, rank))
+        else:
+            self.selector.modify(end.socket, events, (end.handle, rank))
+        end.events = events
 
     def _hang_up(self, rank: int) -> None:
         """Close both sockets of a rank, the one to the rank and the one to the judge.

@@ -60,7 +60,7 @@ def judged(case: Case, graded, catalogue: dict[str, list]) -> list[str]:
                 wrong.append(f"{where} holds {word!r}: …{text[max(0, at - 150): at + 250]}…")
         if len(text) > 400_000:
             wrong.append(f"{where} has {len(text)} characters")
-    if "text" not in {graded.document.get("test_output_format"), "missing"}:
+    if graded.document.get("test_output_format") != "text":
         wrong.append("messages are not shown as plain text: markup in them would be obeyed")
     return wrong
 

@@ -207,6 +207,26 @@ def test_a_standstill_is_told_after_all_that_was_said_before(ends):
     )
 
 
+def test_rank_is_read_no_further_while_its_judge_does_not_read(ends):
+    both = ends()
+    both.heard.pop(both.judges[0])
+    packed = memoryview(frames.pack(frames.RETURNED, {"call": 0}, bytes(1 << 20), NONCE))
+    sent, refused = 0, 0
+    while sent < 3 * hub.MAX_QUEUED and refused < 20:
+        at = sent % len(packed)
+        try:
+            sent += both.ranks[0].send(packed[at : at + (1 << 16)])
+            refused = 0
+        except BlockingIOError:
+            refused += 1
+            both.hub.serve()
+    assert hub.MAX_QUEUED <= both.hub.judges[0].queued < hub.MAX_QUEUED + 2 * len(packed)
+    both.heard[both.judges[0]] = bytearray()
+    both.settle()
+    assert not both.hub.judges[0].queued
+    assert len(both.heard[both.judges[0]]) >= sent - len(packed)  # and it is read again
+
+
 def test_whoever_goes_on_or_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
