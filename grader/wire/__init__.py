@@ -1,4 +1,4 @@
-"""What the judge, the supervisor and the ranks share: frames, events, limits of the machine.
+"""Defines what judge, supervisor and ranks share: frames, events and limits of the machine.
 
-Imports nothing else of the grader.
+This package imports nothing else of the grader.
 """

@@ -1,8 +1,8 @@
-"""Do the ranks agree on what they communicate? Where do they first disagree, and who waits for
-whom?
+"""Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-gloo is silent about much of this: ranks that reduce 4 and 6 elements, or sum on one and max on the
-other, get wrong numbers and no error. The trails tell, without any help from the backend:
+It finds where the ranks first disagree. gloo is silent about much of this: ranks that reduce 4 and
+6 elements, or sum on one and max on the other, get wrong numbers and no error. The trails show it,
+without any help from the backend:
 
 - the k-th collective of a group must be the same on all its ranks: kind, elements, dtype,
   reduction, root;
@@ -21,7 +21,10 @@ from grader.wire.events import Operation, lane, operations
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Operations that met and do not fit: one of each rank concerned, and in what they differ."""
+    """Operations that met and do not fit.
+
+    ``sides`` holds one operation of each rank concerned. ``what`` says in what they differ.
+    """
 
     what: str
     sides: list[Operation]
@@ -38,7 +41,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Waiting:
-    """An operation that some ranks have issued, and that others never joined."""
+    """An operation that a rank has issued, and that the ranks in ``absent`` never joined."""
 
     operation: Operation
     absent: list[int]
@@ -50,10 +53,10 @@ def _ranks(ranks: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Match:
-    """Operations that are one communication, of those ranks that have come to it.
+    """Operations of some ranks that are one communication.
 
-    ``is_certain`` is False for a message where nobody can tell which receive took which: some take
-    one from any rank.
+    ``absent`` lists the ranks that have not come to it. ``is_certain`` is False for a message if
+    nobody can tell which receive took it, because some receives take a message from any rank.
     """
 
     operations: list[Operation]
@@ -63,9 +66,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Matches:
-    """All that ranks communicated, matched: the collectives of each group in their order, and
-    messages.
-    """
+    """All communications of the ranks: the collectives of each group in order, and the messages."""
 
     collectives: list[list[Match]]
     messages: list[Match]
@@ -79,8 +80,9 @@ class Matches:
 def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
-    The k-th collective of a group meets the k-th of all its ranks, the k-th send on a lane the k-th
-    receive, and a receive from any rank the earliest send that nobody else takes.
+    ``trails`` holds the trail of each rank. The k-th collective of a group meets the k-th
+    collective of all its ranks. The k-th send on a lane meets the k-th receive on it. A receive
+    from any rank meets the earliest send that no other receive takes.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
@@ -111,7 +113,8 @@ def match(trails: list[list]) -> Matches:
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # By where a message goes to and its tag: a rank may have used a tag for each of fifty thousand.
+    # Keep tables by landing, which is where a message arrives and its tag. A rank may have used a
+    # new tag for each of fifty thousand messages, so a search through all lanes would take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
@@ -126,6 +129,7 @@ def _match_messages(
         found += [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
         found += [Match([receive], [key[2]]) for receive in receives[len(sends) :]]
         left[_landing(key)] += sends[len(receives) :]
+    # landings where some receives name their source
     mixed = {_landing(key) for key, (_, receives) in lanes.items() if receives}
     for landing, sends in left.items():
         sends.sort(key=lambda send: send.at)
@@ -140,8 +144,9 @@ def _match_messages(
 
 
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
-    """Return all disagreements and all operations that are still waiting for someone, the earliest
-    disagreement first.
+    """Return all disagreements, and all operations that still wait for other ranks.
+
+    Disagreements are sorted by the time at which their last operation was issued.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
@@ -151,10 +156,10 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
             first = min(operation.call for operation in present)
             if gone_on := [operation.rank for operation in present if operation.call > first]:
                 waiting += [Waiting(o, gone_on) for o in present if o.call == first]
-                break  # those have returned without taking part in it
+                break  # those ranks have gone on to a later call without taking part
             if what := difference(present):
                 disagreements.append(Disagreement(what, present))
-                break  # whatever follows in this group is out of step
+                break  # whatever follows in this group is matched wrongly
             if found.absent:
                 waiting += [Waiting(operation, found.absent) for operation in present]
     for found in sorted(
@@ -171,13 +176,16 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
 
 
 def _landing(lane: tuple) -> tuple:
-    """Return where the messages of a lane arrive, whoever sends them."""
+    """Return where the messages of a lane arrive: the lane without its source."""
     group, name, _, target, tag = lane
     return group, name, target, tag
 
 
 def difference(operations: list[Operation]) -> str | None:
-    """In what operations that meet in one collective differ, in a student's words."""
+    """Return in what the operations of one collective differ, in a student's words.
+
+    Return None if they agree.
+    """
     aspects = {
         "which operation this is": lambda o: o.kind,
         "how many elements there are": lambda o: (

@@ -1,6 +1,6 @@
-"""What each rank of a collective receives, computed from the bytes that all have sent.
+"""Computes what each rank of a collective receives from the bytes that all ranks have sent.
 
-Runs in the hub; numpy only.
+This module runs in the hub. It needs numpy only.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,10 @@ ITEMSIZES = {name: np.dtype(name).itemsize for name in NAMES} | {"bfloat16": 2}
 
 
 def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
-    """The blobs, of numbers of this dtype, combined entry by entry in the order of the ranks."""
+    """Return the blobs combined entry by entry, in the order of the ranks.
+
+    The blobs hold numbers of ``dtype``.
+    """
     total = _read(blobs[0], dtype)
     for blob in blobs[1:]:
         total = REDUCTIONS[reduction](total, _read(blob, dtype), dtype=total.dtype)
@@ -41,7 +44,7 @@ def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
 
 
 def can_reduce(dtype: str | None, reduction: str | None) -> bool:
-    """Whether numbers of this dtype can be combined so."""
+    """Return whether numbers of this dtype can be combined by this reduction."""
     if dtype not in ITEMSIZES or reduction not in REDUCTIONS:
         return False
     kind = "f" if dtype == "bfloat16" else np.dtype(dtype).kind
@@ -50,7 +53,10 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
 
 
 def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
-    """Return as many bytes, of numbers that nothing computes."""
+    """Return as many bytes as ``blob`` has, of entries that are no result of a computation.
+
+    The entries are nan if the dtype is floating-point or complex, else ``UNFILLED``.
+    """
     size = len(blob) // ITEMSIZES[dtype]
     if dtype == "bfloat16":
         return _write(np.full(size, np.nan, np.float32), dtype)
@@ -59,19 +65,22 @@ def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
 
 
 def cut(blob: bytes, n: int) -> list[bytes]:
-    """n parts of equal length."""
+    """Return the blob cut into n parts of equal length."""
     size = len(blob) // n
     return [blob[i * size : (i + 1) * size] for i in range(n)]
 
 
 def cut_by(blob: bytes, counts: list[int], itemsize: int) -> list[bytes]:
-    """Parts of as many elements as the counts say."""
+    """Return the blob cut into parts with as many elements as ``counts`` says."""
     ends = np.cumsum([0, *counts]) * itemsize
     return [blob[begin:end] for begin, end in zip(ends, ends[1:])]
 
 
 def _read(blob: bytes, dtype: str) -> np.ndarray:
-    """Entries to compute with. A bfloat16 is the upper half of a float32."""
+    """Return the entries as an array to compute with.
+
+    A bfloat16 becomes a float32, whose upper half it is.
+    """
     if dtype == "bfloat16":
         return (np.frombuffer(blob, np.uint16).astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(blob, dtype)
@@ -81,6 +90,6 @@ def _write(values: np.ndarray, dtype: str) -> bytes:
     if dtype != "bfloat16":
         return values.astype(dtype, copy=False).tobytes()
     bits = values.astype(np.float32, copy=False).view(np.uint32)
-    # to the nearest, and to even where two are as near
+    # Round to the nearest bfloat16, and to the even one if two are equally near.
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return np.where(np.isnan(values), 0x7FC0, rounded >> 16).astype(np.uint16).tobytes()

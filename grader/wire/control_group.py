@@ -1,10 +1,12 @@
-"""A control group for each world: the kernel holds what the world takes together, also between two
-looks of its supervisor.
+"""Bounds what each world takes by a control group of its own.
 
-Where this process may make one, that is as root, outside of most containers. The supervisor enters
-it before it starts a rank, so that ranks and all that they start are born inside. To enter takes
-the kernel some milliseconds, to be born inside takes nothing. Groups of both versions of control
-groups look alike from here: a folder of each name, in one place, or in one for each controller.
+The kernel enforces the bounds also between two looks of the world's supervisor. This works only if
+this process may make control groups: as root, outside of most containers. The supervisor enters the
+group before it starts a rank, so that ranks and all that they start are born inside. To enter takes
+the kernel some milliseconds. To be born inside takes no time.
+
+This module treats both versions of control groups alike. A group is a folder of its name, either in
+one place or in one place for each controller.
 """
 
 import contextlib
@@ -18,18 +20,21 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-# namespace of process numbers, process, its start, world
+# The parts are the namespace of process numbers, the process, its start and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
-NEARLY = 0.97  # of a bound has been used where something more did not fit
-REMOVAL_SECONDS = 1.0  # for what is in a group to end
+NEARLY = 0.97  # part of a bound; if more of it was used, something did not fit
+REMOVAL_SECONDS = 1.0  # in which the processes in a group have to end
 
 
 class Group:
-    """A group of this name in each of these places. No more than a name until somebody makes it."""
+    """A control group with this name in each of these places.
+
+    It is no more than a name until ``make`` or ``enter`` is called.
+    """
 
     def __init__(self, places: Iterable[Path], name: str) -> None:
         self.folders = [place / name for place in places]
-        self.memory = self.tasks = 0  # what it may have
+        self.memory = self.tasks = 0  # its bounds: bytes, and threads
 
     def make(self) -> None:
         for folder in self.folders:
@@ -38,16 +43,17 @@ class Group:
     def enter(self) -> None:
         """Make the group, and move this process into it.
 
-        Raises OSError where that is not possible.
+        Raises OSError if that is not possible.
         """
         self.make()
         for folder in self.folders:
-            (folder / "cgroup.procs").write_text("0")
+            (folder / "cgroup.procs").write_text("0")  # 0 is the process that writes
 
     def hold(self, memory: int | None, tasks: int) -> None:
         """Bound the group's bytes, swap included, and its threads.
 
-        Never to less than before: that may be in use.
+        A bound is never lowered, because that much may be in use. Without ``memory`` the bound of
+        bytes stays as it is.
         """
         if tasks > self.tasks:
             self.tasks = tasks
@@ -57,8 +63,12 @@ class Group:
             self.hold_memory(memory)
 
     def hold_memory(self, memory: int) -> None:
-        """Bound the group's bytes, swap included where the kernel can."""
-        # memory and swap, in version 1: never less than the memory alone
+        """Bound the group's bytes, and count swap if the kernel can.
+
+        Raises FileNotFoundError if the group has no bound of memory.
+        """
+        # Version 1 bounds memory and swap together by this file. That bound may never be below the
+        # bound of memory alone. So it is set first if it grows, and last if it shrinks.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
@@ -77,24 +87,23 @@ class Group:
         return next((folder / name for folder in self.folders if (folder / name).exists()), None)
 
     def is_out_of_memory(self) -> bool:
-        """Return whether the kernel has ended a process of the group because of the group's own
-        bound, not of the machine's.
+        """Return whether the kernel has killed a process of the group because of the group's bound.
+
+        A process that it killed because the machine had too little memory does not count.
         """
         if not self.memory:
             return False
         if self._count("memory.events", "oom_kill") and self._count("memory.events", "oom"):
             return True
-        most = self._count("memory.max_usage_in_bytes")  # version 1 does not tell why
+        most = self._count("memory.max_usage_in_bytes")  # version 1 does not tell why it killed
         return self._count("memory.oom_control", "oom_kill") > 0 and most > NEARLY * self.memory
 
     def is_out_of_tasks(self) -> bool:
-        """Return whether the kernel has refused a process or a thread because of the group's own
-        bound.
-        """
+        """Return whether the kernel refused a thread or process because of the group's bound."""
         return self._count("pids.events", "max") > 0
 
     def _count(self, name: str, key: str = "") -> int:
-        """The number after this word of a file, or the file's only one; 0 where there is none."""
+        """Return the number after ``key`` in a file, or its only number; 0 if there is none."""
         with contextlib.suppress(OSError):
             if found := self.file(name):
                 numbers = dict(line.rpartition(" ")[::2] for line in found.read_text().splitlines())
@@ -102,7 +111,10 @@ class Group:
         return 0
 
     def remove(self, seconds: float = REMOVAL_SECONDS) -> bool:
-        """Remove the group, and end what is still in it; return whether it is gone."""
+        """Remove the group, and kill what is still in it; return whether the group is gone.
+
+        Give up after so many seconds.
+        """
         deadline = time.monotonic() + seconds
         left = list(self.folders)
         while True:
@@ -123,12 +135,15 @@ def _is_removed(folder: Path) -> bool:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The groups in a group, innermost first: a grader that was killed may have made some."""
+    """Return the groups inside a group, innermost first.
+
+    A grader that was killed may have made some.
+    """
     return [path for path in sorted(folder.rglob("*"), reverse=True) if path.is_dir()]
 
 
 def _kill(folder: Path) -> None:
-    """Kill all processes of a group, and of those in it."""
+    """Kill all processes of a group and of the groups inside it, except this process."""
     for group in (folder, *_below(folder)):
         with contextlib.suppress(OSError):
             for pid in map(int, (group / "cgroup.procs").read_text().split()):
@@ -136,12 +151,13 @@ def _kill(folder: Path) -> None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        (folder / "cgroup.kill").write_text("1")  # in version 2, all at once
+        (folder / "cgroup.kill").write_text("1")  # version 2 can kill all at once
 
 
 def find() -> tuple[tuple[Path, ...], str]:
-    """Return where this process may make groups: one folder, or one for each controller; and why
-    not, where it may not.
+    """Return where this process may make control groups, and why not if it may not.
+
+    There is one folder, or one for each controller. The reason is empty if there is a folder.
     """
     if os.environ.get("LOCKSTEP_GROUPS") == "none":
         return (), "LOCKSTEP_GROUPS=none asks for no control group"
@@ -167,19 +183,19 @@ def find() -> tuple[tuple[Path, ...], str]:
 def _place(controller: str) -> Path | None:
     for own in machine_limits.own_groups(controller):
         if not (own / "cgroup.procs").exists():
-            continue  # no group, but a folder of several hierarchies
+            continue  # this is no group, but a folder with several hierarchies
         given = own / "cgroup.subtree_control"
         if not given.exists():
             return own  # version 1
-        # In version 2 a group that has processes gives no controllers to groups below it, but one
-        # above it may.
+        # In version 2 a group that has processes gives no controllers to the groups inside it. A
+        # group further up may still do so.
         if not _has_controllers(given):
             with contextlib.suppress(OSError):
                 given.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
         if _has_controllers(given):
             return own
         if _text(own / "memory.max") not in ("", "max"):
-            return None  # beside this group, a world would not be held to that
+            return None  # a world in a group further up would escape this bound
     return None
 
 
@@ -195,14 +211,15 @@ def _text(path: Path) -> str:
 
 
 def own_name() -> str:
-    """Return a name that no other process has for its groups, and that tells whether the process is
-    still alive.
+    """Return a name for the groups of this process that no other process has.
+
+    It also tells whether the process is still alive.
     """
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 
 
 def clean_up(where: Iterable[Path]) -> None:
-    """Remove the groups of processes that are gone, with what is still in them."""
+    """Remove the groups of processes that have ended, and kill what is still in them."""
     for place in where:
         with contextlib.suppress(OSError):
             for name in os.listdir(place):
@@ -212,12 +229,13 @@ def clean_up(where: Iterable[Path]) -> None:
 
 
 def _namespace() -> str:
-    """The number of this process's namespace: in another one, the same process number is of another
-    process.
+    """Return the number of this process's namespace of process numbers.
+
+    In another namespace, the same process number belongs to another process.
     """
     return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
 
 
 def _start(pid: int) -> str:
-    """When a process was started, in clock ticks; nothing where there is none."""
+    """Return when a process was started, in clock ticks; empty if there is no such process."""
     return (_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() + [""] * 20)[19]

@@ -1,8 +1,8 @@
-"""A rank's trail: the operations that it issued and the marks that it passed, in order. Plain data
-on the judge's side.
+"""Defines the events of a rank's trail, and reads them from what a rank sends.
 
-Where a world was asked to follow waits, for a timeline, the trail also holds how the operations got
-on.
+A trail lists the operations that a rank issued and the marks that it passed, in order. It is plain
+data on the judge's side. If a world was asked to follow waits, for a timeline, the trail also holds
+how the operations went on.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,16 @@ NAMES = {
 }
 
 
-EMPTY_BYTES = 8  # that a message without entries counts as: its tag tells something
+EMPTY_BYTES = 8  # what a message without entries counts as, because its tag tells something
 
 
 @dataclass(frozen=True)
 class Operation:
     """One communication, as it was issued.
 
-    Ranks, peers and roots are global ranks; counts are in elements.
+    Ranks, peers and roots are global ranks. ``sent`` and ``received`` hold the number of elements
+    of each tensor. ``bytes`` is the size of the tensors that are sent, or if there are none, of
+    those that are received.
     """
 
     rank: int
@@ -58,7 +60,10 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """Return what must agree between the ranks of a collective, or between send and receive."""
+        """Return the number of elements that must agree between operations that meet.
+
+        These are the operations of a collective, or a send and its receive.
+        """
         if self.kind == "all_gather":
             return sum(self.received) or sum(self.sent) * len(self.group)
         if self.kind == "gather":
@@ -69,12 +74,11 @@ class Operation:
 
     @property
     def traffic(self) -> float:
-        """The bytes that a rank sends at least, on average over the ranks, for its part in this
-        operation.
+        """Return the bytes that a rank must send at least, on average over the ranks.
 
-        By the best algorithms, which are also the factors of NVIDIA's nccl-tests
-        (doc/PERFORMANCE.md): an all-reduce costs what a reduce-scatter and an all-gather cost
-        together [Patarasuk and Yuan, 2009].
+        These are the costs of the best algorithms for the operation. They are also the factors of
+        NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce costs what a reduce-scatter and an
+        all-gather cost together [Patarasuk and Yuan, 2009].
         """
         n = len(self.group)
         if self.kind == "send":
@@ -119,15 +123,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Progress:
-    """How an operation got on: its start returned, the rank began or ended to wait for it, or the
-    backend was done with it.
+    """How far an operation has come.
+
+    ``what`` is one of ``PROGRESS``: the start of the operation returned, the rank began to wait for
+    it, the rank ended its wait, or the backend completed it.
     """
 
     rank: int
     call: int
     what: str
     at: int
-    # when that operation was issued, which tells which it is; None where that is not known
+    # when the operation was issued, which identifies it; None if that is not known
     of: int | None
     file: str | None
     line: int | None
@@ -135,9 +141,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Step:
-    """What a rank's own program did next: it issued its operation ``number``, or began to wait for
-    that one; it spent ``number`` floating-point operations on products of matrices; or it passed
-    the mark ``text``. Of a wait ``text`` is the line, if known.
+    """One step of a rank's own program.
+
+    ``kind`` is one of ``STEPS``. The rank issued its operation ``number``, or began to wait for
+    that operation. Or it spent ``number`` floating-point operations on products of matrices. Or it
+    passed the mark ``text``. For a wait, ``text`` is the line, if it is known.
 
     Operations are numbered by their order among all that the rank has issued in this call.
     """
@@ -152,9 +160,9 @@ STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "
 
 @dataclass(frozen=True)
 class Program:
-    """Steps of a rank's program, in their order: for a replay, in place of marks.
+    """Some steps of a rank's program, in order. A replay uses them in place of marks.
 
-    The rank's own word, and never evidence.
+    They are the rank's own word, and never evidence.
     """
 
     rank: int
@@ -184,22 +192,22 @@ KINDS = {
     ),
     *("send", "recv"),
 }
-MAX_COUNTS = 64  # in a list: a rank tells of no more, and of all others together in the last
-MAX_NAME = 200
-MARK_SHOWN = 100
+MAX_COUNTS = 64  # entries of a list; see ``counts`` for how a rank keeps to this
+MAX_NAME = 200  # characters
+MARK_SHOWN = 100  # characters of a mark that are kept
 
 
 Event = Operation | Mark | Progress | Program
-# What a rank tells of an operation: each part's name and type.
+# The fields of an operation that a rank sends, each with its name and type.
 TOLD: list[tuple[str, Any]] = [
     (field.name, field.type) for field in fields(Operation) if field.name not in ("rank", "call")
 ]
 
 
 def read_event(rank: int, meta: dict, size: int) -> Event:
-    """The event in a frame from a rank of ``size``.
+    """Return the event in a frame from a rank of a world of ``size`` ranks.
 
-    Raises FrameError where it is not of the agreed form.
+    Raises FrameError if the event is not of the agreed form.
     """
     call = meta.get("call")
     if not is_whole(call):
@@ -218,9 +226,9 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
 
 
 def read_operation(rank: int, call: int, content: dict, size: int) -> Operation:
-    """Return the operation that a rank tells of.
+    """Return the operation that a rank describes in ``content``.
 
-    Raises FrameError where it is not of the agreed form.
+    ``size`` is the world size. Raises FrameError if the operation is not of the agreed form.
     """
     values: dict[str, Any] = {"rank": rank, "call": call}
     for name, kind in TOLD:
@@ -268,7 +276,7 @@ def _read_step(content: Any) -> Step:
 
 
 def _is_sane(value: Any) -> bool:
-    """Whether a part of an operation is as small as an honest one, and can be shown."""
+    """Return whether a field of an operation is as small as an honest one, and can be shown."""
     if isinstance(value, str):
         return is_name(value, MAX_NAME)
     if isinstance(value, list):
@@ -277,7 +285,10 @@ def _is_sane(value: Any) -> bool:
 
 
 def weight(event: Event) -> int:
-    """1 for all that an honest rank does; more for what takes the memory of several such events."""
+    """Return how many small events take as much memory as this one: 1 or more.
+
+    Most events of honest ranks weigh 1. A ``Program`` weighs 1, and 1 more for each step.
+    """
     if isinstance(event, Program):
         return 1 + len(event.steps)
     if not isinstance(event, Operation):
@@ -288,7 +299,10 @@ def weight(event: Event) -> int:
 
 
 def counts(sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of tensors as a rank tells them. Their sum is always that of all."""
+    """Return the sizes of tensors as a rank sends them: at most ``MAX_COUNTS`` numbers.
+
+    If there are more, the last number is the sum of all others. So the sum is always that of all.
+    """
     return (
         [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
         if len(sizes) > MAX_COUNTS
@@ -297,8 +311,10 @@ def counts(sizes: Sequence[int]) -> list[int]:
 
 
 def lane(operation: Operation) -> tuple:
-    """Return what a message and its receive have in common: group, its name, source (None where any
-    will do), target, tag.
+    """Return what a message and its receive have in common.
+
+    These are the group, its name, the source, the target and the tag. The source is None if the
+    receive takes a message from any rank.
     """
     ends = (
         (operation.rank, operation.peer)

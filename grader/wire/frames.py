@@ -1,16 +1,18 @@
-"""The wire between judge and rank: length-prefixed frames of JSON and raw bytes. Standard library
-only, no pickle.
+"""Packs and reads the frames that are sent between judge and rank.
+
+Frames are length-prefixed, and hold JSON and raw bytes. This module needs the standard library
+only, and uses no pickle.
 
     frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta
-    (JSON) · blob (safetensors)
+    (JSON) · blob (safetensors if the frame carries values, else raw bytes)
 
-The judge draws a nonce for the processes of a world; the first frame tells it to a rank, and every
-frame carries it, both ways.
+The judge draws a nonce for the processes of a world. The first frame tells it to a rank. Every
+frame carries it, in both directions.
 
-Values travel as JSON trees. A plain JSON value stands for itself; everything else is an object with
-one telling key: ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``, ``{"tensor": key
-into the blob, …}``, ``{"probe": name, …}`` (only towards a rank) or ``{"other": description}``
-(only from a rank).
+Values travel as JSON trees. A plain JSON value stands for itself. Every other value is an object,
+and one key tells its type: ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``,
+``{"tensor": key into the blob, …}``, ``{"probe": name, …}`` (only towards a rank) or
+``{"other": description}`` (only from a rank).
 """
 
 import json
@@ -22,43 +24,45 @@ from typing import Any, TypeGuard
 MAGIC = b"LKSP"
 VERSION = 2
 NONCE_BYTES = 8
-NOBODY = bytes(NONCE_BYTES)  # the nonce of no world
+NOBODY = bytes(NONCE_BYTES)  # a nonce that no world has
 HEADER = struct.Struct(f"!4sBcxx{NONCE_BYTES}sIQ")
-MAX_META = 1 << 20
-MAX_NEWS = 1 << 16  # the same for kinds that carry no values
-MAX_BLOB = 1 << 24
-MAX_DIGITS = 310  # of an integer: 1024 bits
-# Of the blob
+MAX_META = 1 << 20  # bytes of meta, for kinds that carry values
+MAX_NEWS = 1 << 16  # bytes of meta, for kinds that carry no values
+MAX_BLOB = 1 << 24  # bytes
+MAX_DIGITS = 310  # of an integer, its sign included: 1024 bits
+# Limits of the tensors in a blob
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 32
 
 # Judge → rank
-INPUTS = b"I"  # the world's shape and the calls, with their arguments
-GO = b"G"  # a held call may begin, or after an exception the next one
+INPUTS = b"I"  # the rank's number, the world size, and the calls with their arguments
+GO = b"G"  # a held rank may go on, or after an exception the next call may begin
 # Rank → judge
-EVENT = b"E"  # an operation was issued, or a mark was passed
-HELD = b"H"  # about to begin a call that the judge holds back
-RETURNED = b"R"  # a call's result, and its arguments afterwards
+EVENT = b"E"  # an event for the rank's trail: see ``events``
+HELD = b"H"  # the rank waits before a mark until the judge sends GO
+RETURNED = b"R"  # the result of a call, and its arguments after the call
 RAISED = b"X"  # a call raised, or the student's file could not be imported
 DONE = b"D"  # all calls were made
 # Rank → hub → rank
-OPERATION = b"O"  # a communication was started; a collective brings the bytes that it sends
+OPERATION = b"O"  # a communication was started; the frame of a collective holds the bytes it sends
 CONTENTS = b"C"  # the bytes of a send
-STORE = b"S"  # a question to the store that the ranks of a world share
-USE = b"U"  # a rank calls what the judge has handed to it: see ``served``
-WAIT = b"W"  # every thread of the rank waits from now on, and for what
-ANSWER = b"A"  # what an operation receives, what the store says, or what a use gives
+STORE = b"S"  # a request to the store that the ranks of a world share
+USE = b"U"  # the rank calls something that the judge has given to it: see ``served``
+WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
+ANSWER = b"A"  # what an operation receives, what the store answers, or what a use gives
 
+# What carries the operations of ranks. With ``strict`` the hub does, and enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = (
     "gloo",
     "hub",
     "strict",
-)  # what carries the operations of ranks; strict: the hub, in nccl's order
+)
 HUBS = HUB, STRICT
-# In a WAIT: the judge's sign, the calls of the next check, or the end of the world
+# A WAIT names what each thread waits for: the number of an operation, or one of these. They stand
+# for the judge's sign to go on, the calls of the next check, and the end of the world.
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
-# what a judge asks of its supervisor: has the hub heard or said anything meanwhile?
+# The judge asks its supervisor: how many frames and answers have ranks and hub exchanged so far?
 MOVES_ASKED = {"asks": "moves"}
 
 KINDS = (
@@ -79,31 +83,31 @@ KINDS = (
 WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 
-# What torch imports when it is first needed, and takes half a second or more for: once in the
-# server, or else in every rank.
-# by optimizers and functional collectives, which ask whether they are being compiled
+# Modules that torch imports only when it needs them. Each import takes half a second or more. The
+# server does it once, so that not every rank has to.
+
+# Optimizers and functional collectives import this one, to ask whether they are being compiled.
 COMPILER = "torch._dynamo"
-# by backward(gradient) and grad(…, grad_outputs), for their shapes
+# backward(gradient) and grad(…, grad_outputs) import this one, for their shapes.
 SHAPES = "torch.fx.experimental.symbolic_shapes"
 HEAVY = (COMPILER, SHAPES)
-# of integers, where nothing has arrived yet: any would do. Of other numbers it is nan
+# The value of integers in memory where nothing has arrived yet. Any value would do. Floating-point
+# and complex numbers are nan there.
 UNFILLED = 77
-PAUSE = (
-    # the use before each send, where the judge looks at a rank's processor time: see
-    # ``report.Call.clocks``
-    "pause"
-)
-# Marks at the end of a call. The kind of an operation follows, and its number among those of this
-# kind, in the order of issue.
+# The use that a rank makes when a call begins and before each send, if the judge wants to know its
+# processor time: see ``report.Call.clocks``.
+PAUSE = "pause"
+# Marks at the end of a call. The kind of an operation follows, and its number among the operations
+# of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
-# A mark of whoever waits with the next message: the number of one that the next rank did not send
-# on. See ``report.Call.in_step``.
+# A mark of a rank whose next message is kept back. What follows is the number of the message
+# that the next rank did not send on. See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
 
 
 class FrameError(ValueError):
-    """What arrived is no frame of this protocol."""
+    """Raised if received data does not follow this protocol."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Frame:
     kind: bytes
     meta: dict
     blob: bytes = b""
-    # the bytes of memory that it may take, at most about
+    # about the most bytes of memory that the frame may take
     weight: int = field(default=0, compare=False)
 
 
@@ -122,20 +126,21 @@ def check_lengths(kind: bytes, meta: int, blob: int) -> None:
 
 
 def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> bytes:
-    # a lone surrogate becomes a question mark
+    # A lone surrogate cannot be encoded, so it becomes a question mark.
     text = json.dumps(meta, ensure_ascii=False).encode(errors="replace")
     check_lengths(kind, len(text), len(blob))
     return HEADER.pack(MAGIC, VERSION, kind, nonce, len(text), len(blob)) + text + blob
 
 
 def read_object(text: bytes) -> dict:
-    """A JSON object from a stranger.
+    """Return the JSON object in bytes that an untrusted sender has sent.
 
-    Raises FrameError for whatever is none, or no honest rank would write.
+    Raises FrameError if the bytes are no JSON object, or one that no honest rank would write: with
+    a key that occurs twice, a lone surrogate, or an integer of more than ``MAX_DIGITS`` digits.
     """
     try:
         found = DECODER.decode(text.decode())
-        if b"\\u" in text:  # may spell a lone surrogate, which nobody could print
+        if b"\\u" in text:  # it may spell a lone surrogate, which cannot be printed
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FrameError(f"a frame without readable JSON ({type(error).__name__})") from None
@@ -157,40 +162,50 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-# to make one takes as long as to use it
+# Made once, because making a decoder takes as long as using it.
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 
 
 def is_text(value: Any, most: int) -> TypeGuard[str]:
-    """Any characters: whoever shows them has to clean them."""
+    """Return whether a value is a string of at most ``most`` characters.
+
+    They may be any characters, so whoever shows them has to clean them.
+    """
     return isinstance(value, str) and len(value) <= most
 
 
 def is_name(value: Any, most: int) -> TypeGuard[str]:
-    """What Python's own names look like: nothing that a terminal would obey."""
+    """Return whether a value is printable text of at most ``most`` characters.
+
+    Python's own names look like this. A terminal would not take any of it as a command.
+    """
     return is_text(value, most) and value.isprintable()
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """A number that fits into 64 bits, and not True or False."""
+    """Return whether a value is an int that fits into 64 bits, and not True or False."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 @dataclass
 class Reader:
-    """Collects bytes and gives out the frames that are complete. Holds one frame and one read at
-    most.
+    """Collects received bytes and yields the frames that are complete.
 
-    Without a nonce it takes that of the first frame.
+    It holds at most one frame and the bytes of one read. Without a nonce it takes the nonce of the
+    first frame.
     """
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    # bytes of the buffer that have been given out: they go all at once, not frame by frame
+    # Bytes of the buffer that were given out as frames. They are deleted all at once, not frame by
+    # frame.
     taken: int = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Raises FrameError as soon as a header is wrong, before its lengths are believed."""
+        """Add received bytes, and yield the frames that are complete now.
+
+        Raises FrameError as soon as a header is wrong, before the lengths in it are used.
+        """
         self._forget()
         self.buffer += data
         while frame := self._next():
@@ -198,7 +213,10 @@ class Reader:
         self._forget()
 
     def pack(self, kind: bytes, meta: dict, blob: bytes = b"") -> bytes:
-        """Return a frame of the world whose frames this reader takes: its nonce is known."""
+        """Return the bytes of a frame with the nonce that this reader knows.
+
+        The nonce must be known by now.
+        """
         assert self.nonce is not None
         return pack(kind, meta, blob, self.nonce)
 
@@ -232,6 +250,6 @@ class Reader:
 def _weight(kind: bytes, text: bytes, blob: bytes) -> int:
     if kind not in WITH_VALUES:
         return HEADER.size + len(text) + len(blob)
-    # Python takes 64 bytes for a small object, and up to four for each letter.
+    # Python takes 64 bytes for a small object, and up to four for each character.
     parts = text.count(b",") + text.count(b"[") + text.count(b"{")
     return HEADER.size + 4 * len(text) + 64 * parts + len(blob)

@@ -1,4 +1,4 @@
-"""What the operating system lets us do, each with the next best where it is missing."""
+"""Wraps functions of the operating system, with the next best way if one is missing."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 MADV_COLLAPSE = 25
 HUGE_PAGE = 1 << 21
-REST_SECONDS = 0.005  # for a process to stop running
+REST_SECONDS = 0.005  # time for a process to stop running, when it is about to wait
 
 LINUX = sys.platform.startswith("linux")
 
@@ -26,13 +26,17 @@ def _prctl(option: int, value: int) -> None:
 
 
 def hide_from_tracers() -> None:
-    """Have nobody but root trace this process, or read its memory and environment (Linux)."""
+    """Let nobody but root trace this process, or read its memory and environment.
+
+    Only Linux can do this.
+    """
     _prctl(PR_SET_DUMPABLE, 0)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Get this signal when the parent dies (Linux; elsewhere the end of the judge's socket has the
-    same effect).
+    """Ask for this signal when the parent of this process dies.
+
+    Only Linux can do this. Elsewhere the end of the judge's socket has the same effect.
     """
     _prctl(PR_SET_PDEATHSIG, number)
 
@@ -43,10 +47,10 @@ def adopt_orphans() -> None:
 
 
 def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
-    """The living descendants of a process, each with its number of threads (Linux; elsewhere none
-    are found).
+    """Return the living descendants of a process, each with its number of threads.
 
-    Without those in ``spare`` and what descends from them.
+    Processes in ``spare`` and their descendants are left out. On other systems than Linux none are
+    found.
     """
     found: dict[int, int] = {}
     children = _way_to_children(ancestor)
@@ -54,6 +58,7 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
     while generation:
         unknown = [pid for parent in generation for pid in children(parent) if pid not in found]
         generation = [pid for pid in unknown if pid not in spare]
+        # A zombie that still has several threads lives on in a thread that is not its first.
         known = {
             pid: fields
             for pid in generation
@@ -64,8 +69,9 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, dead ones that nobody has collected included (Linux; elsewhere
-    none are found).
+    """Return the children of a process, including dead ones that nobody has collected.
+
+    On other systems than Linux none are found.
     """
     return _way_to_children(pid)(pid) if LINUX else []
 
@@ -77,7 +83,10 @@ def _way_to_children(pid: int) -> Callable[[int], list[int]]:
 
 
 def _children(pid: int) -> list[int]:
-    """The system's own list; that of a process with much to do may lack somebody."""
+    """Return the children in the system's own list.
+
+    The list of a process with much to do may lack some.
+    """
     found: list[int] = []
     for path in glob(f"/proc/{pid}/task/*/children"):
         try:
@@ -89,7 +98,10 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_search() -> Callable[[int], list[int]]:
-    """Where a kernel keeps no such list: look at every process."""
+    """Look at every process once, and return a function that gives the children of one.
+
+    This is for kernels that keep no list of children.
+    """
     children = defaultdict(list)
     for entry in os.listdir("/proc") if LINUX else ():
         if entry.isdigit() and (fields := _stat(int(entry))):
@@ -98,7 +110,7 @@ def _children_by_search() -> Callable[[int], list[int]]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """State, parent, … of a process; nothing where it has ended."""
+    """Return the fields of a process's stat file from its state on; [] if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -107,11 +119,12 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def processor_time(pid: int) -> int:
-    """Return the nanoseconds of processor time of a process, all its threads and descendants; 0
-    where nobody can tell (Linux).
+    """Return the nanoseconds of processor time of a process and all its descendants.
 
-    Of descendants that have ended, as far as they were waited for, in ticks of 10 ms. The process
-    is about to wait: of one that runs the system knows only what it had at its last tick.
+    The result is 0 if nobody can tell, as on other systems than Linux. Descendants that have ended
+    count as far as they were waited for, in ticks of 10 ms. The process must be about to wait,
+    since the system knows of a running one only what it had at its last tick. It gets
+    ``REST_SECONDS`` to stop running.
     """
     if not LINUX:
         return 0
@@ -126,7 +139,7 @@ def processor_time(pid: int) -> int:
 
 
 def _own_time(pid: int) -> int:
-    clock = ~pid << 3 | 2  # what clock_getcpuclockid(3) gives
+    clock = ~pid << 3 | 2  # as clock_getcpuclockid(3) gives it
     try:
         return time.clock_gettime_ns(clock)
     except OSError:  # it has ended
@@ -134,10 +147,10 @@ def _own_time(pid: int) -> int:
 
 
 def use_huge_pages() -> None:
-    """Lay this process's own memory into huge pages, so that a fork copies and drops hundreds of
-    entries, not ten thousands.
+    """Lay this process's own memory into huge pages, so that a fork takes less time.
 
-    Asked for as a favour: where Linux is older than 6.1, or has no room, the pages stay small.
+    A fork then copies and drops hundreds of entries, not ten thousands. This only asks the kernel:
+    the pages stay small if Linux is older than 6.1, or has no room.
     """
     if not LINUX:
         return
@@ -145,40 +158,41 @@ def use_huge_pages() -> None:
     with open("/proc/self/maps") as maps:
         areas = [line.split()[:5] for line in maps]
     for addresses, rights, _, _, inode in areas:
-        if rights == "rw-p" and inode == "0":  # of no file
+        if rights == "rw-p" and inode == "0":  # writable, and of no file
             start, end = (int(address, 16) for address in addresses.split("-"))
             for page in range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE):
                 advise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
 
 
 def close_from(first: int) -> None:
-    """Close all descriptors from this one on, however high they are."""
+    """Close all descriptors from ``first`` on, however high they are."""
     try:
         found = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
         return os.closerange(first, 1 << 16)
     for descriptor in found:
         if descriptor >= first:
-            # which says nothing of those that are closed already
+            # This raises nothing if the descriptor is closed already.
             os.closerange(descriptor, descriptor + 1)
 
 
 def close_ends(without: Collection[int]) -> None:
-    """Close all sockets and pipes but these, and but the three that every program has."""
+    """Close all sockets and pipes except those in ``without`` and the three standard ones."""
     kept = {0, 1, 2, *without}
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
         try:
             mode = os.fstat(descriptor).st_mode
-        except OSError:  # the listing's own
+        except OSError:  # the descriptor of the listing itself, closed by now
             continue
         if descriptor not in kept and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
             os.close(descriptor)
 
 
 def _threads(pid: int) -> int:
-    """How many threads a process has, its first one included, which may have ended; 0 where nobody
-    can tell.
+    """Return how many threads a process has; 0 if nobody can tell.
+
+    The first thread counts even if it has ended.
     """
     try:
         return len(os.listdir(f"/proc/{pid}/task"))
@@ -187,5 +201,5 @@ def _threads(pid: int) -> int:
 
 
 def threads() -> int:
-    """How many threads this process has; 1 where nobody can tell."""
+    """Return how many threads this process has; 1 if nobody can tell."""
     return len(os.listdir("/proc/self/task")) if LINUX else 1

@@ -1,8 +1,9 @@
-"""Remove what student code may have made: folders of any depth, closed ones, links to anywhere,
-entries that vanish meanwhile.
+"""Removes what student code may have made.
 
-``shutil.rmtree`` calls itself for each folder, and ends with a RecursionError a thousand folders
-down. Standard library only: judges, the server and the supervisors use it.
+That may be folders of any depth, folders that may not be opened, links to anywhere, and entries
+that vanish meanwhile. ``shutil.rmtree`` calls itself for each folder, and so ends with a
+RecursionError a thousand folders down. Judges, the server and the supervisors use this module. So
+it needs the standard library only.
 """
 
 import contextlib
@@ -13,14 +14,13 @@ import time
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TRIES = 3  # for a folder that somebody fills while it is emptied
-MAX_SECONDS = 60.0  # where somebody makes folders as fast as they are removed
+MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
-    """Remove a file, a link, or a folder with all that is in it, and return whether it is gone.
-    Follows no link below the parent.
+    """Remove a file, a link, or a folder with all that is in it; return whether it is gone.
 
-    It ends, whatever others do there meanwhile.
+    Follow no link below the parent. Come to an end, whatever others do there meanwhile.
     """
     parent, name = os.path.split(os.path.abspath(path))
     try:
@@ -43,7 +43,7 @@ def remove(path: str | os.PathLike) -> bool:
 
 
 def _kind(name: str, above: int) -> int | None:
-    """The mode of an entry; None where there is none."""
+    """Return the mode of an entry; None if there is no such entry."""
     try:
         return os.lstat(name, dir_fd=above).st_mode
     except OSError:
@@ -53,7 +53,8 @@ def _kind(name: str, above: int) -> int | None:
 def _empty(name: str, above: int, deadline: float) -> None:
     """Remove all that is in a folder.
 
-    Its subfolders' folders are moved into it first, so none lies deep when its turn comes.
+    The folders inside each subfolder are first moved up into this folder, so that none lies deep
+    when its turn comes.
     """
     top = _open(name, above)
     if top is None:
@@ -64,7 +65,7 @@ def _empty(name: str, above: int, deadline: float) -> None:
             folder = left.pop()
             inner = _open(folder, top)
             if inner is None:
-                continue  # no folder, and cannot be removed
+                continue  # it is no folder, and cannot be removed
             try:
                 for child in _without_files(inner):
                     target = secrets.token_hex(12)
@@ -82,7 +83,7 @@ def _without_files(folder: int) -> list[str]:
     """Remove the files and the empty folders in a folder; return the names of what is left."""
     left = []
     entries: list[os.DirEntry] = []
-    # All at once: whoever removes while he reads never comes to an end if somebody adds entries
+    # Read all entries before any is removed. Otherwise this would not end if somebody adds entries
     # meanwhile.
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         entries.extend(found)
@@ -98,9 +99,9 @@ def _without_files(folder: int) -> list[str]:
 
 
 def _move(name: str, folder: int, target: str, top: int) -> bool:
-    """Move an entry of a folder to the top.
+    """Move an entry of a folder to the top; return whether that worked.
 
-    One that its owner may not write to cannot be moved before that is changed.
+    A folder that its owner may not write to cannot be moved before its rights are changed.
     """
     for _ in range(2):
         try:
@@ -112,8 +113,9 @@ def _move(name: str, folder: int, target: str, top: int) -> bool:
 
 
 def _open(name: str, above: int) -> int | None:
-    """A descriptor of a folder whose owner may do everything with it by now; None where there is no
-    such folder.
+    """Open a folder and return its descriptor; None if there is no such folder.
+
+    From then on the owner of the folder may do everything with it.
     """
     for _ in range(2):
         try:
@@ -128,7 +130,7 @@ def _open(name: str, above: int) -> int | None:
 
 
 def _allow(name: str, above: int) -> None:
-    """Give the owner of a folder all rights to it, also where it may not be opened.
+    """Give the owner of a folder all rights to it, even if it may not be opened.
 
     What a link points to stays as it is.
     """
@@ -136,6 +138,7 @@ def _allow(name: str, above: int) -> None:
         if not hasattr(os, "O_PATH"):  # not Linux
             os.chmod(name, stat.S_IRWXU, dir_fd=above, follow_symlinks=False)
             return
+        # O_PATH needs no rights to the folder itself.
         place = os.open(
             name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above
         )

@@ -1,9 +1,8 @@
-"""What the judge hands to a student's function to call: a probe, a stopwatch's clock and operation,
-the runs of a sweep.
+"""Serves what the judge gives to a student's function to call.
 
-Where the hub is the network it answers, outside of the ranks: a rank knows no answer before it has
-asked for it, and cannot say that it has asked. Elsewhere a rank answers itself. Standard library
-only.
+This may be a probe, a stopwatch's clock and operation, or the runs of a sweep. If the hub is the
+network, the hub answers, outside of the ranks. So a rank knows no answer before it asks, and cannot
+claim that it has asked. On other networks a rank answers itself. Standard library only.
 """
 
 import inspect
@@ -11,15 +10,19 @@ from typing import Any
 
 from grader.wire.frames import PAUSE
 
-TELLING = 0.001  # seconds that it takes to tell a device what to do
+TELLING = 0.001  # seconds that the host takes to tell the device what to do
 
 
 class Served:
-    """What one rank is given for one call.
+    """The things that one rank is given for one call.
 
-    Made of ``{"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
-    "clocks": bool}``, or parts of it. With ``weighs`` the hub looks at the rank's memory whenever
-    the rank communicates, with ``clocks`` at its processor time whenever it pauses.
+    It is made of a dict with these keys, or some of them:
+
+        {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
+         "clocks": bool}
+
+    With ``weighs`` the hub looks at the rank's memory whenever the rank communicates. With
+    ``clocks`` it looks at the rank's processor time whenever the rank pauses.
     """
 
     def __init__(self, rank: int, given: dict) -> None:
@@ -27,7 +30,7 @@ class Served:
         self.bench = Bench(rank, **given["bench"]) if "bench" in given else None
         self.runs = given.get("runs")
         self.weighs, self.clocks = given.get("weighs", False), given.get("clocks", False)
-        self.made = 0
+        self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:
         """Return whether this is the name of a use of something that the rank was given."""
@@ -42,7 +45,10 @@ class Served:
         )
 
     def use(self, name: str) -> Any:
-        """Return what a use of it gives: JSON. Raises LookupError for a run too many."""
+        """Carry out a use, and return what it gives, which is JSON.
+
+        Raises LookupError if the rank asks for a run too many.
+        """
         if self.bench and name in Bench.USES:
             return getattr(self.bench, name)()
         if self.runs is not None and name.startswith("run "):
@@ -53,12 +59,15 @@ class Served:
 
 
 class Bench:
-    """A rank's host and its device, in a time of their own: no real time passes.
+    """A rank's host and its device in simulated time: no real time passes.
 
-    ``calls``: how long each call of the operation takes, in seconds. ``asynchronous``: the
-    operation returns at once, and a device does it. ``barrier_takes``: how long it takes to meet.
-    ``late``: how much longer a call takes where the ranks have not met before it. ``busy``: how
-    long the device still has to do at the beginning.
+    Args:
+        rank: only makes the clocks of ranks differ.
+        calls: seconds that each call of the operation takes; calls beyond these take none.
+        asynchronous: the operation returns at once, and the device carries it out.
+        barrier_takes: seconds that it takes the ranks to meet.
+        late: seconds that a call takes longer if the ranks have not met before it.
+        busy: seconds of work that the device still has to do at the beginning.
     """
 
     USES = ("clock", "operation", "synchronize", "barrier")
@@ -74,8 +83,8 @@ class Bench:
     ) -> None:
         self.calls, self.asynchronous = calls, asynchronous
         self.barrier_takes, self.late = barrier_takes, late
-        self.now = 1000.0 * (1 + rank)  # every rank's clock has its own beginning
-        self.device_free = self.now + busy
+        self.now = 1000.0 * (1 + rank)  # the clock of each rank begins at another time
+        self.device_free = self.now + busy  # when the device has done its work
         self.done, self.met = 0, False
 
     def clock(self) -> float:

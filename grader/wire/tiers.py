@@ -1,12 +1,12 @@
-"""What a rank may do once it runs student code: tiers of confinement, and limits.
+"""Defines what a rank may do once it runs student code: tiers of confinement, and limits.
 
     limits     rlimits, no new privileges, first to be killed when memory runs out   every Linux
     landlock   sees its own folder, submission, Python, system; writes to its own    Linux 5.13
     uid        a user of its own for every rank                                      root
 
-A tier is a row of ``TIERS``: limits, with one of the other two, with both, or alone. The fork
-server finds out by a probe which one works here: see ``supervisor.probe``. Nothing in here is
-secret.
+The table shows each protection and what it needs. A tier is a row of ``TIERS``: limits, with one of
+the other two, with both, or alone. The fork server finds out by a probe which tier works here: see
+``supervisor.probe``. Nothing in this module is secret.
 """
 
 import os
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from grader.wire.os_support import LINUX
 
-RANKS = 64  # the most in one world
+RANKS = 64  # at most, in one world
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
@@ -25,11 +25,12 @@ PROCESSES = 8  # of a rank, itself included
 
 @dataclass(frozen=True)
 class Tier:
-    """Which protections a rank gets beside its limits."""
+    """The protections that a rank gets beside its limits."""
 
     uid: bool = False  # a user of its own
     landlock: bool = False
-    # may read what Landlock lets it, whoever owns it: Python may lie in root's home
+    # The rank may read all files that Landlock allows, whoever owns them. Python may lie in root's
+    # home.
     reader: bool = False
 
     @property
@@ -40,10 +41,12 @@ class Tier:
     def gaps(self, abi: int, has_hub: bool, is_held: bool = False) -> list[str]:
         """Return what student code can do in this tier though it should not.
 
-        ``abi`` is this kernel's version of Landlock; ``has_hub`` says whether the hub carries what
-        ranks communicate, and ``is_held`` whether a control group bounds what a world takes, which
-        ranks cannot leave. Held against the hostile submissions that show it: the `unless` of their
-        header has these words.
+        ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
+        ranks communicate. ``is_held`` says whether a control group that ranks cannot leave bounds
+        what a world takes.
+
+        The tests compare these words with the hostile submissions that show each gap: the `unless`
+        in their header has the same words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid
@@ -65,7 +68,7 @@ class Tier:
                 " process"
             ): (not is_held),
             "open connections to other machines": True,  # in checks on gloo
-            # Ways to cheat, not to harm: where there is no hub, the rank itself tells what it
+            # These are ways to cheat, not to harm. Without a hub, the rank itself tells what it
             # communicated.
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
@@ -74,8 +77,8 @@ class Tier:
         return [gap for gap, there in found.items() if there]
 
 
-# Best first. A stranger's user with a reader's right is confined by Landlock alone in what it
-# reads, and by both in the rest.
+# The best tier comes first. With ``reader``, only Landlock confines what the rank reads. Landlock
+# and its user together confine the rest.
 TIERS = {
     "uid+landlock": Tier(uid=True, landlock=True),
     "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),
@@ -86,7 +89,7 @@ TIERS = {
 
 
 def candidates() -> list[str]:
-    """The names of the tiers that may work for this process, best first."""
+    """Return the names of the tiers that may work for this process, best first."""
     root = LINUX and os.geteuid() == 0
     return [
         name for name, tier in TIERS.items() if name == "none" or LINUX and (root or not tier.uid)
