@@ -1,4 +1,4 @@
-"""The end of a world that the judge holds: start ranks, feed and watch them, read what they send.
+"""Runs a world from the judge's side: starts ranks, feeds and watches them, reads what they send.
 
-Runs in the judge.
+This package runs in the judge.
 """

@@ -1,7 +1,7 @@
-"""Values on the judge's side of the wire: JSON trees ↔ numpy arrays. The judge never imports torch.
+"""Converts values on the judge's side of the wire: JSON trees ↔ numpy arrays.
 
-A judge without torch starts in a third of the time and in a fifth of the memory, and has nothing
-that a student's code could have patched.
+The judge never imports torch. A judge without torch starts in a third of the time and in a fifth of
+the memory, and has nothing that a student's code could have patched.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ MAX_DEPTH = 16
 MAX_STRING = 10_000
 
 
-# How a tensor may lie in memory: a copy of a transpose is a transpose again, a copy of a slice is
+# How a tensor may lie in memory. A copy of a transpose is a transpose again. A copy of a slice is
 # contiguous.
 LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 
 
 @dataclass(frozen=True)
 class Strided:
-    """An argument that the rank gets in this one of the ``LAYOUTS``.
+    """An argument that the rank gets in one of the ``LAYOUTS``.
 
     A slice is every other element of a larger memory.
     """
@@ -35,20 +35,21 @@ class Strided:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An argument that requires gradients, as a model's parameters do; ``Leaf(Strided(array))`` in
-    non-contiguous memory.
+    """An argument that requires gradients, as a model's parameters do.
+
+    ``Leaf(Strided(array))`` lies in non-contiguous memory.
     """
 
     array: "np.ndarray | Strided"
-    strided: bool = False  # as Strided(array)
+    strided: bool = False  # ``Leaf(array, strided=True)`` means ``Leaf(Strided(array))``
 
 
 @dataclass(frozen=True)
 class Probe:
-    """An argument that is a function: takes nothing, returns ``returns`` (JSON) after ``seconds``,
-    and leaves marks.
+    """An argument that is a function, which takes no arguments and leaves marks.
 
-    The marks are ``NAME began`` and ``NAME ended``.
+    It returns ``returns`` (JSON) after ``seconds``. The marks are ``NAME began`` and
+    ``NAME ended``.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Foreign:
-    """Something that came back and is no value which could be right."""
+    """A returned value that cannot be sent, and so cannot be right: only its description."""
 
     description: str
 
@@ -77,7 +78,7 @@ def encode(value: Any) -> tuple[Any, bytes]:
         if isinstance(value, dict):
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
-            # what it returns is served: see ``face``
+            # What it returns is not sent here, but when it is called: see ``wire.served``.
             return {"probe": value.name, "seconds": value.seconds}
         is_leaf, layout = isinstance(value, Leaf), "contiguous"
         if is_leaf:
@@ -95,9 +96,9 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 
 def decode(trees: Any, blob: bytes) -> list:
-    """What a rank returned.
+    """Return the values that a rank returned.
 
-    Nothing here is trusted: raises FrameError for whatever is not as ``frames`` says.
+    Nothing in them is trusted. Raises FrameError for whatever is not as ``frames`` says.
     """
     if not isinstance(trees, list):
         raise FrameError("a result without values")
@@ -112,7 +113,7 @@ def decode(trees: Any, blob: bytes) -> list:
         ):
             raise FrameError("a malformed value")
         if not isinstance(node, dict):
-            if type(node) is int and not is_whole(node):  # no float can hold it, perhaps
+            if type(node) is int and not is_whole(node):  # a float may not hold it
                 raise FrameError("a whole number of more than 64 bits")
             return node
         if len(node) != 1:

@@ -1,12 +1,13 @@
-"""The tensors in a rank's blob, in the format of safetensors, as numpy arrays. Nothing in it is
-trusted.
+"""Reads the tensors in a rank's blob as numpy arrays. Nothing in the blob is trusted.
+
+The format is that of safetensors:
 
     blob = length of the header (8 bytes, little-endian) · header (JSON) · data
     header = {name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …}
 
-Every length is checked against the bytes that are there before anything is made of them. Tensors
-lie side by side: no gaps, and no two share memory, so the arrays never take more memory than the
-blob did.
+Every length is checked against the bytes that are there, before anything is made of them. Tensors
+lie side by side: there are no gaps, and no two tensors share memory. So the arrays never take more
+memory than the blob did.
 """
 
 import math
@@ -37,7 +38,10 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def read(blob: bytes) -> dict[str, np.ndarray]:
-    """The arrays by their names. Raises FrameError where the blob is not of the form above."""
+    """Return the arrays by their names.
+
+    Raises FrameError if the blob is not of the form above.
+    """
     if not blob:
         return {}
     length = int.from_bytes(blob[:8], "little")
@@ -62,7 +66,10 @@ def read(blob: bytes) -> dict[str, np.ndarray]:
 
 
 def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
-    """A tensor's dtype and shape, and where it begins and ends in the data."""
+    """Return a tensor's dtype and shape, and where it begins and ends in the data, in bytes.
+
+    ``room`` is the length of the data. Raises FrameError if the entry does not fit it.
+    """
     if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data_offsets"}:
         raise FrameError("a tensor without dtype, shape and place")
     dtype, shape, offsets = content["dtype"], content["shape"], content["data_offsets"]
@@ -73,7 +80,7 @@ def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
         raise FrameError("a tensor that lies outside of its data")
     itemsize = DTYPES[dtype].itemsize
-    # numpy minds even where a size is 0
+    # numpy refuses a shape that is too large even if one of its sizes is 0.
     if math.prod(max(size, 1) for size in shape) * itemsize > MAX_BLOB:
         raise FrameError("a tensor that is too large")
     if math.prod(shape) * itemsize != offsets[1] - offsets[0]:
@@ -86,7 +93,7 @@ def _are_counts(values: Any) -> bool:
 
 
 def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
-    """A copy: aligned, writable, and without the rest of the blob."""
-    if dtype == np.bool_:  # a byte of 2 would be true, and not equal to True
+    """Return the array as a copy: aligned, writable, and without the rest of the blob."""
+    if dtype == np.bool_:  # a byte of 2 would be true, but not equal to True
         return (np.frombuffer(bytes(data), np.uint8) != 0).reshape(shape)
     return np.frombuffer(bytes(data), dtype).reshape(shape).copy()

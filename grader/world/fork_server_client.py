@@ -1,4 +1,4 @@
-"""The judge's handle on the fork server: start it, ask it for a world, end it."""
+"""Gives the judge a handle on the fork server: to start it, ask it for a world, and end it."""
 
 import errno
 import json
@@ -27,16 +27,18 @@ ENVIRONMENT = (
     "LOCKSTEP_TIER",
     "LOCKSTEP_GROUPS",
 )
-SECONDS = 60  # that a server may take to import torch, or to answer
+SECONDS = 60  # in which a server has to import torch, or to answer
 
 
 class WorldsUnavailable(RuntimeError):
-    """Ranks cannot be started on this machine: nothing can be graded."""
+    """Raised if ranks cannot be started on this machine, so that nothing can be graded."""
 
 
 def usual_network() -> str:
-    """Return what carries the operations of ranks on CPUs: the hub, unless ``LOCKSTEP_NETWORK``
-    asks for another.
+    """Return what carries the operations of ranks on CPUs.
+
+    This is the hub, unless ``LOCKSTEP_NETWORK`` asks for another network. Raises WorldsUnavailable
+    if there is no such network.
     """
     asked = os.environ.get("LOCKSTEP_NETWORK") or HUB
     if asked not in NETWORKS:
@@ -45,7 +47,7 @@ def usual_network() -> str:
 
 
 def way_to_start() -> str:
-    """fork where it is safe, else spawn; ``LOCKSTEP_START`` overrides.
+    """Return ``fork`` if that is safe here, else ``spawn``; ``LOCKSTEP_START`` overrides this.
 
     macOS's frameworks do not survive a fork.
     """
@@ -55,18 +57,19 @@ def way_to_start() -> str:
 
 
 def address_of(door: int) -> str:
-    """The address of the server at the other end of this descriptor."""
+    """Return the address of the server at the other end of this descriptor."""
     return f"{door}:{os.fstat(door).st_ino}"
 
 
 @dataclass
 class Server:
-    """A running fork server, reached through ``address`` by the process that started it and by
-    those that inherit from it.
+    """A running fork server.
 
-    The address is a descriptor, and the file number by which a process can tell that it has
-    inherited this descriptor and no other of the same number: the end of a pair of sockets that
-    have no name. Whoever has none cannot ask for anything.
+    The process that started it reaches it through ``address``, and so do processes that inherit
+    from that one. The address is a descriptor and a file number. The descriptor is one end of a
+    pair of sockets that have no name. By the file number a process can tell that it has inherited
+    this descriptor, and no other of the same number. A process that has not inherited it cannot ask
+    for anything.
     """
 
     address: str
@@ -75,7 +78,10 @@ class Server:
 
     @property
     def door(self) -> int:
-        """The descriptor. Raises WorldsUnavailable where this process has not inherited it."""
+        """Return the descriptor of the server's socket.
+
+        Raises WorldsUnavailable if this process has not inherited it.
+        """
         descriptor, _, number = self.address.partition(":")
         try:
             if os.fstat(int(descriptor)).st_ino == int(number):
@@ -86,18 +92,18 @@ class Server:
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
-        """Start one; it ends with this process. Returns before torch is imported: whoever asks
-        waits.
+        """Start a server, which ends with this process.
 
-        ``ahead`` are modules of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder
-        that the server removes when this process is gone, however it went; it makes the folders of
-        worlds in there.
+        Return before the server has imported torch: requests wait for that. ``ahead`` are modules
+        of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder, by default a new
+        one, in which the server makes the folders of worlds. The server removes it when this
+        process is gone, however it went.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
-        folder.chmod(0o711)  # ranks pass through, to their own, and see nothing
+        folder.chmod(0o711)  # ranks pass through to their own folders, and cannot list it
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        # One thread a rank, and none in the server: a fork copies no threads. No ports outside this
-        # machine.
+        # A rank has one thread, and the server has no further ones, because a fork copies no
+        # threads. Ranks open no ports that can be reached from outside this machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {
@@ -131,7 +137,7 @@ class Server:
     def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
         """Send one request and return the socket for the answer.
 
-        Raises WorldsUnavailable where no server takes it.
+        Raises WorldsUnavailable if no server takes it.
         """
         mine, its = socket.socketpair()
         with its:
@@ -150,7 +156,7 @@ class Server:
                     socket.send_fds(door, [data], descriptors, socket.MSG_DONTWAIT)
                     return
                 except OSError as error:
-                    # with what others ask for
+                    # The socket may be full with the requests of others.
                     full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
                     if not full or time.monotonic() > deadline:
                         raise WorldsUnavailable(
@@ -159,11 +165,12 @@ class Server:
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
-        """What the server knows of this machine; waits until it has imported torch.
+        """Return what the server knows of this machine; wait until it has imported torch.
 
-        ``torch`` its version, ``gpus`` their number, ``way`` fork or spawn, ``kernel``, ``tier``
-        how ranks are confined, and ``failed``, why better tiers do not work. With ``tiers=True``
-        also ``tiers``, the same for each of them.
+        Among the keys are ``torch`` (its version), ``gpus`` (their number), ``way`` (fork or
+        spawn), ``kernel``, ``tier`` (how ranks are confined), and ``failed`` (why better tiers do
+        not work). With ``tiers=True`` there may also be ``tiers``, which says for each tier why it
+        does not work. Raises WorldsUnavailable if the server does not run.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SECONDS)
@@ -176,7 +183,7 @@ class Server:
         return json.loads(answer)
 
     def errors(self) -> str:
-        """The last line that the server complained with."""
+        """Return the last line of the server's errors; empty if there is none."""
         try:
             lines = (
                 (self.folder / "errors").read_text(errors="replace").strip().splitlines()

@@ -1,5 +1,6 @@
-"""Ranks that come late because a check asks for it: which are held, at which mark, and what lets
-them go.
+"""Holds ranks that come late because a check asks for it.
+
+It knows which ranks are held, at which mark, and what lets them go.
 """
 
 import time
@@ -12,10 +13,9 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 
 
 class HeldRanks:
-    """Holds the ranks of a world as its calls' delays ask. ``let_on`` gives a rank the sign to go
-    on.
+    """Holds the ranks of a world as its calls' delays ask.
 
-    ``pids`` is the world's own table of processes, rank → pid.
+    ``let_on`` gives a rank the sign to go on. ``pids`` is the world's own table rank → pid.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class HeldRanks:
         let_on: Callable[[int], None],
     ) -> None:
         self.calls, self.report, self.pids, self.let_on = calls, report, pids, let_on
-        # Marks that a held rank waits for, as (rank, call, name), and those of them that have been
-        # passed.
+        # the marks that decide when held ranks go on, as (rank, call, name), and those of them that
+        # have been passed
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
         self.awaited = {
             (delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)
@@ -60,14 +60,19 @@ class HeldRanks:
             self.release()
 
     def leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
-        """Return whether a rank that has come to this mark, or past it, should have been held there
-        and was not.
+        """Return whether a rank has come to the mark ``at``, or past it, without its delay.
+
+        The rank should have been held there, and was not.
         """
         delay = self.calls[call].delays.get(rank)
         return delay is not None and delay.at == at and (rank, call) not in self.released
 
     def release(self, everybody: bool = False) -> None:
-        """Let held ranks go whose mark has been passed, or will never be."""
+        """Release the held ranks that need not wait any more; all of them if ``everybody``.
+
+        A rank need not wait any more if the mark that it waits for has been passed, or never will
+        be because the call has ended there. The same holds if its patience is over.
+        """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)
             if (rank.rank, call) in self.released:
@@ -94,8 +99,9 @@ class HeldRanks:
         return bool(waking)
 
     def release_all(self) -> None:
-        """Release all ranks: the others wait for them outside of operations, perhaps for a new
-        group.
+        """Release all held ranks, and note their calls in the report's ``let_go``.
+
+        The others wait for them outside of operations, perhaps for a new group.
         """
         self.report.let_go |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
@@ -109,8 +115,10 @@ class HeldRanks:
         return self.calls[call].delays[rank.rank]
 
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
-        """Return whether the rank that this one is held for also waits, after its own mark, or has
-        had enough time to.
+        """Return whether a held rank with patience may go on.
+
+        That is so if the rank ``on`` of its delay also waits, after its own mark, or has had enough
+        time to come to that.
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

@@ -1,6 +1,6 @@
-"""What a rank says of a call, from a frame: a result or an exception.
+"""Reads what a rank says of a call from a frame: a result or an exception.
 
-Nothing is trusted: FrameError, or of the agreed form.
+Nothing is trusted. Functions raise FrameError for whatever is not of the agreed form.
 """
 
 from typing import Any
@@ -24,8 +24,10 @@ def read_returned(frame: Frame) -> Returned:
 
 
 def read_raised(meta: dict) -> Raised:
-    """Of the lines nothing is kept but the four parts that are known: the rest may be anything, and
-    large.
+    """Return the exception that a rank describes.
+
+    Raises FrameError if it is not of the agreed form. Only the four known parts of each line are
+    kept, because the others may be anything, and large.
     """
     lines = meta.get("lines")
     flags = {

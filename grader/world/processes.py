@@ -1,7 +1,7 @@
-"""The processes of a world, from the judge's side: sockets to the ranks and to their supervisor.
+"""Holds the processes of a world on the judge's side: sockets to ranks and to their supervisor.
 
-They may serve one check after another: a rank that has made all its calls, and left nothing behind,
-waits for more.
+The processes may serve one check after another. A rank that has made all its calls, and left
+nothing behind, waits for more.
 """
 
 import json
@@ -14,12 +14,16 @@ from io import FileIO
 from grader.wire import frames
 from grader.world.fork_server_client import Server
 
-ANSWER_SECONDS = 5.0  # for a supervisor to say whether its ranks may go on
+ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may go on
 
 
 @dataclass
 class Processes:
-    """Room for so many ranks; ``asked`` is what they were started for."""
+    """The processes of a world, with room for a number of ranks.
+
+    ``asked`` is what they were started for. The lists have an entry for each possible rank, except
+    ``pids``, which has one for each rank that was started.
+    """
 
     supervisor: socket.socket
     asked: dict
@@ -32,9 +36,10 @@ class Processes:
 
     @classmethod
     def start(cls, server: Server, asked: dict, room: int, imports: Iterable[str]) -> "Processes":
-        """Have a server start ``asked["size"]`` ranks.
+        """Have a server start ``asked["size"]`` ranks, and keep room for ``room`` ranks.
 
-        Raises WorldsUnavailable where no server takes the request.
+        ``imports`` are modules that the server imports first. Raises WorldsUnavailable if no server
+        takes the request.
         """
         nonce = os.urandom(frames.NONCE_BYTES)
         theirs, wires = [], []
@@ -62,8 +67,9 @@ class Processes:
         return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
 
     def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
-        """Have these ranks make other calls, as many of them as are asked for; return whether they
-        can.
+        """Have these ranks make other calls; return whether they can.
+
+        ``asked`` says how many of the ranks have calls to make.
         """
         fixed = ("network", "submission_dir", "device")
         if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(
@@ -83,9 +89,9 @@ class Processes:
             self.supervisor.settimeout(None)
 
     def _is_ready(self) -> bool:
-        """Read what the supervisor says, to its answer.
+        """Read what the supervisor says up to its answer; return whether the ranks can go on.
 
-        That all ranks wait is no news; whatever else there is, they cannot go on.
+        A standstill is no news, because all ranks wait. After any other message they cannot go on.
         """
         heard = b""
         while data := self.supervisor.recv(4096):
@@ -100,7 +106,10 @@ class Processes:
         return False
 
     def close(self) -> None:
-        """Let go of them: their supervisor ends them when nobody is at the other end."""
+        """Close all sockets and pipes.
+
+        The supervisor ends the ranks when nobody is at the other end.
+        """
         ends: list[socket.socket | FileIO]
         ends = [self.supervisor, *self.wires, *self.outputs, *self.stacks]
         for end in ends:

@@ -1,8 +1,8 @@
-"""How much processor time a rank has used, with all that it has started.
+"""Measures how much processor time a rank has used, with all that it has started.
 
-The system adds a child's time to its parent's, but only when the parent waits for it. A child whose
-parent ignores it, or has died before it, would be counted nowhere: so what was seen of each process
-is remembered.
+The system adds a child's time to its parent's, but only when the parent waits for the child. If the
+parent ignores the child, or has died before it, the child's time would be counted nowhere. So what
+was seen of each process is remembered.
 """
 
 import os
@@ -18,31 +18,37 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds
 
 @dataclass(frozen=True)
 class Process:
-    """What the system says of a process; times are in seconds."""
+    """The data that the system gives of a process. Times are in seconds."""
 
     parent: int
     group: int
-    began: int  # tells it from a later process of the same number
-    own: float
-    waited: float  # of its children that it has waited for
+    began: int  # in clock ticks; tells it from a later process of the same number
+    own: float  # processor time of its own
+    waited: float  # processor time of the children that it has waited for
 
 
 @dataclass
 class Spending:
-    """Of the ranks of a world, whose supervisor is their parent and adopts what loses its own."""
+    """The processor time of the ranks of a world.
 
-    # By the ranks' process numbers: what was seen of each process that came of a rank, by its
-    # number and when it began; the seconds of the rank's own process; and the living processes that
-    # it has started.
+    Their supervisor is their parent, and adopts processes whose own parent has died.
+    """
+
+    # The keys of these dicts are the pids of ranks.
+    # the seconds last seen of each process that came of the rank, by its pid and when it began
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
-    own: dict[int, float] = field(default_factory=dict)
+    own: dict[int, float] = field(default_factory=dict)  # seconds of the rank's own process
+    # pids of the living processes that the rank has started
     started: dict[int, set[int]] = field(default_factory=dict)
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return pid → seconds for each of these ranks that can be seen."""
+        """Return the seconds that ranks and all that they have started have used so far, by rank.
+
+        ``ranks``, and the keys of the result, are pids. Ranks that cannot be seen are left out.
+        """
         processes = {rank: found for rank in ranks if (found := read(rank))}
         supervisors = {process.parent for process in processes.values()} - {1}
-        for supervisor in supervisors:  # which adopts what has lost its parent
+        for supervisor in supervisors:  # it adopts what has lost its parent
             family = os_support.family(supervisor)
             processes |= {
                 pid: found for pid in family if pid not in processes and (found := read(pid))
@@ -57,12 +63,14 @@ class Spending:
                 self.seen[rank][pid, process.began] = process.own
                 if pid != rank:
                     self.started[rank].add(pid)
+        # ``alive`` lacks ended processes that nobody waited for. ``seen`` lacks what a process used
+        # after the last look at it.
         return {rank: max(alive[rank], sum(self.seen[rank].values())) for rank in visible}
 
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
-        """The rank that a process comes from.
+        """Return the pid of the rank that a process comes from, in a list.
 
-        All ranks, if it hides that: it has left its parent and its group.
+        Return those of all ranks if the process hides it: it has left its parent and its group.
         """
         ancestor = pid
         while ancestor in processes:
@@ -77,9 +85,7 @@ class Spending:
 
 
 def read(pid: int) -> Process | None:
-    """Return the process's parent, group, start time and processor times; None if it has ended or
-    the system does not show them.
-    """
+    """Return the system's data on a process; None if it has ended or the system shows none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         parent, group = int(fields[1]), int(fields[2])

@@ -10,20 +10,22 @@ from grader.world.processor_time import Spending
 from grader.world.report import Call, Raised, RankReport, WorldReport
 from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 
-# between two looks at what ranks do, for each of them: a look takes some time of its own
+# Time between two looks at what ranks do, for each rank, because a look takes some time itself.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-PATIENCE = 3  # times a limit of wall time, on a machine that is too busy
-# Times the grace, for the rank at fault, while the ranks that failed only say that a peer has gone.
+# If the machine is too busy, ranks get this many times the limit of wall time in addition.
+PATIENCE = 3
+# If the ranks that failed only say that a peer has gone, the rank at fault gets so many times the
+# grace to fail, too.
 VICTIMS_PATIENCE = 20
 
 
 class ProgressJudge:
-    """Follows one world by what ranks send, what their threads do, and what the hub says; sets
-    ``report.ending``.
+    """Decides when one world has ended, and sets ``report.ending``.
 
-    A verdict of *stuck* needs that every rank waits: as the hub knows, or as idle threads and equal
-    stacks show twice.
+    It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
+    needs evidence that every rank waits: the hub knows it, or idle threads and equal stacks show it
+    twice.
     """
 
     def __init__(
@@ -46,15 +48,15 @@ class ProgressJudge:
         self.verdict_pending = ""  # what to conclude once the stacks are there: stuck or late
         self.watch, self.spending = watchdog.Watch(), Spending()
         self.began = self.call_began = self.heard = time.monotonic()
-        self.cpu_before: dict[int, float] = {}  # pid → seconds when this call began
+        self.cpu_before: dict[int, float] = {}  # pid → processor seconds when this call began
         self.cpu_allowed = limits.cpu_seconds
-        self.starved_before: dict[int, float] = {}  # likewise, of waiting for a processor
-        self.starved_at_start: dict[int, float] = {}
+        self.starved_before: dict[int, float] = {}  # likewise, seconds waiting for a processor
+        self.starved_at_start: dict[int, float] = {}  # the same, when the world began
         self.failed_at: float | None = None
-        # The hub says that every rank waits; these are held, as it knows.
+        # If not None, the hub says that every rank waits, and that these ranks were held then.
         self.standstill: list[int] | None = None
         self.frames = self.frames_before_standstill = 0
-        self.is_certain = False  # that the ranks stand still for ever
+        self.is_certain = False  # whether it is certain that the ranks stand still for ever
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
 
     # ——— what the world hears
@@ -65,7 +67,10 @@ class ProgressJudge:
         self.starved_before = self.starved_at_start = dict(self.watch.starved)
 
     def on_frame(self) -> None:
-        """Note that a rank has sent something: it moves, unless the hub knew of it already."""
+        """Note that a rank has sent a frame.
+
+        The frame ends a standstill, unless the hub passed it on before reporting the standstill.
+        """
         self.frames += 1
         if self.frames > self.frames_before_standstill:
             self.standstill = None
@@ -73,16 +78,18 @@ class ProgressJudge:
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
 
     def on_standstill(self, held: list[int], frames: int) -> None:
-        """Note that every rank waited when the hub had passed on so many frames, these ranks held.
+        """Note that the hub says that every rank waits.
 
-        What the hub says and what the ranks send arrive on different sockets. A rank may have gone
-        on since, so that the standstill is over before the judge comes to it.
+        ``held`` are the ranks that were held then, and ``frames`` is the number of frames that the
+        hub had passed on by then. What the hub says and what the ranks send arrive on different
+        sockets. If the judge has had more frames, a rank has gone on since, and the standstill is
+        over.
         """
         if self.frames <= frames:
             self.standstill, self.frames_before_standstill = held, frames
 
     def on_outcome(self) -> None:
-        """Note that a call has ended on a rank: the time of the next one begins."""
+        """Note that a call has ended on a rank. The time of the next call begins now."""
         self.call_began, self.cpu_before, self.starved_before = (
             time.monotonic(),
             {},
@@ -92,9 +99,10 @@ class ProgressJudge:
     # ——— what it means
 
     def step(self, now: float, silent: bool) -> None:
-        """Set the report's ending where there is one.
+        """Set the report's ending if there is one by now.
 
-        ``silent``: nothing has come since the last step.
+        ``now`` is the monotonic time in seconds. ``silent`` says that nothing has come since the
+        last step.
         """
         if self.report.ending or self._has_ended(now, silent):
             return
@@ -109,8 +117,9 @@ class ProgressJudge:
             self._look(now, silent)
 
     def _has_ended(self, now: float, silent: bool) -> bool:
-        """Return whether all ranks have ended, or one has failed and the others had time to fail by
-        themselves.
+        """Set the ending if the ranks finished or failed; return whether there is an ending.
+
+        If one rank has failed, the others get some time to fail by themselves.
         """
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
@@ -160,7 +169,7 @@ class ProgressJudge:
         if max(used.values(), default=0.0) > self.cpu_allowed:
             self._on_too_much_computing(now, used)
         elif in_call > limits.wall_seconds / 4 and self._wake():
-            pass  # they wait in a way that cannot be told from computing
+            pass  # ranks may wait in a way that looks like computing, so held ones were released
         elif in_call - self._starved(self.starved_before) > limits.wall_seconds:
             self._ask_stacks(now, "late", f"{limits.wall_seconds:g} seconds")
         elif in_all - self._starved(self.starved_at_start) > limits.world_seconds:
@@ -179,16 +188,18 @@ class ProgressJudge:
         self._ask_stacks(now, "late", limit)
 
     def _used(self) -> dict[int, float]:
-        """Return the seconds of processor time that each rank's process has used since this call
-        began, with all it has started.
+        """Return the processor seconds of each rank's process since this call began, by pid.
+
+        Processes that the rank has started count, too.
         """
         spent = self.spending.look(list(self.pids.values()))
         self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}
         return {pid: seconds - self.cpu_before[pid] for pid, seconds in spent.items()}
 
     def _starved(self, before: dict[int, float]) -> float:
-        """Return the seconds since then in which a rank waited for a processor: the machine's
-        fault, up to a bound.
+        """Return for how many seconds ranks have waited for a processor since ``before``.
+
+        ``before`` maps pids to seconds. This is the machine's fault, up to a bound.
         """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
         return min(waited, PATIENCE * self.limits.wall_seconds)
@@ -198,10 +209,11 @@ class ProgressJudge:
     def _on_standstill(self, told: list[int], now: float) -> None:
         """Release held ranks that can go on; otherwise ask for stacks.
 
-        The hub says that no rank will move by itself.
+        The hub says that no rank will move by itself, and ``told`` are the ranks that were held
+        then.
         """
         held = {rank.rank for rank in self.held.ranks()}
-        is_news = held.issuperset(told)  # else one of these has been let go meanwhile
+        is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
         self.standstill = None
         if not is_news or self._wake() or self.held.are_patient:
             return
@@ -226,12 +238,12 @@ class ProgressJudge:
         self.stacks.ask(self._unsettled(), now)
 
     def _read_stacks(self, now: float) -> None:
-        """Conclude once every stack has arrived, or none will."""
+        """Draw a conclusion if every stack has arrived, or none will arrive any more."""
         asked = [rank for rank in self._unsettled() if rank.held is None]
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # Whoever has been silent for long and stands in communications is stuck, whatever his
+        # Ranks that have been silent for long and stand in communications are stuck, whatever their
         # threads seemed to do.
         silent = (
             not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
@@ -246,11 +258,12 @@ class ProgressJudge:
         elif self.verdict_pending == "late":
             self.report.ending = "late"
         else:
-            self.watch.moved()  # asleep, but not in a communication: it may wake up
+            self.watch.moved()  # a rank sleeps, but not in a communication: it may wake up
 
     def _conclude_stuck(self, now: float, are_as_before: bool) -> None:
-        """End a world in which all ranks wait, unless they have moved since the last look, or held
-        ones can go on.
+        """End a world in which all ranks wait.
+
+        Do not end it if the ranks have moved since the last look, or if held ranks can go on.
         """
         if not are_as_before:
             if self.verdict_pending == "late":
@@ -264,8 +277,9 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank has used its time for what torch imports on first use, and may have
-        more.
+        """Return whether a rank is importing something for torch, and may have more time.
+
+        torch imports some modules on first use. ``Limits.import_seconds`` bounds the time for that.
         """
         most, submission_dir = (
             self.limits.cpu_seconds + self.limits.import_seconds,
@@ -277,12 +291,11 @@ class ProgressJudge:
         return importing and self.cpu_allowed < most
 
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
-        """Return whether all ranks wait in communications, or have seemed to several times in a
-        row.
+        """Return whether all ranks wait in communications, or seemed to several times in a row.
 
-        Ranks only seem to wait if none of their operations is open: what they wait for may come by
-        itself. The same holds if a thread sleeps for a limited time, unless the ranks have been
-        ``silent`` for long.
+        Ranks only seem to wait if none of their operations is open, because what they wait for may
+        come by itself. If a thread sleeps for a limited time, the ranks are not stuck, unless they
+        have been ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

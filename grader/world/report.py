@@ -1,4 +1,4 @@
-"""What a world was asked to do, and what came of it: plain data."""
+"""Holds what a world was asked to do, and what came of it. This is plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,21 +9,24 @@ from grader.wire.agreement import Disagreement, Matches, Waiting, examine, match
 from grader.wire.events import Event
 from grader.world.watchdog import StackFrame
 
-CALL_BEGAN = "call began"  # a mark of every call
-STANDSTILL = "a standstill"  # of all ranks that are not held: each waits in a communication
+CALL_BEGAN = "call began"  # the first mark of every call
+STANDSTILL = "a standstill"  # all ranks that are not held wait in a communication
 
 
 @dataclass(frozen=True)
 class Delay:
-    """Keep a rank from passing its mark ``at`` of a call until another rank has passed ``until``,
-    and ``then`` seconds longer.
+    """Holds a rank before its mark ``at`` of a call until rank ``on`` has passed a mark ``until``.
 
-    Until a ``STANDSTILL``, or until the other rank has returned, ends without a clock, and takes
-    half a second.
+    The rank is also released when the call has ended on rank ``on``. After its release it waits
+    ``then`` seconds more.
 
-    With ``patience`` it is also let go when that rank itself waits after its own ``at``, or after
-    so many seconds (a quarter of them where the system does not show who waits). Then whoever waits
-    for it goes on, and whoever should and does not is too early every time.
+    If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. No
+    clock decides this. It takes half a second if no hub reports the standstill.
+
+    With ``patience`` the rank is also released when rank ``on`` itself waits after its own mark
+    ``at``, or after so many seconds (a quarter of them if the system does not show who waits). So a
+    rank ``on`` that waits for this one can go on. A rank ``on`` that should wait and does not is
+    too early every time.
     """
 
     until: str
@@ -42,19 +45,19 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
-    # +1: a rank gets a message only when it has sent the one before on, to the next rank. −1: to
-    # the one before
+    # +1: a rank gets a message only when it has sent the message before on to the next rank. −1:
+    # likewise to the previous rank. 0: no such rule
     in_step: int = 0
-    # For each rank what it may call, and what that gives: see ``wire.served``
+    # for each rank, what it may call and what that gives: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
-    # Have the hub look at each rank's processor time before every send of a driver with a meter;
+    # have the hub look at each rank's processor time before every send, if the driver has a meter;
     # the rank waits for that
     clocks: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
-# What torch says on a rank whose peers have gone.
+# Parts of torch's messages on a rank whose peers have gone.
 GONE_AGAIN = (
     "Connection closed by peer",
     "Connection reset",
@@ -66,8 +69,11 @@ GONE_AGAIN = (
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of a rank's: type, text, and the student's lines that it came through, outermost
-    first.
+    """An exception that a rank raised: its type, its text, and the student's lines.
+
+    It came through these ``lines``, outermost first. ``stub`` says that the student's own file
+    raised a NotImplementedError. ``missing`` says that the file lacks the function. ``at`` is the
+    monotonic time in nanoseconds.
     """
 
     type: str
@@ -77,23 +83,24 @@ class Raised:
     stub: bool
     missing: bool
     at: int
-    around: bool = False  # not in the student's function, but in the program that calls it
+    around: bool = False  # raised not in the student's function, but in the program that calls it
 
     @property
     def is_consequence(self) -> bool:
-        """Whether this exception only says that another rank has gone."""
+        """Return whether this exception only says that another rank has gone."""
         return any(sign in self.text for sign in GONE_AGAIN)
 
     @property
     def unusable(self) -> bool:
-        """Whether the student's file could not be imported, or lacks what was asked of it."""
+        """Return whether the student's file could not be imported, or lacks what is asked of it."""
         return self.missing or bool(self.lines) and self.lines[-1]["function"] in ("", "<module>")
 
 
 @dataclass(frozen=True)
 class Returned:
-    """A call's result on one rank, and its arguments as they were afterwards; ``intact``: so were
-    the lists that held them.
+    """A call's result on one rank, and its arguments as they were afterwards.
+
+    ``intact`` says whether the lists and dicts among the arguments still held the same tensors.
     """
 
     value: Any
@@ -109,16 +116,16 @@ class RankReport:
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
     output: bytes = b""
     exit: int | None = None  # exit code, or −signal, of a process that ended by itself
-    refused: str | None = None  # why its frames were not believed
-    held: int | None = None  # the call that it was held back from
+    refused: str | None = None  # why its frames were not accepted
+    held: int | None = None  # the call in which it is held now
     done: bool = False
-    may_go_on: bool = False  # as it says: nothing of its process has been changed
-    # Call → bytes of memory, at most, beyond what it had before its first check
+    may_go_on: bool = False  # by its own word: nothing of its process has been changed
+    # call → the most bytes of memory that it had beyond those before its first check
     grown: dict[int, int] = field(default_factory=dict)
-    # Call → nanoseconds of processor time, with what it has started, at each look
+    # call → nanoseconds of processor time at each look, with all that it has started
     spent: dict[int, list[int]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
-    # where it stood when the world was ended
+    # where its threads stood when the world was ended
     stacks: list[list[StackFrame]] = field(default_factory=list)
 
 
@@ -129,15 +136,15 @@ class WorldReport:
     submission_dir: Path
     ranks: list[RankReport]
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
-    limit: str = ""  # the deadline that was passed, or what there was too much of, in words
-    grader_fault: str = ""  # a failure of ours
-    # calls whose late ranks came early: the others waited for them
+    limit: str = ""  # in words: the deadline that was passed, or what there was too much of
+    grader_fault: str = ""  # a failure of the grader itself
+    # calls whose held ranks were released early, because the others waited for them
     let_go: set[int] = field(default_factory=set)
-    # In nccl's order, when all wait: [rank, when it issued an operation that has not ended, and one
-    # that begins only after that]
+    # If all wait on the network ``strict``: [rank, when it issued an operation that has begun and
+    # not ended, when it issued the first one that begins only after that]
     behind: list[list[int]] = field(default_factory=list)
-    # The trails that were matched last, and how long they were. They are kept, so that no other
-    # list takes their place.
+    # The trails that were matched last, and how long they were. They are kept so that no new list
+    # can be taken for one of them.
     _matched: list[tuple[list, int]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -147,7 +154,7 @@ class WorldReport:
         return [rank.trail for rank in self.ranks]
 
     def matching(self) -> Matches:
-        """Return which operations of the ranks met, of those that have been recorded so far."""
+        """Return which operations of the ranks met, among those recorded so far."""
         self._match()
         return self._matching
 
@@ -162,7 +169,7 @@ class WorldReport:
         return self._waiting
 
     def _match(self) -> None:
-        """Match once, until a trail grows or is replaced by another."""
+        """Match the trails, unless no trail has grown or been replaced since the last time."""
         trails = self.trails
         if self._matched is None or any(
             trail is not known or len(trail) != length

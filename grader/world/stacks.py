@@ -1,5 +1,6 @@
-"""Asks ranks for their Python stacks, and the hub for its count of frames: evidence that ranks
-stand still.
+"""Asks ranks for their Python stacks, and the hub for its count of frames.
+
+Both are evidence that ranks stand still.
 """
 
 import os
@@ -12,10 +13,10 @@ from grader.world import watchdog
 from grader.world.fork_server_client import ENGINE
 from grader.world.report import RankReport
 
-PATIENCE_SECONDS = 2.0  # for all answers
-QUIET_SECONDS = 0.03  # after which a stack is taken to have arrived whole
-MAX_TEXT = 1 << 18  # of one rank
-# Our own lines around a wait are none of the student's, nor of torch's.
+PATIENCE_SECONDS = 2.0  # for all answers to arrive
+QUIET_SECONDS = 0.03  # without news, after which all stacks are taken to be complete
+MAX_TEXT = 1 << 18  # bytes of one rank
+# Lines of the grader around a wait, which are neither the student's nor torch's, are left out.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
@@ -33,7 +34,7 @@ class Stacks:
         self.ever_asked = False
         self.grew_at = 0.0
         self.moves: int | None = None  # the hub's count of frames
-        # stacks and moves of the time before, if nothing was heard since then
+        # moves and stacks of the last time; None if a rank has sent something since then
         self.before: tuple | None = None
 
     @property
@@ -41,7 +42,10 @@ class Stacks:
         return self.asked_at is not None
 
     def ask(self, ranks: list[RankReport], now: float) -> None:
-        """Send these ranks the signal on which they write their stacks."""
+        """Ask these ranks for their stacks, by a signal, and the hub for its count of frames.
+
+        Ranks that are held are not asked.
+        """
         self.asked_at = self.grew_at = now
         self.texts = [b""] * self.size
         self.moves, self.ever_asked = None, True
@@ -54,14 +58,14 @@ class Stacks:
                     pass
 
     def add(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written."""
+        """Keep what a rank has written of its stacks."""
         if len(self.texts[rank]) < MAX_TEXT:
             self.texts[rank] += data
             self.grew_at = time.monotonic()
 
     def have_arrived(self, ranks: list[RankReport], now: float) -> bool:
-        """Return whether every answer is there, or none will come any more."""
-        assert self.asked_at is not None  # whoever waits for answers has asked
+        """Return whether all answers have arrived, or the time for them is over."""
+        assert self.asked_at is not None  # the caller has asked before
         all_there = self.moves is not None and all(self.texts[rank.rank] for rank in ranks)
         return (
             all_there
@@ -70,11 +74,10 @@ class Stacks:
         )
 
     def read(self, ranks: list[RankReport]) -> bool:
-        """Write the stacks into the reports; return whether they, and the hub's count, are those of
-        the time before.
+        """Write the stacks into the reports; return whether nothing has changed since last time.
 
-        Ranks may have gone on just before they were asked. On a busy machine that takes a while to
-        be seen.
+        This compares the stacks and the hub's count. Ranks may have gone on just before they were
+        asked. On a busy machine that takes a while to be seen.
         """
         for rank in ranks:
             stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
@@ -85,7 +88,7 @@ class Stacks:
         return self.moves is not None and self.before == before
 
     def read_crash(self, rank: RankReport) -> None:
-        """Write the stack in which a rank crashed into its report."""
+        """Put the stacks of a rank that has crashed into its report."""
         rank.stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
 
 
@@ -98,5 +101,5 @@ def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation:
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
-    """Return whether a thread of a rank waits for something that nobody can name."""
+    """Return whether a thread of a rank waits for something that cannot be named."""
     return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)

@@ -1,10 +1,10 @@
-"""Is a silent world slow, or stuck? And in which of the student's lines does each rank stand?
+"""Tells whether a silent world is slow or stuck, and in which of the student's lines ranks stand.
 
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
-runnable. A rank that computes, or that is starved by other programs, is runnable. So a world is
-idle when for half a second no frame came from any rank, no thread of any rank went on being
-runnable, and their processor time stood still; then the ranks' Python stacks are asked for, and if
-they show communication on every rank, nothing will ever move again.
+runnable. A rank that computes is runnable, and so is a rank that other programs starve. So a world
+is idle if three things hold for half a second: no frame came from any rank, no thread of any rank
+stayed runnable, and their processor time stood still. Then the judge asks for the ranks' Python
+stacks. If they show communication on every rank, nothing will ever move again.
 """
 
 import os
@@ -18,11 +18,12 @@ from pathlib import Path
 from grader.assignment import GIVEN
 
 IDLE_SECONDS = 0.5
-IDLE_SECONDS_BLIND = 3.0  # where the system does not show what threads do
-DOUBTS = 3  # idle spells in a row, where it cannot be shown that a wait is without end
-IDLE_LOAD = 0.05  # cores; polling a file for the rendezvous stays below
-SLEEPS = 0.02  # seconds that a main thread does nothing: it waits
-SHORT_SLICE = 200_000  # nanoseconds; what polls takes a tenth of it
+IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
+# So many idle spells in a row count as a standstill if nothing proves that a wait has no end.
+DOUBTS = 3
+IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below it
+SLEEPS = 0.02  # seconds; a main thread that does nothing for so long waits
+SHORT_SLICE = 200_000  # nanoseconds; a thread that polls runs for a tenth of it at a time
 
 
 @dataclass(frozen=True)
@@ -36,53 +37,60 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Thread:
-    """What a thread has done so far, in nanoseconds, and whether it wants to run now (or waits for
-    a disk).
+    """The activity of a thread so far, in nanoseconds.
+
+    ``runnable`` says whether the thread wants to run now (or waits for a disk).
     """
 
-    ran: int  # on a processor
-    queued: int  # for one
-    slices: int  # how many times it was given one
+    ran: int  # time on a processor
+    queued: int  # time in which it waited for a processor
+    slices: int  # how many times it was given a processor
     runnable: bool = False
 
     def wanted(self, before: "Thread") -> int:
-        """Return the nanoseconds of a processor that it used since then, or was kept from using.
+        """Return the nanoseconds that it used a processor, or waited for one, since ``before``.
 
-        One that polls is kept waiting, too, where much is going on: gloo's thread looks a hundred
-        times a second whether something has come. Its slices give it away: what computes goes on
-        until it is interrupted.
+        The time in which it waited counts only if the thread computes. A thread that polls has to
+        wait, too, if much is going on: gloo's thread looks a hundred times a second whether
+        something has come. The time slices tell the two apart. Those of a thread that polls are
+        short. A thread that computes runs until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE
         return ran + (self.queued - before.queued if computes else 0)
 
     def starves(self, before: "Thread") -> bool:
-        """Runnable, and not run since then: it gets no processor.
+        """Return whether the thread is runnable but has not run since ``before``.
 
-        One that polls has run in between, and slept.
+        Such a thread gets no processor. A thread that polls has run in between, and slept.
         """
         return self.runnable and self.ran == before.ran
 
 
 NEW = Thread(0, 0, 0)
-Pulse = dict[int, Thread]  # a process's threads, by their ids
+Pulse = dict[int, Thread]  # the threads of a process, by their ids
 
 
 @dataclass
 class Watch:
     """Follows what the threads of a world's processes do."""
 
-    # since when nothing has moved
+    # the time and the pulses of each look since something moved last
     looks: deque[tuple[float, dict[int, Pulse]]] = field(default_factory=deque)
-    looked: float = 0.0
-    # process → seconds that it has waited for a processor
+    looked: float = 0.0  # when it looked last
+    # pid → the most seconds that one of its threads has waited for a processor
     starved: dict[int, float] = field(default_factory=dict)
 
     def moved(self) -> None:
         self.looks.clear()
 
     def look(self, pids: Iterable[int], now: float) -> float:
-        """Return for how many seconds the processes have been idle, by the looks so far."""
+        """Look at the processes, and return for how many seconds they have been idle.
+
+        ``now`` is the monotonic time in seconds. The idle time follows from the looks so far. If
+        the system shows nothing of the processes, it is scaled so that ``IDLE_SECONDS_BLIND`` count
+        as ``IDLE_SECONDS``.
+        """
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
         self.starved |= {
             pid: max(thread.queued for thread in threads.values()) / 1e9
@@ -93,6 +101,7 @@ class Watch:
         ):
             self.moved()
         self.looks.append((now, seen))
+        # Forget each old look since which the processes have been busy.
         while _load(*self.looks[0], now, seen) > IDLE_LOAD:
             self.looks.popleft()
         return (now - self.looks[0][0]) * (1.0 if seen else IDLE_SECONDS / IDLE_SECONDS_BLIND)
@@ -100,14 +109,17 @@ class Watch:
 
 @dataclass
 class Sleepers:
-    """Follows processes that are asked about again and again: do their main threads wait?"""
+    """Tells whether the main threads of processes wait, if it is asked again and again."""
 
-    # process → since when it is as it is
+    # pid → since when its main thread has done nothing, and what that had done by then
     still: dict[int, tuple[float, Thread]] = field(default_factory=dict)
 
     def sleeps(self, pid: int, now: float) -> bool | None:
-        """Whether the main thread has slept for a while, and no other thread wants to run, for
-        which it may wait. None where the system does not show it."""
+        """Return whether the main thread of a process waits; None if the system does not show it.
+
+        It waits if it has done nothing for a while and no other thread wants to run. Otherwise the
+        main thread may wait for that thread.
+        """
         threads = pulse(pid)
         if pid not in threads:
             return None
@@ -125,7 +137,7 @@ def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pu
 
 
 def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[Thread, Thread]]:
-    """Yield every thread with what it had done at the look before."""
+    """Yield each thread with what it had done at the look before; ``NEW`` if it was not there."""
     for pid, threads in seen.items():
         for tid, thread in threads.items():
             yield thread, before.get(pid, {}).get(tid, NEW)
@@ -138,7 +150,7 @@ def pulse(pid: int) -> Pulse:
     try:
         names = os.listdir(tasks)
     except OSError:
-        return threads  # the process has ended: a moment ago, perhaps
+        return threads  # the process has ended, perhaps a moment ago
     for name in names:
         try:
             state = (
@@ -151,8 +163,8 @@ def pulse(pid: int) -> Pulse:
     return threads
 
 
-# A rank may write what it likes in place of a report: no part may match without end, in time or in
-# length.
+# A rank may write anything in place of a report. So no part of these patterns may match without a
+# bound in time or in length.
 THREAD = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
     re.MULTILINE,
@@ -169,8 +181,9 @@ IMPORTS = "<frozen importlib"
 
 
 def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Whether this thread imports something that is not the student's: torch does so when a
-    function is used for the first time.
+    """Return whether this thread imports something that is not the student's.
+
+    torch does so when a function is used for the first time.
     """
     for place in stack:
         if _is_own(place, submission_dir):
@@ -181,8 +194,9 @@ def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
 
 
 def parse_stacks(text: str) -> list[list[StackFrame]]:
-    """Return the stacks of all Python threads in a report of faulthandler, each with its innermost
-    line first.
+    """Return the stacks of all Python threads in a report of faulthandler.
+
+    The innermost line of each stack comes first.
     """
     stacks = []
     for block in THREAD.split(text, maxsplit=MAX_THREADS)[1:]:
@@ -191,7 +205,7 @@ def parse_stacks(text: str) -> list[list[StackFrame]]:
     return [stack for stack in stacks if stack]
 
 
-# Functions of torch.distributed that return at once: a rank in one of them does not wait.
+# Functions of torch.distributed that return at once. A rank in one of them does not wait.
 QUESTIONS = {
     "get_rank",
     "get_world_size",
@@ -205,7 +219,10 @@ QUESTIONS = {
 def in_communication(
     stack: list[StackFrame], submission_dir: Path, has_open_operation: bool
 ) -> bool:
-    """Return whether a sleeping thread with this stack sleeps in a communication."""
+    """Return whether a sleeping thread with this stack sleeps in a communication.
+
+    ``has_open_operation`` says whether an operation of its rank still waits for other ranks.
+    """
     innermost = stack[0].file
     if any(place.function in QUESTIONS and "/torch/distributed/" in place.file for place in stack):
         return False
@@ -213,34 +230,37 @@ def in_communication(
         return True
     if "/torch/" in innermost:
         return any("/torch/distributed/" in place.file for place in stack) or has_open_operation
-    # the student's own line calls into C++, such as Work.wait
+    # The student's own line calls a C++ function, such as Work.wait.
     if _is_own(stack[0], submission_dir):
         return has_open_operation and "sleep" not in source(stack[0])
     return False
 
 
 def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Whether this is a line of the student's that waits, on a rank of which nothing is open:
-    waited for already, perhaps.
+    """Return whether the thread stands in a line of the student's that calls ``.wait()``.
 
-    gloo's ``wait()`` of a send or receive comes back once; the second one never does. Nothing
-    proves that it will not, so whoever asks should ask more than once.
+    The caller asks this about ranks without an open operation. Such a rank may have waited for the
+    operation before: gloo's ``wait()`` of a send or receive returns once, and a second one never
+    does. Nothing proves that it will not return, so the caller should ask more than once.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
 
 
 def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the student's line waits for a limited time only: whether it contains “sleep”
-    or “timeout”.
+    """Return whether the student's line waits for a limited time only.
+
+    That is so if the line contains “sleep” or “timeout”.
     """
     line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
 
 
 def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
-    """Return the student's innermost line, on the thread where it is nearest to the top; None if
-    there is none.
+    """Return the student's innermost line; None if there is none.
+
+    If several threads stand in the student's code, take the line that is nearest to the top of its
+    stack. Files that the assignment gives, such as ``run.py``, are not the student's.
     """
     found = []
     for stack in stacks:
@@ -252,18 +272,18 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 
 
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
-    """Return whether a file is the submission's.
+    """Return whether a line is in a file of the submission.
 
-    A rank may claim any path, and must not see a line of another file.
+    A rank may claim any path. It must not be shown a line of another file.
     """
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 
 
 def source(place: StackFrame) -> str:
-    """Return the text of the line."""
+    """Return the text of a line, at most 200 characters; empty if it cannot be read."""
     try:
         return (
             Path(place.file).read_text(errors="replace").splitlines()[place.line - 1].strip()[:200]
         )
-    except (OSError, IndexError, ValueError):  # the last for a path with a null byte
+    except (OSError, IndexError, ValueError):  # ValueError if the path has a null byte
         return ""

@@ -1,5 +1,6 @@
-"""One world, from the judge's side: start ranks or use those of an earlier world, feed them, watch
-them, end them or keep them.
+"""Runs one world from the judge's side.
+
+It starts ranks or uses those of an earlier world, feeds them, watches them, and ends or keeps them.
 
 inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the
 supervisor
@@ -23,18 +24,21 @@ from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import Call, Raised, RankReport, Returned, WorldReport
 
-MAX_LEFT = 100  # reads of what ranks have said until they were done
-END_SECONDS = 30  # a machine may be busy with what the ranks have left
+MAX_LEFT = 100  # rounds of reading what ranks sent before they were done
+END_SECONDS = 30  # for a world to end; the machine may be busy with what the ranks left
 
 
 class World:
-    """``World(…).run()`` gives the report. Used once.
+    """One world. Its ``run()`` returns the report, and is called once.
 
-    ``follow``: the ranks also tell how their operations get on, for a timeline; on the hub, if that
-    is the ``network``, what a replay needs of their programs: see ``timeline.replay``. ``network``
-    is what carries their operations, if not what usually does. ``processes`` are those of an
-    earlier world: fresh ones are started where there are none, or where these cannot go on. With
-    ``room`` for so many ranks they are kept, for a later world, if nothing is left of this one.
+    Args:
+        follow: the ranks also tell how their operations go on, for a timeline. If the hub is the
+            ``network``, they tell what a replay needs of their programs: see ``timeline.replay``.
+        network: what carries the operations of the ranks, if not what usually does.
+        room: if not 0, the processes are kept for a later world, with room for so many ranks, if
+            nothing is left of this world.
+        processes: those of an earlier world. Fresh ones are started if there are none, or if these
+            cannot go on.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class World:
         )
         self.follow = follow
         usual = frames.GLOO if follow else usual_network()
+        # On GPUs nccl carries the operations. GLOO only means here that no hub does.
         self.network = frames.GLOO if device == "cuda" else network or usual
         self.report = WorldReport(
             size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
@@ -72,10 +77,10 @@ class World:
         self.gone = False
         self.room, self.processes, self.is_reused = max(room, size), processes, False
         self.keeps = room > 0 and self.network in frames.HUBS
-        self.kept = self.is_spoiled = False  # spoiled: something is left in the ranks
-        self.events = self.printed = 0
-        self.sent = [0] * size
-        self.imported: set[str] = set()  # by ranks, of what takes long
+        self.kept = self.is_spoiled = False  # spoiled: something of this world is left in the ranks
+        self.events = self.printed = 0  # weight of all events, bytes of all output
+        self.sent = [0] * size  # bytes of each rank's frames, by their weight
+        self.imported: set[str] = set()  # modules of ``frames.HEAVY`` that ranks had to import
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> WorldReport:
@@ -83,7 +88,7 @@ class World:
             self._start()
             while not self.report.ending:
                 self._step(0.02 if self.judge.stacks.are_awaited else 0.05)
-            if self.imported:  # have the server do it, so that no later rank spends its time on it
+            if self.imported:  # let the server import them, so that no later rank has to
                 self.server.request({"imports": sorted(self.imported)}).close()
             self.kept = self._keep()
             if not self.kept:
@@ -106,7 +111,7 @@ class World:
             "submission_dir": str(self.report.submission_dir),
             "device": self.device,
         }
-        # ranks without calls take some, too
+        # Kept ranks that have no calls here take memory, too.
         there = max(self.size, len(self.processes.pids) if self.processes else 0)
         asked["memory"] = self.limits.memory_bytes or machine_limits.world_memory_limit(there)
         asked["in_step"] = [call.in_step for call in self.calls]
@@ -157,10 +162,13 @@ class World:
             try:
                 wire.sendall(frames.pack(frames.INPUTS, meta, blob, self.nonce))
             except ConnectionError:
-                pass  # dead already: the supervisor will say how, or be found dead
+                pass  # it is dead: its supervisor says how it ended, or is dead itself
 
     def _driver(self, call: Call) -> str:
-        """Return the program around a call: one that keeps messages in step, where no hub does."""
+        """Return the name of the driver for a call.
+
+        If no hub keeps the messages of an ``in_step`` call in step, a driver has to.
+        """
         return (
             f"in_step {call.in_step:+d}"
             if call.in_step and self.network == frames.GLOO
@@ -169,7 +177,7 @@ class World:
 
     def _foreseen(self) -> list[str]:
         """Return what the ranks of this world are going to import."""
-        # what a rank imports itself would count as its memory
+        # Memory of modules that a rank imports itself would count as its own.
         if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
         trains = any(call.function.endswith(".train") for call in self.calls)
@@ -192,7 +200,8 @@ class World:
         clean = self.report.ending == "finished" and all(
             rank.may_go_on for rank in self.report.ranks
         )
-        ends = 3 * self.size + 1  # a rank may have closed one of its own
+        # All sockets and pipes must be open. A rank may have closed one of its ends.
+        ends = 3 * self.size + 1
         is_spoiled = self.is_spoiled or self.judge.stacks.ever_asked
         if not (self.keeps and clean and not is_spoiled and len(self.selector.get_map()) == ends):
             return False
@@ -218,6 +227,7 @@ class World:
     # ——— what arrives
 
     def _step(self, timeout: float, watch: bool = True) -> None:
+        # Whether a rank's patience is over can only be seen by looking at short intervals.
         impatient = self.held.are_patient
         timeout = min(timeout, watchdog.SLEEPS / 2) if impatient else timeout
         stands_still = (
@@ -247,11 +257,11 @@ class World:
             self.gone = True
 
     def _on_supervisor_line(self, line: dict) -> None:
-        # one that has no calls here: it has ended, or said something
+        # A rank that has no calls here has ended, or has sent something.
         if line.get("rank", 0) >= self.size:
             self.is_spoiled = True
         elif "pids" in line:
-            assert self.processes is not None  # whose supervisor this is
+            assert self.processes is not None  # the line came from their supervisor
             self.processes.pids = line["pids"]
             self._note_pids(line["pids"])
         elif "fault" in line:
@@ -284,7 +294,7 @@ class World:
         self.gone |= "gone" in line
 
     def _note_pids(self, pids: list[int]) -> None:
-        """Fill the table that others hold, too."""
+        """Fill the table of pids in place, because other objects hold the same table."""
         self.pids.clear()
         self.pids.update(enumerate(pids[: self.size]))
 
@@ -379,7 +389,7 @@ class World:
         self.held.release()
 
     def _let_on(self, rank: int) -> None:
-        """Give a rank that waits for it the sign to go on."""
+        """Send the sign to go on to a rank that waits for it."""
         try:
             self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
         except OSError:
@@ -390,7 +400,7 @@ class World:
         try:
             self.supervisor.sendall(json.dumps(frames.MOVES_ASKED).encode() + b"\n")
         except OSError:
-            pass  # gone: its end of the socket will say so
+            pass  # the supervisor is gone, and the end of its socket will say so
 
     def _on_output(self, rank: int, pipe) -> None:
         data = pipe.read(1 << 16)
