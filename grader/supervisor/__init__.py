@@ -1,4 +1,4 @@
-"""The processes around the ranks of a world: the fork server, and a supervisor for each world.
+"""Runs the processes around the ranks of a world: the fork server, and a supervisor per world.
 
 No student code runs here.
 """

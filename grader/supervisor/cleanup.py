@@ -1,5 +1,6 @@
-"""Remove what ranks leave where processes of any user may leave something: shared memory, and
-folders for all.
+"""Removes what ranks leave in places where processes of any user may leave something.
+
+These are shared memory, and folders for all.
 """
 
 import contextlib
@@ -14,10 +15,10 @@ IPC_RMID = 0
 
 
 def clean_up(users: set[int], pids: set[int], files: bool) -> None:
-    """All of that. ``pids`` are processes that these users had, ``files`` whether they could write
-    outside of their folders.
+    """Remove the shared memory and the files that these users have left.
 
-    Nothing that is found stops it.
+    ``pids`` are processes that these users had. ``files`` says whether they could write outside of
+    their folders. An error in one part does not stop the others.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids)
@@ -27,7 +28,7 @@ def clean_up(users: set[int], pids: set[int], files: bool) -> None:
 
 
 def remove_files(users: set[int]) -> None:
-    """Files and folders that belong to these users, directly in the folders for all."""
+    """Remove files and folders of these users that lie directly in the folders for all."""
     for folder in FOR_ALL:
         try:
             with os.scandir(folder) as entries:
@@ -39,7 +40,7 @@ def remove_files(users: set[int]) -> None:
 
 
 def _owner(entry: os.DirEntry) -> int:
-    """A user's number; -1 where the file is gone by now."""
+    """Return the number of the user who owns a file; -1 if the file is gone by now."""
     try:
         return entry.stat(follow_symlinks=False).st_uid
     except OSError:
@@ -47,8 +48,9 @@ def _owner(entry: os.DirEntry) -> int:
 
 
 def remove_shared_memory(users: set[int], pids: set[int]) -> None:
-    """System V segments, semaphores and queues that belong to these users, or segments that these
-    processes made.
+    """Remove System V segments, semaphores and queues that ranks have left.
+
+    These are the ones that belong to these users, and the segments that these processes made.
     """
     libc = ctypes.CDLL(None)
     removals = {
@@ -62,7 +64,7 @@ def remove_shared_memory(users: set[int], pids: set[int]) -> None:
                 line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()
             ]
         except (OSError, ValueError):
-            continue  # a kernel without them
+            continue  # this kernel has none
         for row in rows:
             found = dict(zip(names, map(int, row)))
             if found["uid"] in users or found.get("cpid") in pids:

@@ -1,9 +1,9 @@
-"""End the processes of a world: what descends from this process, and what runs as a user that a
-rank has had.
+"""Ends the processes of a world.
 
-Everything is killed first and collected afterwards, and nothing here waits for one certain process:
-one that another process traces cannot be collected before its tracer is dead. A stop changes
-nothing: a stopped process can be killed, too.
+These are the descendants of this process, and whatever runs as a user that a rank has had.
+Everything is killed first and collected afterwards. Nothing here waits for one certain process: if
+another process traces it, it cannot be collected before its tracer is dead. A stop changes nothing,
+because a stopped process can be killed, too.
 """
 
 import os
@@ -15,28 +15,29 @@ from collections.abc import Collection
 from grader.rank import confinement
 from grader.wire import os_support
 
-SECONDS = 10.0  # that ending everything may take: a machine may be busy with what ranks have left
+SECONDS = 10.0  # in which everything has to end; what ranks have left may keep the machine busy
 LOOK_EVERY = 0.02  # seconds
-LOOKS = 20  # that find only dead processes, until those are left to whoever traces them
-ROUNDS = 50  # of stopping what forks without end
+LOOKS = 20  # in a row that find only dead processes, until those are left to their tracers
+ROUNDS = 50  # of stopping processes that fork without end
 
 
 def wakeup() -> int:
-    """Return a descriptor that becomes readable when this process gets a signal it handles, with
-    the signal's number.
+    """Return a descriptor that becomes readable when this process gets a signal that it handles.
+
+    The signal's number can be read from it. From now on this process handles SIGCHLD.
     """
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    if before >= 0:  # of the process that this one was forked from
+    if before >= 0:  # inherited from the process that this one was forked from
         os.close(before)
     return read
 
 
 def signals(wake: int) -> bytes:
-    """Return the numbers of the signals that came since the last time."""
+    """Return the numbers of the signals that came since the last time, one in each byte."""
     try:
         return os.read(wake, 4096)
     except BlockingIOError:
@@ -44,10 +45,10 @@ def signals(wake: int) -> bytes:
 
 
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
-    """Collect the children that have ended, but those in ``spare``; return their wait statuses.
+    """Collect the children that have ended, except those in ``spare``; return their wait statuses.
 
-    Raises ChildProcessError where no other child is left. On systems that keep no list of children,
-    ``spare`` has to be empty.
+    Raises ChildProcessError if no other child is left. ``spare`` has to be empty on systems that
+    keep no list of children.
     """
     ended: dict[int, int] = {}
     if not spare:
@@ -64,7 +65,7 @@ def collect(spare: Collection[int] = ()) -> dict[int, int]:
                 raise
             if not pid:
                 break
-            # which a child that had itself traced by us may report: it is nothing
+            # A child that has made this process its tracer may report a stop. It has not ended.
             if not os.WIFSTOPPED(status):
                 ended[pid] = status
     return ended
@@ -81,13 +82,13 @@ def end_descendants(
 
     Args:
         known: children that are killed at once, without a search.
-        spare: children that are left alone, with all that descends from them.
-        users: end what runs as these, too, if there is anything beside ``known``.
-        wake: a descriptor of ``wakeup``.
-        seconds: when to give up.
+        spare: children that are left alone, with all their descendants.
+        users: if anything is found beside ``known``, kill the processes of these users, too.
+        wake: a descriptor from ``wakeup``.
+        seconds: how long to try.
 
     Returns:
-        Whether nothing is left alive, and the processes that were killed.
+        Whether nothing is left alive, and the pids of the processes that were killed.
     """
     left, met, dead_only = set(known), set(known), 0
     began = looked = time.monotonic()
@@ -116,8 +117,9 @@ def end_descendants(
 
 
 def _kill_family(spare: Collection[int]) -> set[int]:
-    """Stop all, so that what forks without end does not go on while others are killed; then kill
-    them.
+    """Stop all descendants of this process, then kill them; return their pids.
+
+    They are stopped first, so that what forks without end does not go on while others are killed.
     """
     stopped: set[int] = set()
     for _ in range(ROUNDS):
@@ -133,7 +135,10 @@ def _kill_family(spare: Collection[int]) -> set[int]:
 
 
 def end_user(user: int, seconds: float = 0.5) -> None:
-    """Kill every process of a rank's user, wherever it is, by a process that becomes this user."""
+    """Kill every process of a rank's user, wherever it is.
+
+    A helper process becomes this user and does it. Give up after so many seconds.
+    """
     helper = os.fork()
     if helper == 0:
         try:
@@ -141,7 +146,8 @@ def end_user(user: int, seconds: float = 0.5) -> None:
             confinement.kill_as(user)
         finally:
             os._exit(0)
-    deadline = time.monotonic() + seconds  # what it is to kill may stop it first: then once more
+    # A process that the helper is to kill may stop the helper first. A later call tries again.
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
             if os.waitpid(helper, os.WNOHANG)[0]:

@@ -1,14 +1,17 @@
-"""The fork server: imports torch once, and forks a supervisor for each world that a judge asks for.
+"""Runs the fork server, which imports torch once and forks a supervisor for each world.
 
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
 The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is
 the number of an inherited socket. The socket has no name: only a process that inherited its other
-end can send to it. Judges inherit it; ranks, and what they start, do not. A request is one datagram
-of JSON, ``{"size": n, …}``. It carries the socket for the answer, and three descriptors for each
-possible rank. That socket then belongs to the world's supervisor. The server creates the worlds'
-folders in FOLDER. The process that started the server holds its standard input open. When that
-input closes, the server removes FOLDER and ends.
+end can send to it. Judges inherit it; ranks, and what they start, do not.
+
+A judge's request is one datagram of JSON, ``{"size": n, …}``. It carries the socket for the answer,
+and three descriptors for each possible rank. The socket for the answer then belongs to the world's
+supervisor.
+
+The server creates the worlds' folders in FOLDER. The process that started the server holds its
+standard input open. When that input closes, the server removes FOLDER and ends.
 """
 
 import contextlib
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-# with one request: three for each of 64 ranks, and a socket. The system's own limit is 253
+# Most in one request: three for each of 64 ranks, and a socket. The system's own limit is 253.
 DESCRIPTORS = 193
-LAST_SECONDS = 3.0  # for supervisors to end their worlds, once the server is to end
+LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
 
 def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     requests = socket.socket(fileno=int(door))
     requests.set_inheritable(False)
     from grader.rank import confinement
@@ -56,15 +59,15 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
-        # what is imported stays: to look through it for garbage again and again takes a fifth of
-        # the time
+        # What is imported stays. To look through it for garbage again and again takes a fifth of
+        # the time.
         gc.disable()
         import torch
 
         torch.set_num_threads(1)
         _prepare(ahead)
         facts |= {"torch": torch.__version__, "gpus": torch.cuda.device_count()}
-        if os_support.threads() > 1:  # a fork would copy their locks and not the threads
+        if os_support.threads() > 1:  # a fork would copy their locks, but not the threads
             facts["way"] = "spawn"
         from grader.supervisor import probe
 
@@ -80,7 +83,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             supervisors.prepare()
         readable, _, _ = select.select(sources, [], [], supervisors.patience)
         supervisors.look_after()
-        if 0 in readable:  # whoever started the server is gone
+        if 0 in readable:  # the process that started the server is gone
             supervisors.end()
             _remove(folder)
             return
@@ -88,7 +91,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
             try:
                 _serve(json.loads(data), descriptors, facts, Path(engine), folder, supervisors)
-            # an answer that nobody waits for any more, or a request that makes no sense
+            # Nobody waits for the answer any more, or the request makes no sense.
             except Exception as error:
                 print(f"fork server: request refused ({error})", file=sys.stderr, flush=True)
             finally:
@@ -100,26 +103,32 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 class Kept:
     """A supervisor at work."""
 
-    # the judge's socket: closed when nothing of the world is left, which the judge waits for
+    # The judge's socket. It is closed when nothing of the world is left: the judge waits for that.
     judge: int | None
     users: set[int]
     folder: str
     group: "Group | None"
-    cleans: bool = False  # it is no supervisor, but removes what one has left
+    cleans: bool = False  # this is no supervisor, but removes what one has left
 
 
 class Supervisors:
-    """The server's children. It adopts what a supervisor leaves that dies too early, and kills
-    whoever is no supervisor.
+    """Keeps the server's children: supervisors of worlds, and processes that clean up after them.
 
-    To enter a control group takes a process some milliseconds. Where there are such groups, one
-    supervisor is forked ahead: it enters one, and waits for the next world.
+    If a supervisor dies too early, the server adopts what it leaves. It kills every process that is
+    none of these children.
+
+    To enter a control group takes a process some milliseconds. So if groups can be made, one
+    supervisor is forked ahead. It enters a group, and waits for the next world.
     """
 
     def __init__(
         self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
     ) -> None:
-        """``start`` makes a rank; ``places`` are where control groups can be made."""
+        """Adopt orphans from now on, and wait for signals.
+
+        ``tier`` is how ranks are confined. ``requests`` is the socket that requests come from.
+        ``start`` makes a rank. ``places`` are where control groups can be made.
+        """
         from grader.supervisor import ending
         from grader.wire import os_support, tiers
 
@@ -128,23 +137,24 @@ class Supervisors:
         self.tier, self.start = tier, start
         self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
         self.places = tuple(places)
-        self.has_failed = False  # the last one that was forked ahead
-        # the supervisor that waits, and the way to tell it
+        self.has_failed = False  # whether the last one that was forked ahead ended unused
+        # the pid of the supervisor that waits, and the socket to tell it of a world
         self.ahead: tuple[int, socket.socket] | None = None
         self.kept: dict[int, Kept] = {}
         self.ruins: list[Kept] = []  # worlds whose supervisor did not end them
-        self.patience: float | None = None  # seconds until the next look, though nothing happens
+        self.patience: float | None = None  # seconds until the next look if nothing happens
 
     def prepare(self) -> None:
-        """Fork a supervisor ahead, if there is none."""
+        """Fork a supervisor ahead, if there is none and groups can be made."""
         if self.places and not self.ahead and not self.has_failed:
             mine, its = socket.socketpair()
             with its:
                 self.ahead = self._fork(lambda: self._wait(its, mine)), mine
 
     def let_go(self) -> None:
-        """Let go of the one that waits: it has been told, has ended, or lacks what this process has
-        imported since.
+        """Let go of the supervisor that waits.
+
+        It has been told of a world, or has ended, or lacks what this process has imported since.
         """
         if self.ahead:
             self.ahead[1].close()
@@ -159,7 +169,7 @@ class Supervisors:
 
         pid = None
         if self.ahead:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the one that waits has ended
                 socket.send_fds(self.ahead[1], [json.dumps(request).encode()], descriptors)
                 pid = self.ahead[0]
             self.let_go()
@@ -195,7 +205,8 @@ class Supervisors:
     def _enter(self, group: "Group") -> None:
         """Enter the group.
 
-        Where that works no more, the world goes on with what the supervisor sees of it.
+        If that does not work any more, the world goes on without it. Then only the looks of its
+        supervisor bound it.
         """
         try:
             group.enter()
@@ -208,7 +219,9 @@ class Supervisors:
         from grader.wire import os_support
 
         os_support.die_with_parent()
-        telling.close()  # the server's end: when that is closed, nobody needs this process
+        # Close the copy of the server's end. When the server closes its own, nobody needs this
+        # process.
+        telling.close()
         data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, DESCRIPTORS)
         told.close()
         if data:
@@ -222,7 +235,7 @@ class Supervisors:
         world_supervisor.keep(judge, own, self.start, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Collect the supervisors that have ended, and end what these have left."""
+        """Collect the supervisors that have ended, and end what they have left."""
         from grader.supervisor import ending
 
         ending.signals(self.wake)
@@ -231,16 +244,18 @@ class Supervisors:
             return
         users = set().union(*(ruin.users for ruin in self.ruins))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        self.patience = (
-            None if finished and not self.ruins else 0.05
-        )  # once more after a ruin: somebody may be overlooked
+        # After a ruin, look once more, because a process may have been overlooked.
+        self.patience = None if finished and not self.ruins else 0.05
         if finished:
             for ruin in self.ruins:
                 self._clean(ruin, met)
             self.ruins = []
 
     def _clean(self, ruin: Kept, met: set[int]) -> None:
-        """Remove what else is left of a world, in a process of its own: it may be much."""
+        """Remove what else is left of a world.
+
+        A process of its own does this, because much may be left.
+        """
         from grader.supervisor import cleanup
         from grader.wire import removal
 
@@ -257,7 +272,7 @@ class Supervisors:
 
     def _has_ended(self, pid: int) -> bool:
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
-        if ended and os.WIFSTOPPED(status):  # one that does not run cannot end its world
+        if ended and os.WIFSTOPPED(status):  # a stopped supervisor cannot end its world
             os.kill(pid, signal.SIGKILL)
         if not ended or os.WIFSTOPPED(status):
             return False
@@ -275,7 +290,10 @@ class Supervisors:
         return True
 
     def end(self) -> None:
-        """Have all worlds ended."""
+        """Have all worlds ended, and kill what is left of them.
+
+        Supervisors get ``LAST_SECONDS`` to end their worlds.
+        """
         from grader.supervisor import ending
 
         for pid in self.kept:
@@ -291,8 +309,9 @@ class Supervisors:
                 kept.group.remove()
 
     def forget(self) -> None:
-        """In a child of the server: let go of what is its own, and of what it knows of other
-        worlds.
+        """Let go of what belongs to the server or to other worlds.
+
+        This is for a child of the server.
         """
         self.requests.close()
         os.close(self.wake)
@@ -305,7 +324,7 @@ class Supervisors:
 
 
 def _prepare(modules: Iterable[str]) -> None:
-    """Have imported and set up what ranks are going to need, before they are forked."""
+    """Import and set up what ranks are going to need, before they are forked."""
     from grader.rank import confinement, main  # noqa: F401
     from grader.supervisor import warm_up
     from grader.wire import os_support  # noqa: F401
@@ -313,7 +332,8 @@ def _prepare(modules: Iterable[str]) -> None:
     gc.disable()
     for name in modules:
         importlib.import_module(name)
-    # after the imports: torch clears caches of theirs when a process group is made, so better here
+    # This comes after the imports, because torch clears caches of theirs when a process group is
+    # made.
     warm_up.warm_up_torch()
     confinement.get_ready()
     os_support.use_huge_pages()
@@ -322,8 +342,9 @@ def _prepare(modules: Iterable[str]) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove what a grading run leaves when it is killed: its worlds go at the same moment, and may
-    still be in it.
+    """Remove the folder of a grading run, also of one that was killed.
+
+    Its worlds end at the same moment, and may still be in the folder. So try for about 3 seconds.
     """
     from grader.wire import removal
 
@@ -343,7 +364,7 @@ def _serve(
 ) -> None:
     """Do what a judge asks for.
 
-    The first descriptor is the socket to answer to, the others are for ranks.
+    The first descriptor is the socket to answer to. The others are for ranks.
     """
     from grader.wire import frames
 
@@ -366,8 +387,8 @@ def _serve(
 
 
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
-    """What is not known before somebody asks for it."""
-    if "torch" not in facts:  # this process stays free of torch: ask another
+    """Return the facts that are not known before somebody asks for them."""
+    if "torch" not in facts:  # this process stays free of torch, so ask another one
         question = (
             "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus':"
             " torch.cuda.device_count()}))"
@@ -392,7 +413,11 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
 def _start_world(
     request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors
 ) -> None:
-    """Have a supervisor look after a world, which gets a new folder."""
+    """Have a supervisor look after a world, which gets a new folder.
+
+    Raises ValueError if the request does not fit its descriptors, or names a submission that
+    cannot be used.
+    """
     from grader.rank import rank_home
     from grader.wire import tiers
 
@@ -415,4 +440,4 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except Unconfined as error:
         print(error, file=sys.stderr)
-    os._exit(0)  # taking an interpreter with torch in it apart would only take time
+    os._exit(0)  # to take an interpreter with torch apart would only cost time

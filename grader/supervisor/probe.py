@@ -1,4 +1,7 @@
-"""Finds out which tier of confinement works on this machine: a process enters it and tries."""
+"""Finds out which tier of confinement works on this machine.
+
+A process enters the tier, and tries what a rank may do and what it may not.
+"""
 
 import contextlib
 import os
@@ -16,11 +19,12 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """The best tier that works, and why those before it do not. ``LOCKSTEP_TIER`` asks for a
-    certain one.
+    """Return the best tier that works, and why those before it do not.
+
+    ``LOCKSTEP_TIER`` asks for a certain tier.
 
     Raises:
-        Unconfined: the tier that was asked for does not work.
+        Unconfined: the tier that was asked for does not work, or no tier does.
     """
     asked = os.environ.get("LOCKSTEP_TIER")
     failures: dict[str, str] = {}
@@ -34,8 +38,9 @@ def best(engine: Path) -> tuple[str, dict[str, str]]:
 
 
 def unheld(name: str, places: Iterable[Path]) -> str:
-    """Why control groups in these places cannot bound what worlds of this tier take; empty where
-    they can.
+    """Return why control groups in these places cannot bound worlds of this tier.
+
+    The reason is empty if they can. ``name`` is the tier.
     """
     with _grounds() as world:
         own = control_group.Group(places, f"{control_group.own_name()}-0")
@@ -46,7 +51,7 @@ def unheld(name: str, places: Iterable[Path]) -> str:
 
 
 def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]:
-    """How a rank may leave its control group, or change it, seen from the inside."""
+    """Yield how a rank may leave its control group, or change it, seen from the inside."""
     own.enter()
     own.hold(1 << 40, 100)
     (home,) = rank_home.prepare(world, 1, tier)
@@ -59,18 +64,18 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
 
 
 def all_that_work(engine: Path) -> dict[str, str]:
-    """For every tier, best first: why it does not work here, or nothing."""
+    """Return for every tier, best first, why it does not work here; empty if it does."""
     possible = tiers.candidates()
     return {name: failure(name, engine) if name in possible else "wants root" for name in TIERS}
 
 
 def failure(name: str, engine: Path) -> str:
-    """Why this tier does not work; empty where it does."""
+    """Return why this tier does not work; empty if it does."""
     if name not in TIERS:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
-    # only their rights keep our files from a stranger; or their names and sizes, which Landlock
-    # shows
+    # Only the rights of our files keep another user from them. With Landlock, they still hide
+    # names and sizes, which Landlock shows.
     if tier.uid:
         _close(engine)
     with _grounds() as world:
@@ -79,7 +84,7 @@ def failure(name: str, engine: Path) -> str:
 
 @contextlib.contextmanager
 def _grounds() -> Iterator[dict]:
-    """A world of one rank, with a folder and a submission."""
+    """Make a world of one rank, with a folder and a submission; remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
     try:
         folder.chmod(0o711)
@@ -97,8 +102,9 @@ def _grounds() -> Iterator[dict]:
 
 
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
-    """The first complaint of a process of its own, which may confine itself for that; empty where
-    it has none.
+    """Return the first complaint of a process of its own; empty if it has none.
+
+    The process may confine itself for that.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -120,7 +126,10 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
 
 
 def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
-    """What is wrong with this confinement, seen from the inside."""
+    """Yield what is wrong with this confinement, seen from the inside.
+
+    ``server`` is the pid of a process that ranks must not signal.
+    """
     (home,) = rank_home.prepare(world, 1, tier)
     home.enter()
     for path in (os.__file__, torch.__file__, f"{home.submission_dir}/module.py"):
@@ -165,7 +174,7 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
 
 
 def _close(engine: Path) -> None:
-    """Nobody but the owner may enter what is hidden."""
+    """Let nobody but the owner enter the folders that are hidden from ranks."""
     for name in SECRETS:
         if (path := engine / name).is_dir() and path.stat().st_uid == os.geteuid():
             path.chmod(0o700)

@@ -1,9 +1,9 @@
-"""A world of one rank, played through inside the server: what torch sets up when it is first used,
-ranks then inherit.
+"""Plays through a world of one rank in the server, so that ranks inherit what torch sets up.
 
-Each rank that forks from a server which has never communicated would look up the same operators,
-import the same modules and fill the same caches anew: 5 of the 20 milliseconds that a small world
-costs. The threads of the process group are gone with it, so that forking stays safe.
+torch sets things up when they are first used. Each rank that forks from a server which has never
+communicated would look up the same operators, import the same modules and fill the same caches
+again. This costs 5 of the 20 milliseconds of a small world. The threads of the process group end
+with it, so that forking stays safe.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def _communicate() -> None:
         dist.all_to_all_single(torch.empty(4), x, async_op=True),
         dist.barrier(async_op=True),
     ]
-    with contextlib.suppress(AttributeError):  # old names, which a later torch may drop
+    with contextlib.suppress(AttributeError):  # these are old names, which a later torch may drop
         works.append(dist.all_gather_into_tensor(torch.empty(4), x, async_op=True))
         works.append(dist.reduce_scatter_tensor(torch.empty(4), x, async_op=True))
     for work in works:
@@ -54,7 +54,10 @@ def _communicate() -> None:
 
 
 def _compute() -> None:
-    """What answers to this assignment are made of: the model, and tensors cut and put together."""
+    """Compute with the model, and with tensors that are cut and put together.
+
+    Answers to this assignment are made of this.
+    """
     weight = torch.eye(2, dtype=torch.float64, requires_grad=True)
     with Meter([weight]):
         loss = torch.nn.functional.gelu(weight @ weight).square().mean()
@@ -71,7 +74,7 @@ def _compute() -> None:
 
 
 def _ship() -> None:
-    """Tensors to bytes and back."""
+    """Turn tensors into bytes and back."""
     for dtype in (torch.float32, torch.float64, torch.int64):
         (tree,), blob = tensors.encode([torch.ones(2, 3, dtype=dtype)])
         (content,) = tree["list"]

@@ -1,7 +1,7 @@
-"""What the ranks of a world have too much of, as a whole. What one process may have, the system
-holds: see ``confinement``.
+"""Finds out what the ranks of a world, as a whole, have too much of.
 
-Student code goes on while this looks: whatever is looked at may be gone a moment later.
+The system bounds what one process may have: see ``confinement``. Student code goes on while this
+looks, so whatever is looked at may be gone a moment later.
 """
 
 import contextlib
@@ -20,35 +20,40 @@ SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
-# that one takes before somebody reads; ranks may not make them larger
+# What a pipe or socket takes before somebody reads. Ranks may not make them larger.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
-# in a row at a process that lets nobody see what it has open; one that ends does so for a moment
+# A process may hide what it has open at so many looks in a row. One that is about to end does so
+# for a moment.
 UNSEEN_LOOKS = 5
-TABLES = b"VmPTE:"  # page tables: also those of pages that are empty
-# What the kernel leaves to a world beyond its bounds, since it counts more: pages that a rank has
-# inherited and written to, kernel memory and files (up to 38 MiB a rank in the solutions); and the
-# supervisor, with who helps it to end ranks.
+TABLES = b"VmPTE:"  # the size of page tables, also of those for empty pages
+# The kernel holds a world to bounds that are larger by this, because it counts more: pages that a
+# rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the solutions).
+# It also counts the supervisor, and the processes that help it to end ranks.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 
 
 @dataclass
 class Files:
-    """The bytes of files, each counted once, by the device and the number that tell it from all
-    others.
+    """The bytes of files.
+
+    Each file counts once, by the device and the file number that tell it from all others.
     """
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
-    # what pipes and sockets may hold
+    # bytes that pipes and sockets may hold
     queues: dict[tuple[int, int], int] = field(default_factory=dict)
-    hidden: str = ""  # how files are kept from being counted
+    hidden: str = ""  # in words: how files are kept from being counted
 
     def add(self, found: os.stat_result) -> None:
         of_file = found.st_size if stat.S_ISREG(found.st_mode) else 0
         self.sizes[found.st_dev, found.st_ino] = max(of_file, found.st_blocks * 512)
 
     def add_open(self, found: os.stat_result) -> None:
-        """Add what a descriptor shows."""
+        """Add what a descriptor shows: a pipe, a socket, or a file that has no name.
+
+        Files that have a name are found in their folders.
+        """
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
             self.queues[found.st_dev, found.st_ino] = (
                 PIPE_BYTES if stat.S_ISFIFO(found.st_mode) else SOCKET_BYTES
@@ -57,22 +62,27 @@ class Files:
             self.add(found)
 
     def queued(self) -> int:
-        """The bytes that pipes and sockets may hold: the system tells nobody how many there are in
-        them.
+        """Return the bytes that pipes and sockets may hold.
+
+        The system tells nobody how many there are in them.
         """
         return sum(self.queues.values())
 
     def bytes(self, device: int | None = None) -> int:
-        """On one device, or on all."""
+        """Return the bytes of all files on one device, or on all devices if it is None."""
         return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
 
 
 class WorldLimits:
-    """Of one world, whose supervisor this process is. Made before the first rank is."""
+    """The limits of one world, whose supervisor this process is.
+
+    It has to be made before the first rank is.
+    """
 
     def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
-        """``room`` is for how many ranks it may have, of which ``world["size"]`` are started.
+        """Note how much memory this process has, and allow what the request asks for.
 
+        ``room`` is how many ranks the world may have; ``world["size"]`` of them are started first.
         This process is in ``group``, if there is one.
         """
         self.folder, self.group = world["folder"], group
@@ -86,8 +96,8 @@ class WorldLimits:
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
-        """Let so many ranks have so many bytes together."""
-        # a GPU's driver takes what it takes
+        """Allow so many ranks to have so many bytes of memory together."""
+        # On a GPU memory has no limit, because the driver takes what it needs.
         self.size, self.bytes = size, memory if self.is_cpu else None
         if self.group:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
@@ -97,8 +107,9 @@ class WorldLimits:
         return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
 
     def exceeded(self, ranks: dict[int, int]) -> str:
-        """In words; empty where the ranks (their processes are the keys) and what they started keep
-        within bounds.
+        """Return in words what the ranks have too much of; empty if they keep within bounds.
+
+        ``ranks`` has the pids of the ranks as keys. What the ranks have started counts, too.
         """
         if self.group and self.group.is_out_of_memory():
             return self.memory_exceeded()
@@ -122,7 +133,7 @@ class WorldLimits:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
-        # by the hub, in this process
+        # what the hub carries, in this process
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         if (
             self.bytes
@@ -135,22 +146,25 @@ class WorldLimits:
         return ""
 
     def _taken(self, pid: int, is_rank: bool) -> int:
-        """Bytes beyond those that a process shares with this one, since it was forked from it."""
+        """Return the bytes of a process beyond those that it shares with this one.
+
+        It shares these because it was forked from this one.
+        """
         own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:
-            return own  # another program by now, which shares nothing
+            return own  # it is another program by now, which shares nothing
         return max(0, own - self.inherited)
 
 
 def memory(pid: int, *more: bytes) -> int:
-    """Bytes of a process that come from no file; 0 where nobody can tell.
+    """Return the bytes of a process's memory that come from no file; 0 if nobody can tell.
 
     ``more`` are further lines of its status file that count.
     """
     lines = (b"RssAnon:", b"RssShmem:", *more)
     if own := _of_thread(pid, pid, lines):
         return own
-    try:  # its first thread may have ended, and another one has what it had
+    try:  # its first thread may have ended, and the others show the memory then
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return 0
@@ -159,7 +173,7 @@ def memory(pid: int, *more: bytes) -> int:
 
 def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
     try:
-        # a thread's name may be no text
+        # Read bytes, because a thread's name may be no text.
         status = Path(f"/proc/{pid}/task/{thread}/status").read_bytes()
     except OSError:
         return 0
@@ -168,8 +182,9 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
 
 
 def written(folder: str) -> Files:
-    """All files below a folder, links not followed, nor what somebody has put in a folder's place
-    since it was seen.
+    """Return all files below a folder.
+
+    Links are not followed, nor what somebody has put in a folder's place since it was seen.
     """
     files, seen = Files(), 0
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
@@ -202,9 +217,9 @@ def written(folder: str) -> Files:
 
 @contextlib.contextmanager
 def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
-    """A descriptor of a folder that was seen before.
+    """Open a folder that was seen before, and yield its descriptor.
 
-    Raises OSError where it is another one by now, on whatever way there.
+    Raises OSError if another folder is there by now, whichever part of the path has changed.
     """
     place = os.open(path, removal.FOLDER)
     try:
@@ -216,8 +231,10 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
-    """Add what processes keep open though no folder shows it any more, or never did; return those
-    that do not let it be seen.
+    """Add what processes keep open and no folder shows; return the pids of those that hide it.
+
+    No folder shows it any more, or none ever did. A process hides it if it does not let others see
+    its descriptors.
     """
     unseen = set()
     for pid in family:
@@ -236,7 +253,7 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
 
 
 def add_shared(files: Files, users: set[int]) -> None:
-    """Add what these users have in the memory that looks like a folder."""
+    """Add the files that these users have in shared memory, which looks like a folder."""
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in itertools.islice(entries, ENTRIES):
             with contextlib.suppress(OSError):

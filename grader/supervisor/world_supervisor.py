@@ -1,10 +1,10 @@
-"""One world's supervisor: forks its ranks, tells the judge how each ended, and leaves nothing alive
-behind.
+"""Runs the supervisor of one world.
 
-The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It runs no
-student code. When the judge says so, or hangs up, or dies, or the supervisor itself fails,
-everything below the supervisor is killed. Should the supervisor die, or get stuck, the fork server
-adopts its processes and ends them: see ``fork_server.Supervisors``.
+It forks the ranks of the world, tells the judge how each one ended, and leaves nothing alive
+behind. The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It
+runs no student code. It kills everything below it if the judge says so, hangs up or dies, or if the
+supervisor itself fails. If the supervisor dies or gets stuck, the fork server adopts its processes
+and ends them: see ``fork_server.Supervisors``.
 """
 
 import contextlib
@@ -29,16 +29,19 @@ from grader.supervisor.world_limits import MORE_TASKS, WorldLimits, add_open, me
 from grader.wire import frames, os_support, removal, tiers
 from grader.wire.control_group import Group
 
-LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; more take longer to look at
-REST_SECONDS = 0.5  # for ranks to come to rest, after their last call
-# without a look at its world, or for its end, after which the system ends a supervisor
+LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; longer for more, because a look takes longer
+REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
+# The system ends a supervisor that does not look at its world, or does not end it, for so long.
 STUCK_SECONDS = 20
 
 Start = Callable[[list[int], RankHome], int]
 
 
 class Unfinished(RuntimeError):
-    """Something of the world may still be alive: whoever adopts it has to end it."""
+    """Raised if something of the world may still be alive.
+
+    The process that adopts it has to end it.
+    """
 
 
 def keep(
@@ -49,19 +52,28 @@ def keep(
     tier: str,
     group: Group | None = None,
 ) -> None:
-    """Run one world. ``descriptors`` holds [wire, output, stacks] for each rank that it may have;
-    ``start`` makes a rank of them.
+    """Run one world.
 
-    ``world`` is what the judge asked for, ``size``, ``submission_dir``, ``device``, ``network``,
-    ``memory``, ``in_step``, and its ``folder``. This process is in ``group`` already, and so will
-    be all that it starts. Once all calls are made the judge may ask for those of another check, of
-    as many ranks as there are descriptors. Raises Unfinished where not everything could be ended.
+    Once all calls are made, the judge may ask for those of another check. They may need up to
+    as many ranks as there are descriptors.
+
+    Args:
+        judge: the socket to the judge.
+        descriptors: [wire, output, stacks] for each rank that the world may have.
+        start: makes a rank of one of these and its home.
+        world: what the judge asked for: ``size``, ``submission_dir``, ``device``, ``network``,
+            ``memory`` and ``in_step``; and the world's ``folder``.
+        tier: how ranks are confined.
+        group: the control group that this process is in. All that it starts will be in it, too.
+
+    Raises:
+        Unfinished: not everything could be ended.
     """
     server = os.getppid()
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()
     signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
-    # SIGUSR1 asks ranks where they stand. It must not end one that does not listen yet.
+    # SIGUSR1 asks ranks for their stacks. It must not end one that does not handle it yet.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os_support.die_with_parent(signal.SIGTERM)
     os_support.hide_from_tracers()
@@ -70,7 +82,7 @@ def keep(
     ranks: RankProcesses | None = None
     hub = None
     if world.get("network") in frames.HUBS:
-        looks: dict[str, Callable[[int], int]] = {  # called when there are ranks
+        looks: dict[str, Callable[[int], int]] = {  # called once there are ranks
             "memory": lambda rank: ranks.memory(rank) if ranks else 0,
             "spent": lambda rank: ranks.spent(rank) if ranks else 0,
         }
@@ -82,7 +94,7 @@ def keep(
         _tell(judge, {"pids": ranks.started})
         if os.getppid() == server:
             _look_after(judge, wake, ranks, limits, hub)
-    except Exception as error:  # it may be the judge that is gone: then nobody reads this
+    except Exception as error:  # if the judge is gone, nobody reads this
         with contextlib.suppress(OSError):
             _tell(
                 judge,
@@ -96,7 +108,7 @@ def keep(
             )
     finally:
         signal.alarm(STUCK_SECONDS)
-        if group:  # who helps to end the ranks needs room, too
+        if group:  # the processes that help to end the ranks need room, too
             with contextlib.suppress(OSError):
                 group.hold(None, group.tasks + MORE_TASKS)
         finished, met = ending.end_descendants(ranks.alive if ranks else (), users=users, wake=wake)
@@ -108,7 +120,7 @@ def keep(
             raise Unfinished
         with contextlib.suppress(OSError):
             _tell(judge, {"gone": True})
-        # whatever ranks have made of it: the server removes it in the end
+        # If this fails, whatever ranks have made of the folder, the server removes it in the end.
         with contextlib.suppress(Exception):
             removal.remove(world["folder"])
 
@@ -119,8 +131,9 @@ def _hub(
     world: dict,
     looks: dict[str, Callable[[int], int]],
 ) -> tuple[Hub, list[list[int]]]:
-    """Return the world's network, and the descriptors that the ranks get: their wires end there,
-    and not at the judge.
+    """Return the world's network, and the descriptors that the ranks get.
+
+    The wires of the ranks end at the hub, and not at the judge.
     """
     pairs = [socket.socketpair() for _ in descriptors]
     judges = [socket.socket(fileno=wire) for wire, *_ in descriptors]
@@ -133,7 +146,7 @@ def _hub(
 
 
 class RankProcesses:
-    """The ranks of a world, started as they are needed."""
+    """The ranks of a world. They are started as they are needed."""
 
     def __init__(self, start: Start, descriptors: list[list[int]], homes: list[RankHome]) -> None:
         self.start, self.waiting, self.homes = start, list(zip(descriptors, homes)), homes
@@ -142,7 +155,7 @@ class RankProcesses:
         self.met: set[int] = set()  # pids of ranks, and of whatever has ended here
 
     def grow(self, size: int) -> None:
-        """Start those that are missing."""
+        """Start the ranks that are missing, so that there are ``size``."""
         while len(self.started) < size:
             own, home = self.waiting.pop(0)
             pid = self.start(own, home)
@@ -150,13 +163,13 @@ class RankProcesses:
             self.started.append(pid)
             self.met.add(pid)
             for descriptor in own:
-                os.close(descriptor)  # a rank's death must be the end of its pipes
+                os.close(descriptor)  # so that a rank's pipes close when it dies
 
     def memory(self, rank: int) -> int:
-        """Return the bytes that a rank has for itself, with what it has started and written; 0
-        where nobody can tell.
+        """Return the bytes of a rank with what it has started and written; 0 if nobody can tell.
 
-        What has lost its parent belongs to every rank: nobody can tell whose it was.
+        Memory that maps files does not count. Processes that have lost their parent count for every
+        rank, because nobody can tell whose they were.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
         own, others = memory(pid), [other for other in self.started if other != pid]
@@ -165,8 +178,9 @@ class RankProcesses:
         return own and sum(map(memory, family)) + files.bytes() + files.queued()
 
     def spent(self, rank: int) -> int:
-        """Return the nanoseconds of processor time of a rank and of all that it has started; 0
-        where nobody can tell.
+        """Return the nanoseconds of processor time of a rank and of all that it has started.
+
+        Return 0 if nobody can tell.
         """
         return os_support.processor_time(self.started[rank])
 
@@ -184,13 +198,13 @@ class RankProcesses:
 
 @dataclass
 class NextCheck:
-    """What the judge asks for after a world's calls: those of another check."""
+    """The judge's request for the calls of another check, made after those of this one."""
 
     size: int
     memory: int
     in_step: list[int]
-    imports: list[str]  # modules that take long to import, and that the ranks are to have
-    until: float  # by then the ranks have come to rest, or the judge is told that they cannot go on
+    imports: list[str]  # modules that take long to import, and that the ranks must have
+    until: float  # if the ranks are not at rest by then, the judge is told that they cannot go on
 
 
 def _look_after(
@@ -239,9 +253,9 @@ def _look_after(
 
 
 def _asked(judge: socket.socket) -> dict | None:
-    """Return what the judge asks for; None where the world is over.
+    """Return what the judge asks for; None if the world is over.
 
-    Of several questions, the last: nobody waits for the others.
+    Of several questions only the last one counts, because nobody waits for the others.
     """
     lines = judge.recv(1 << 16).splitlines()
     return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
@@ -260,9 +274,9 @@ def _go_on(
 
 
 def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
-    """What the ranks have too much of.
+    """Return in words what the ranks have too much of; empty if nothing.
 
-    What cannot be measured is too much; what vanishes meanwhile is not there.
+    What cannot be measured is too much. What vanishes meanwhile does not count.
     """
     try:
         return limits.exceeded(ranks)
@@ -277,7 +291,10 @@ def _tell(judge: socket.socket, message: dict) -> None:
 
 
 def fork_rank(descriptors: list[int], home: RankHome) -> int:
-    """A rank forked from this process, which has imported torch and is single-threaded."""
+    """Fork a rank from this process, and return its pid.
+
+    This process has imported torch and has one thread.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -292,7 +309,10 @@ def fork_rank(descriptors: list[int], home: RankHome) -> int:
 
 
 def spawn_rank(descriptors: list[int], home: RankHome) -> int:
-    """A rank in a fresh interpreter: slow, and right on every platform."""
+    """Start a rank in a fresh interpreter, and return its pid.
+
+    This is slow, but right on every platform.
+    """
     program = (
         f"import sys; sys.path.insert(0, {sys.path[0]!r}); from grader.rank import main,"
         " rank_home; "
