@@ -352,6 +352,12 @@ def test_malformed_steps_are_refused(step):
         read_event(0, {"call": 0, "steps": [["passes", 0, ""], step], "at": 3}, 2)
 
 
+@pytest.mark.parametrize("at", [None, "3", True])
+def test_steps_without_a_time_are_refused(at):
+    with pytest.raises(FrameError):
+        read_event(0, {"call": 0, "steps": [["passes", 0, ""]], "at": at}, 2)
+
+
 # ——— drawings of many ranks
 
 

@@ -218,8 +218,8 @@ def read_event(rank: int, meta: dict, size: int) -> Event:
         )
     if isinstance(progress := meta.get("progress"), dict):
         return _read_progress(rank, call, progress)
-    if isinstance(steps := meta.get("steps"), list):
-        return Program(rank, call, tuple(map(_read_step, steps)), meta.get("at", 0))
+    if isinstance(steps := meta.get("steps"), list) and is_whole(at := meta.get("at")):
+        return Program(rank, call, tuple(map(_read_step, steps)), at)
     if isinstance(content := meta.get("operation"), dict):
         return read_operation(rank, call, content, size)
     raise FrameError("an event of no known kind")
