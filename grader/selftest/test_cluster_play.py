@@ -354,7 +354,7 @@ def test_malformed_steps_are_refused(step):
 
 @pytest.mark.parametrize("at", [None, "3", True])
 def test_steps_without_a_time_are_refused(at):
-    with pytest.raises(FrameError):
+    with pytest.raises(frames.FrameError):
         read_event(0, {"call": 0, "steps": [["passes", 0, ""]], "at": at}, 2)
 
 
