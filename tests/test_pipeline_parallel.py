@@ -6,6 +6,7 @@ Run one problem with ``make test PART=pipeline_parallel K=schedule``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import Delay, call, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
@@ -187,7 +188,7 @@ def test_run_schedule(world):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
-            select=lambda r: r["value"][1],
+            select=lambda r: driver_results.value(r)[1],
             known_mistakes=mistakes,
             label="the list of the weights' gradients",
         )
@@ -202,7 +203,7 @@ def test_run_schedule(world):
             None,
             np.array(loss),
             tolerance=CLOSE,
-            select=lambda r: r["value"][0],
+            select=lambda r: driver_results.value(r)[0],
             label="the loss",
             known_mistakes=[{}, {name: np.asarray(value) for name, value in known.items()}],
         )
@@ -246,7 +247,7 @@ def test_bubble(world):
     measured.returns(
         np.array(1 / 3),
         tolerance=CLOSE,
-        select=lambda r: np.array(float(r["fractions"][0])),
+        select=lambda r: np.array(float(driver_results.fractions(r)[0])),
         label=(
             "the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6"
             " to 8,"

@@ -6,6 +6,7 @@ Run one problem with ``make test PART=tensor_parallel K=backward``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import Leaf, call, per_rank, rounding, tensor
 from grader.reference import parallel, single_device
 
@@ -118,14 +119,14 @@ def test_megatron_pair(world):
     )
     known = parallel.pair_outputs(a, b, BATCH, 2)
     run.returns(
-        y, y, tolerance=CLOSE, select=lambda r: r["value"], label="the output", known_mistakes=known
+        y, y, tolerance=CLOSE, select=driver_results.value, label="the output", known_mistakes=known
     )
     grad_x, (grad_a, grad_b) = single_device.backward([a, b], saved, upstream)
     expected = [[grad_a[:, :1], grad_b[:1], grad_x], [grad_a[:, 1:], grad_b[1:], grad_x]]
     run.returns(
         *expected,
         tolerance=CLOSE,
-        select=lambda r: r["gradients"],
+        select=driver_results.gradients,
         label="the list of the gradients, [0] of column, [1] of row, [2] of x,",
         known_mistakes=parallel.pair_mistakes(a, b, saved, upstream, 2),
     )
@@ -134,12 +135,12 @@ def test_megatron_pair(world):
         ("f", f, BATCH, 2 * upstream),
         ("g", g, 2 * BATCH, upstream),
     ):
-        half.returns(value, value, tolerance=CLOSE, select=lambda r: r["value"], label=f"{name}(x)")
+        half.returns(value, value, tolerance=CLOSE, select=driver_results.value, label=f"{name}(x)")
         half.returns(
             [gradient],
             [gradient],
             tolerance=CLOSE,
-            select=lambda r: r["gradients"],
+            select=driver_results.gradients,
             label=f"the gradient of x in {name}(x)",
         )
         half.keeps_inputs()

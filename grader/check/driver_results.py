@@ -62,9 +62,67 @@ class Stored:
     own: bool
 
 
+def value(found: Any) -> Any:
+    """Return what the student's function returned."""
+    return _part(found, "value")
+
+
+def values(found: Any) -> list:
+    """Return what the student's function returned in each of several calls."""
+    return _list(_part(found, "values"), "the list of results")
+
+
+def results(found: Any) -> list:
+    """Return the results of several calls whose memory was looked at."""
+    return _list(_part(found, "results"), "the list of results")
+
+
+def gradients(found: Any) -> list:
+    """Return the gradients of the arguments, None for each that got none."""
+    return _list(_part(found, "gradients"), "the list of gradients")
+
+
+def upstream(found: Any) -> Any:
+    """Return the gradient of the result, as it is after the backward pass."""
+    return _part(found, "upstream")
+
+
+def views(found: Any) -> list:
+    """Return what the views hold that the function was given."""
+    return _list(_part(found, "views"), "the list of views")
+
+
+def schedule(found: Any) -> Any:
+    """Return the schedule that the function was given, as it is after the call."""
+    return _part(found, "schedule")
+
+
+def fractions(found: Any) -> list:
+    """Return the bubble of each list of spans."""
+    return _list(_part(found, "fractions"), "the list of bubbles")
+
+
+def requires_gradient(found: Any) -> bool:
+    """Return whether a tensor of the result requires a gradient."""
+    return _truth(found, "requires gradient")
+
+
+def is_kept(found: Any) -> bool:
+    """Return whether an argument is kept, or was left as it was: see the driver."""
+    return _truth(found, "kept")
+
+
+def kept_bytes(found: Any) -> int:
+    """Return the bytes of memory that the result keeps alive."""
+    kept = _part(found, "kept")
+    if not _is_whole(kept):
+        raise Unreadable("the memory that it keeps is no number of bytes")
+    return kept
+
+
 def ledger(value: Any) -> list[Entry]:
     """Return the ledger of a call that ran under the meter."""
-    return [_entry(part) for part in _list(_dict(value).get("ledger"), "the ledger")]
+    return [_entry(part) for part in _list(_part(value, "ledger"), "the ledger")]
 
 
 def _entry(value: Any) -> Entry:
@@ -77,7 +135,7 @@ def _entry(value: Any) -> Entry:
 def spans(value: Any) -> list[Recorded]:
     """Return the spans that a call recorded in its timeline."""
     return [
-        _recorded(part) for part in _list(_dict(value).get("spans"), "the timeline's list of spans")
+        _recorded(part) for part in _list(_part(value, "spans"), "the timeline's list of spans")
     ]
 
 
@@ -115,6 +173,20 @@ def steps(value: Any) -> list[float]:
 def several(value: Any, count: int) -> list:
     """Return the results of ``count`` calls, made one after the other."""
     return _list(value, "the list of results", count)
+
+
+def _part(found: Any, name: str) -> Any:
+    parts = _dict(found)
+    if name not in parts:
+        raise Unreadable(f"it has no part “{name}”")
+    return parts[name]
+
+
+def _truth(found: Any, name: str) -> bool:
+    truth = _part(found, name)
+    if not isinstance(truth, bool):
+        raise Unreadable(f"its part “{name}” is neither True nor False")
+    return truth
 
 
 def _list(value: Any, what: str, count: int | None = None) -> list:

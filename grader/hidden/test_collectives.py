@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import (
     EXACT,
     STANDSTILL,
@@ -361,7 +362,7 @@ def test_result_stands_alone(world, rng, collective):
         results = getattr(truth, collective)(xs, **options)
         _requires_no_gradient(run, results)
         for rank, kept in enumerate(
-            run.read(lambda found: int(found["kept"]), "the memory that it keeps")
+            run.read(driver_results.kept_bytes, "the memory that it keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
             # A slice would keep the whole alive, which has n times as many bytes.
@@ -373,9 +374,9 @@ def test_result_stands_alone(world, rng, collective):
 
 
 def _requires_no_gradient(run, results):
-    run.returns(*results, select=lambda found: found["value"], label="the result")
+    run.returns(*results, select=driver_results.value, label="the result")
     for rank, requires in enumerate(
-        run.read(lambda found: found["requires gradient"], "whether it requires a gradient")
+        run.read(driver_results.requires_gradient, "whether it requires a gradient")
     ):
         run.require(
             requires is False,

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import (
     LAYOUTS,
     Delay,
@@ -195,7 +196,7 @@ def _laid_out(parameters, how):
 def _overwrites(run, own, root, way):
     n, count = len(own), len(own[0])
     views = (
-        run.read(lambda value: value["views"], "the parameters")
+        run.read(driver_results.views, "the parameters")
         if way == "views"
         else run.first_arguments()
     )
@@ -210,13 +211,13 @@ def _overwrites(run, own, root, way):
     label = "the list of the caller's parameters after the call"
     if way == "views":
         run.returns(
-            *[own[root]] * n, select=lambda value: value["views"], label=label, known_mistakes=known
+            *[own[root]] * n, select=driver_results.views, label=label, known_mistakes=known
         )
         label, known = "the memory of the caller's parameters", [
             {OTHER_MEMORY: mine} for mine in own
         ]
     run.leaves_arguments(*[own[root]] * n, label=label, known_mistakes=known)
-    run.returns(*[None] * n, select=(lambda value: value["value"]) if way == "views" else None)
+    run.returns(*[None] * n, select=driver_results.value if way == "views" else None)
 
 
 @number("3.2")

@@ -6,6 +6,7 @@ They judge the split into stages and both passes, and compare with a single devi
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
@@ -140,7 +141,7 @@ def test_forward_flows(world, rng):
             *[None] * (n - 1),
             p.y,
             tolerance=p.tolerance,
-            select=lambda r: r["value"][0],
+            select=lambda r: driver_results.value(r)[0],
             label="the output",
         )
         require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
@@ -158,7 +159,11 @@ def test_forward_flows(world, rng):
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(
-        None, p.cast(p.y), tolerance=p.tolerance, select=lambda r: r["value"][0], label="the output"
+        None,
+        p.cast(p.y),
+        tolerance=p.tolerance,
+        select=lambda r: driver_results.value(r)[0],
+        label="the output",
     )
     require_messages(run, p, {0: p.m}, "activations")
     require_work_between(run, 0, "micro-batch on to the next stage")
@@ -207,7 +212,7 @@ def test_backward_flows(world, rng):
         run.returns(
             *p.gradients_of_stages,
             tolerance=p.tolerance,
-            select=lambda r: r["value"],
+            select=driver_results.value,
             label=GRADIENTS,
             known_mistakes=p.mistakes,
         )
@@ -219,7 +224,7 @@ def test_backward_flows(world, rng):
     p = large(rng)
     _, run = world(2, large(rng, 1).backward(), p.backward(driver="metered", clocks=True))
     run.returns(
-        *p.gradients_of_stages, tolerance=p.tolerance, select=lambda r: r["value"], label=GRADIENTS
+        *p.gradients_of_stages, tolerance=p.tolerance, select=driver_results.value, label=GRADIENTS
     )
     require_messages(run, p, {1: p.m}, "gradients")
     require_work_between(run, 1, "gradient back to the stage before")

@@ -6,6 +6,7 @@ They judge schedules, their execution, and the bubble.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import Delay, call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
@@ -171,7 +172,7 @@ def require_step(run, problem):
     run.returns(
         *problem.gradients_of_stages,
         tolerance=problem.tolerance,
-        select=lambda r: r["value"][1],
+        select=lambda r: driver_results.value(r)[1],
         label=GRADIENTS,
         known_mistakes=lambda: problem.mistakes_with(given),
     )
@@ -189,7 +190,7 @@ def require_step(run, problem):
         *[None] * (problem.n - 1),
         problem.cast(problem.loss),
         tolerance=problem.tolerance,
-        select=lambda r: r["value"][0],
+        select=lambda r: driver_results.value(r)[0],
         label="the loss",
         known_mistakes=[{}] * (problem.n - 1) + [known if m > 1 else {}],
     )
@@ -197,7 +198,7 @@ def require_step(run, problem):
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
-    for rank, left in enumerate(run.read(lambda value: value["schedule"], "the schedule")):
+    for rank, left in enumerate(run.read(driver_results.schedule, "the schedule")):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
         run.require(schedules.as_actions(left) == schedule, text)
@@ -267,7 +268,7 @@ def test_run_schedule_twice(world, rng):
         run.returns(
             *(other.gradients_of_stages if i == 2 else expected),
             tolerance=p.tolerance,
-            select=lambda r: r["values"][i][1],
+            select=lambda r: driver_results.values(r)[i][1],
             label=f"{GRADIENTS} {label}",
             known_mistakes=known,
         )
@@ -315,7 +316,7 @@ def memory(world, rng, *makers):
         run.returns(
             *p.gradients_of_stages,
             tolerance=p.tolerance,
-            select=lambda r: r["value"][1],
+            select=lambda r: driver_results.value(r)[1],
             label=GRADIENTS,
             known_mistakes=p.mistakes,
         )
@@ -414,7 +415,7 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     run.returns(
         *p.gradients_of_stages,
         tolerance=p.tolerance,
-        select=lambda r: r["value"][1],
+        select=lambda r: driver_results.value(r)[1],
         label=GRADIENTS,
     )
     require_messages(run, p, {0: m, 1: 2 * m, 2: m}, "activations and gradients")
@@ -642,11 +643,11 @@ def test_bubble_measured(world, rng):
         run.returns(
             np.array(pipeline.bubble(spans)),
             tolerance=CLOSE,
-            select=lambda r: np.array(float(r["fractions"][index])),
+            select=lambda r: np.array(float(driver_results.fractions(r)[index])),
             label=f"the bubble of the spans {str(brief)[:300]}",
             known_mistakes=[pipeline.bubble_mistakes(spans)],
         )
-    (kept,) = run.read(lambda r: bool(r["kept"]), "whether the spans are as they were")
+    (kept,) = run.read(driver_results.is_kept, "whether the spans are as they were")
     run.require(
         kept,
         "measured_bubble changed the lists of spans that it was given: sort a copy, if at all.",

@@ -215,7 +215,7 @@ def test_shards_own_their_memory(world, rng):
         for run, (_, _, whole) in zip(world(n, *requests), given):
             run.returns(
                 *[(whole.size // n,)] * n,
-                select=lambda r: (r["value"].size,),
+                select=lambda r: (driver_results.value(r).size,),
                 label="the number of entries",
             )
             for rank, shard in enumerate(
@@ -306,7 +306,7 @@ def test_forward_saves(world, rng):
         run.returns(
             *expected,
             tolerance=CLOSE,
-            select=lambda r: [saved for _, saved in r["results"]],
+            select=lambda r: [saved for _, saved in driver_results.results(r)],
             label="saved, [call][layer][x or z],",
             known_mistakes=known,
         )
@@ -314,11 +314,11 @@ def test_forward_saves(world, rng):
         run.returns(
             *ys,
             tolerance=CLOSE,
-            select=lambda r: [y for y, _ in r["results"]],
+            select=lambda r: [y for y, _ in driver_results.results(r)],
             label="the output, [call],",
         )
         for rank, kept in enumerate(
-            run.read(lambda r: int(r["kept"]), "the memory that saved z keep alive")
+            run.read(driver_results.kept_bytes, "the memory that saved z keep alive")
         ):
             most = sum(z.nbytes for saved in expected[rank] for _, z in saved)
             text = (
@@ -464,11 +464,11 @@ def test_gradients_are_no_larger_than_shards(world, rng):
         run.returns(
             *p.of_ranks(p.gradients),
             tolerance=CLOSE,
-            select=lambda r: r["value"][1],
+            select=lambda r: driver_results.value(r)[1],
             label="the list of gradients",
         )
         for rank, kept in enumerate(
-            run.read(lambda r: int(r["kept"]), "the memory that gradients keep alive")
+            run.read(driver_results.kept_bytes, "the memory that gradients keep alive")
         ):
             own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
             whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
@@ -609,15 +609,15 @@ def test_copy_to_ranks(world, rng):
             run.returns(
                 *[[gradient]] * n,
                 tolerance=tolerance,
-                select=lambda r: r["gradients"],
+                select=driver_results.gradients,
                 label="x's gradient",
                 known_mistakes=known,
             )
-            run.returns(*[value] * n, select=lambda r: r["value"], label="f(x)")
+            run.returns(*[value] * n, select=driver_results.value, label="f(x)")
         for run in runs[:2]:
             run.returns(
                 *upstream,
-                select=lambda r: r["upstream"],
+                select=driver_results.upstream,
                 label="the gradient of y, which must stay unchanged,",
             )
 
@@ -658,7 +658,7 @@ def test_sum_over_ranks(world, rng):
         strided.returns(
             *[sum(partials)] * n,
             tolerance=CLOSE,
-            select=lambda r: r["value"],
+            select=driver_results.value,
             label="g(x) of a non-contiguous x",
             known_mistakes=added_as_it_lies(partials),
         )
@@ -667,13 +667,13 @@ def test_sum_over_ranks(world, rng):
             other.returns(
                 *[np.asarray(sum(own))] * n,
                 tolerance=tolerance,
-                select=lambda r: r["value"],
+                select=driver_results.value,
                 label="g(x)",
             )
-            other.returns(*[[own[0]]] * n, select=lambda r: r["gradients"], label="x's gradient")
+            other.returns(*[[own[0]]] * n, select=driver_results.gradients, label="x's gradient")
             other.keeps_inputs()
         run.returns(
-            *[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)"
+            *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
         )
         again = {
             (
@@ -684,7 +684,7 @@ def test_sum_over_ranks(world, rng):
         run.returns(
             *[[upstream]] * n,
             tolerance=CLOSE,
-            select=lambda r: r["gradients"],
+            select=driver_results.gradients,
             label="x's gradient",
             known_mistakes=[again if n > 1 else {}] * n,
         )
@@ -692,7 +692,7 @@ def test_sum_over_ranks(world, rng):
         flat.returns(
             *[[np.ones(4)]] * n,
             tolerance=CLOSE,
-            select=lambda r: r["gradients"],
+            select=driver_results.gradients,
             label="x's gradient",
         )
 
@@ -709,10 +709,10 @@ def test_sum_keeps_nothing(world, rng):
             n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, partials)), driver="let_go")
         )
         run.returns(
-            *[sum(partials)] * n, tolerance=CLOSE, select=lambda r: r["value"], label="g(x)"
+            *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
         )
         for rank, kept in enumerate(
-            run.read(lambda r: bool(r["kept"]), "whether the partial input is still there")
+            run.read(driver_results.is_kept, "whether the partial input is still there")
         ):
             text = (
                 f"rank {rank}'s partial input is still in memory after the forward pass: does ctx"
@@ -800,7 +800,7 @@ def judge_pair(run, pair, x, upstream, trained):
     run.returns(
         *[y.astype(dtype)] * n,
         tolerance=tolerance,
-        select=lambda r: r["value"],
+        select=driver_results.value,
         label="the output",
         known_mistakes=lambda: parts.pair_outputs(pair.a, pair.b, x, n),
     )
@@ -814,7 +814,7 @@ def judge_pair(run, pair, x, upstream, trained):
             for own in expected
         ),
         tolerance=tolerance,
-        select=lambda r: r["gradients"],
+        select=driver_results.gradients,
         label=f"the list of the gradients, [0] of column, [1] of row, [2] of x,{note}",
         known_mistakes=lambda: parts.pair_mistakes(pair.a, pair.b, saved, upstream, n),
     )
@@ -836,7 +836,7 @@ def test_megatron_pairs_in_a_row(world, rng):
         )
         weights = [weight_ for p in pairs for weight_ in (p.a, p.b)]
         y, saved = single_device.forward(weights, x)
-        run.returns(*[y] * n, tolerance=CLOSE, select=lambda r: r["value"], label="the output")
+        run.returns(*[y] * n, tolerance=CLOSE, select=driver_results.value, label="the output")
         grad_x, whole = single_device.backward(weights, saved, upstream)
         of_ranks = [p.gradients(whole[2 * i : 2 * i + 2]) for i, p in enumerate(pairs)]
         expected = [
@@ -845,7 +845,7 @@ def test_megatron_pairs_in_a_row(world, rng):
         run.returns(
             *expected,
             tolerance=CLOSE,
-            select=lambda r: r["gradients"],
+            select=driver_results.gradients,
             label="the list of the gradients of x, column, row, column, …",
         )
 
@@ -868,7 +868,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
         run.returns(
             *[y + x] * n,
             tolerance=CLOSE,
-            select=lambda r: r["value"],
+            select=driver_results.value,
             label="x plus the pair's output",
         )
         grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
@@ -884,7 +884,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
         run.returns(
             *expected,
             tolerance=CLOSE,
-            select=lambda r: r["gradients"],
+            select=driver_results.gradients,
             label=label,
             known_mistakes=known_mistakes,
         )
