@@ -14,13 +14,13 @@ from grader.assignment import COMMUNICATING, IN_PLACE
 from grader.check import driver_results
 from grader.check.call_evidence import CallEvidence
 from grader.check.failures import CheckFailed, GraderFault
-from grader.check.hazards import hazards
+from grader.check.hazards import hazards, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import EXACT, Tolerance, describe, difference
 from grader.diagnosis.finding import LIKELY, VALUES, Line
 from grader.diagnosis.hints import Context, likely_cause
 from grader.diagnosis.rank_summaries import rank_list
-from grader.diagnosis.root_cause import diagnose
+from grader.diagnosis.root_cause import diagnose, not_implemented
 from grader.wire.events import operations
 from grader.world.arrays import Foreign
 from grader.world.report import Raised, Returned
@@ -147,7 +147,7 @@ class CallResult(CallEvidence):
         for rank in self.report.ranks:
             outcome = rank.outcomes.get(self.index)
             if isinstance(outcome, Raised) and outcome.stub:
-                raise CheckFailed(f"Not implemented yet: {outcome.text}", implemented=False)
+                raise CheckFailed(not_implemented(outcome), implemented=False)
             if isinstance(outcome, Raised) and outcome.unusable:
                 found = diagnose(self.report, self.index)
                 assert found is not None  # this rank did not return
@@ -250,7 +250,8 @@ class CallResult(CallEvidence):
         reason = next((str(hazard) for hazard in hazards(self.report, self.index)), None)
         if reason is None and first.got is not None:
             reason = self._likely_cause(rank, first, values, expected, known_mistakes)
-        if reason := reason or otherwise:
+        reason = reason or otherwise or self._read_early(rank, values[rank])
+        if reason:
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not select:
             lines.append(
@@ -274,6 +275,16 @@ class CallResult(CallEvidence):
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None
         ):
             self._fail(f"The values are right, but by luck: {by_luck}")
+
+    def _read_early(self, rank: int, value: Any) -> str | None:
+        args, kwargs = self._arguments(rank)
+        if any(
+            np.isnan(array).any()
+            for array in arrays([*args, *kwargs.values()])
+            if array.dtype.kind == "f"
+        ):
+            return None
+        return read_early(arrays(value), self.operations(rank))
 
     def _likely_cause(
         self, rank: int, found, values: list, expected: list, known_mistakes

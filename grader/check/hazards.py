@@ -1,13 +1,16 @@
-"""Finds operations that nobody waited for, or whose memory was overwritten before the wait.
+"""Finds operations that nobody waited for, or whose memory was used before the wait.
 
 If the values are right all the same, they may be right by luck.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from grader.wire.events import Mark, Operation, operations
-from grader.wire.frames import NEVER_AWAITED, OVERWRITTEN
+from grader.wire.frames import NEVER_AWAITED, OVERWRITTEN, UNFILLED
 from grader.world.report import WorldReport
 
 # A rank leaves such marks at the end of a call: what is wrong, the kind of the operation, and its
@@ -63,3 +66,30 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
                 if int(number) < len(of_this_kind):
                     found.append(Hazard(what, of_this_kind[int(number)]))
     return sorted(found, key=lambda hazard: hazard.operation.kind != "recv")
+
+
+def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str | None:
+    """Return the sentence for a rank that seems to have read a tensor before it was filled.
+
+    A tensor that is to be filled holds nan on the hub, or ``UNFILLED`` if it holds integers, until
+    somebody has waited for the operation. ``value`` are the arrays that the rank returned, and
+    ``issued`` the operations that it issued. None if there is no sign of it.
+    """
+    filling = [operation for operation in issued if operation.received]
+    kept = "nan" if any(_holds_nan(array) for array in value) else str(UNFILLED)
+    if not filling or kept != "nan" and not any(_holds_unfilled(array) for array in value):
+        return None
+    at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
+    return (
+        "a tensor was read before it was filled. The grader keeps"
+        f" {kept} in it until wait() has returned. Look at {at}:"
+        " call wait() before you use the tensor."
+    )
+
+
+def _holds_nan(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())
+
+
+def _holds_unfilled(array: np.ndarray) -> bool:
+    return array.dtype.kind in "iu" and bool((array == UNFILLED).any())

@@ -75,6 +75,7 @@ SLIPS = [
     ),
 ]
 
+DEADLOCK = "Deadlock: no rank can go on."
 ASK = (
     "If it hangs, ask: do the ranks disagree about which operation this is? Does one wait for a"
     " rank that has returned?\n"
@@ -84,13 +85,18 @@ ASK = (
 STILL = "If it still hangs, read “When it hangs” in ASSIGNMENT.md."
 
 
+def not_implemented(stub: Raised) -> str:
+    """Return the message for a function that is still a stub."""
+    return f"Not implemented yet: {stub.text}"
+
+
 def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     """Return what kept this call from returning on every rank; None if it did return."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
-        return Diagnosis(f"Not implemented yet: {raised[stubs[0]].text}", implemented=False)
+        return Diagnosis(not_implemented(raised[stubs[0]]), implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
     # If a rank's frames are refused, its connection is closed, and so it ends. The judge is the
     # reason for that, not the student.
@@ -128,7 +134,7 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
         return _exception(report, raised, raised)
     earlier = [o for rank in report.ranks for o in rank.outcomes.values() if isinstance(o, Raised)]
     if stub := next((o for o in earlier if o.stub), None):
-        return Diagnosis(f"Not implemented yet: {stub.text}", implemented=False)
+        return Diagnosis(not_implemented(stub), implemented=False)
     return Diagnosis("An earlier call of this check did not end well, so this one was not made.")
 
 
@@ -264,7 +270,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
         return Diagnosis(
             "No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)]
         )
-    return Diagnosis("Deadlock: no rank can go on.", standing + _why(report, waiting, call))
+    return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
@@ -437,7 +443,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     computing = [rank for rank in report.ranks if rank.busy]
     if unsent := _never_went_out(report, waiting, call):
         return Diagnosis(
-            "Deadlock: no rank can go on.",
+            DEADLOCK,
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
     if not computing:  # all ranks wait, but not in a way that the grader knows

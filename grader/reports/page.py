@@ -24,11 +24,11 @@ from grader.diagnosis.finding import (
     printable,
 )
 from grader.diagnosis.rank_summaries import rank_list
-from grader.reports.drawing import svg
 from grader.reports.markup import Html, tag, text
 from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
+from grader.reports.svg_drawing import svg
 
 LOST = (FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
 OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once

@@ -8,7 +8,7 @@ Times are in microseconds. [Trace Event Format, Google, 2016]
 from collections.abc import Sequence
 
 from grader.diagnosis.spans import Span
-from grader.reports.drawing import Picture, rows
+from grader.reports.svg_drawing import Picture, rows
 from grader.wire.agreement import match
 from grader.wire.events import Operation
 

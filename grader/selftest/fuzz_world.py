@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from grader.check.call_result import CallResult, CheckFailed
 from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import spans
-from grader.reports.drawing import described
+from grader.reports.svg_drawing import described
 from grader.selftest.fuzz_frames import HELD_RANK, NONCE, STAGE
 from grader.wire import frames
 from grader.wire.events import operations

@@ -16,8 +16,8 @@ from grader.check.api import call
 from grader.diagnosis.spans import COMPUTING, WAITING, Span
 from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
-from grader.reports import chart, drawing
-from grader.reports.drawing import MAX_SPANS, Picture
+from grader.reports import svg_drawing, text_drawing
+from grader.reports.svg_drawing import MAX_SPANS, Picture
 from grader.selftest.grading import ROOT
 from grader.selftest.test_timeline import check_trace, with_stubs
 from grader.timeline.replay import program_of
@@ -374,17 +374,17 @@ def passes(ranks: int, many: int) -> list[Span]:
 
 def test_sixty_four_lanes_fit_into_80_columns_and_a_screen():
     picture = Picture("many", passes(64, 128), ["computes 83 %"] * 64, compact=True)
-    lines = chart.text([picture], 80)[0].plain.splitlines()
+    lines = text_drawing.text([picture], 80)[0].plain.splitlines()
     assert all(len(line) <= 80 for line in lines) and len(lines) < 24
     names = [line.partition("|")[0].split() for line in lines if "|" in line]
     assert "0" in names[0] and names[-1][-1] == "63" and len(names) <= 16
     assert any("B" in line and "b" not in line for line in lines)  # numbers would not be legible
-    assert "F forward" in chart.legend([picture], 80).plain
+    assert "F forward" in text_drawing.legend([picture], 80).plain
 
 
 def test_a_compact_drawing_has_every_rank_and_moment_and_is_small():
     spans = passes(64, 128)
-    drawn = drawing.sheet([Picture("many", spans, compact=True)])
+    drawn = svg_drawing.sheet([Picture("many", spans, compact=True)])
     root = ElementTree.fromstring(drawn)
     assert len(spans) > 5 * MAX_SPANS and len(drawn) < 1_000_000 and "not drawn" not in drawn
     assert sum(e.text.startswith("rank ") for e in root.iter(f"{{{SVG}}}text")) == 64
@@ -395,12 +395,14 @@ def test_a_compact_drawing_has_every_rank_and_moment_and_is_small():
 
 def test_what_stands_still_is_seen_in_a_compact_drawing():
     stuck = Span(0, WAITING, "receive", 3.0, None, where="collectives.py:3", awaits=(1,))
-    drawn = drawing.sheet([Picture("", [Span(0, COMPUTING, "", 0.0, 3.0), stuck], compact=True)])
+    drawn = svg_drawing.sheet(
+        [Picture("", [Span(0, COMPUTING, "", 0.0, 3.0), stuck], compact=True)]
+    )
     assert "waits at collectives.py:3: receive, for rank 1" in drawn
 
 
 def test_lanes_that_are_alike_are_drawn_once_where_there_are_many():
     for ranks, names in ((3, ["rank 0", "rank 1", "rank 2"]), (6, ["0 to 4", "rank 5"])):
         spans = [Span(rank, COMPUTING, "", 0.0, 1.0 if rank < 5 else 0.5) for rank in range(ranks)]
-        lines = chart.text([Picture("", spans)], 80)[0].plain.splitlines()
+        lines = text_drawing.text([Picture("", spans)], 80)[0].plain.splitlines()
         assert [line.partition("|")[0].strip() for line in lines if "|" in line] == names

@@ -2,10 +2,14 @@
 them. And right ones.
 """
 
+import numpy as np
 import pytest
 
 from grader.check.api import CheckFailed, call, per_rank
+from grader.check.hazards import read_early
 from grader.selftest.swap import A, B, verdict
+from grader.selftest.test_agreement import operation as posted
+from grader.wire.frames import UNFILLED
 
 pytestmark = pytest.mark.usefixtures("on_hub")
 RIGHT = {
@@ -103,6 +107,16 @@ WRONG = {
             y = y - x""",
         *("starts the all-reduce", "never waits for it", "async_op=True returns at once"),
     ),
+    "a receive is read before the wait": (
+        """w = dist.irecv(y, 1 - rank); s = dist.isend(x, 1 - rank); y = y * 1
+            w.wait(); s.wait()""",
+        *("nan at [0]", "was read before it was filled", "Look at the receive from rank 1"),
+    ),
+    "a gather is read before the wait": (
+        """parts = [y, y.clone()]; w = dist.all_gather(parts, x, async_op=True)
+            y = parts[1 - rank].clone(); w.wait()""",
+        *("nan at [0]", "was read before it was filled", "Look at the all-gather"),
+    ),
 }
 
 
@@ -123,6 +137,37 @@ def test_what_would_be_wrong_one_day_is_wrong_today(submit, program):
     body, *words = WRONG[program]
     message = verdict(submit, body)
     assert all(word in message for word in ["the result is wrong", *words]), message
+
+
+NAN, WHOLE = np.array([1.0, np.nan]), np.array([5, UNFILLED])
+
+
+@pytest.mark.parametrize("value, kept", [(NAN, "nan"), (WHOLE, "77"), (WHOLE.astype("u1"), "77")])
+def test_what_an_unfilled_tensor_holds_shows_that_it_was_read_early(value, kept):
+    found = read_early([np.zeros(2), value], [posted(0), posted(0, received=[])])
+    assert found and f"keeps {kept} in it" in found and "or a later" not in found
+
+
+@pytest.mark.parametrize(
+    "value, issued",
+    [
+        ([NAN], []),
+        ([NAN], ["send"]),
+        ([np.array([float(UNFILLED)])], ["all_reduce"]),
+        ([], ["all_reduce"]),
+    ],
+)
+def test_other_values_and_ranks_that_receive_nothing_are_not_told_so(value, issued):
+    received = {"send": [], "all_reduce": [2]}
+    assert read_early(value, [posted(0, kind, received=received[kind]) for kind in issued]) is None
+
+
+def test_nan_in_the_input_is_no_sign_of_an_early_read(submit):
+    world = submit("def swap(x): dist.all_reduce(x.clone()); return x + 1")
+    (run,) = world(2, call("collectives.swap", NAN))
+    with pytest.raises(CheckFailed) as failure:
+        run.returns(NAN, NAN)
+    assert "read before" not in str(failure.value)
 
 
 def test_a_send_that_is_waited_for_in_the_next_call_sends_no_numbers(submit):

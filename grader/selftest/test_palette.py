@@ -10,7 +10,7 @@ import pytest
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.figures.__main__ import drawn
-from grader.reports import chart, drawing, page
+from grader.reports import page, svg_drawing, text_drawing
 from grader.reports.palette import BLOCKS, INK, PAINTS, STYLE, TEXT, WHITE
 from grader.selftest.grading import ROOT
 
@@ -36,8 +36,8 @@ def timeline() -> str:
         Span(1, TIMED, "timed 1", 0.0, 1.0, None, True),
         Span(1, WAITING, "recv", 2.0, None, awaits=(0,)),
     ]
-    picture = drawing.Picture("everything", spans, ["computes 9 %"], ["a sentence"])
-    return drawing.sheet([picture], above=["a warning"])
+    picture = svg_drawing.Picture("everything", spans, ["computes 9 %"], ["a sentence"])
+    return svg_drawing.sheet([picture], above=["a warning"])
 
 
 def pictures() -> dict[str, str]:
@@ -103,8 +103,8 @@ def test_the_report_page_has_the_colours_of_the_palette():
 
 
 def test_the_terminal_tells_apart_what_a_timeline_can_show():
-    shown = [*drawing.PASSES, COMPUTING, COMMUNICATING, drawing.BARRIER]
-    styles = [chart.STYLES[kind] for kind in shown] + [chart.STYLES["stuck"]]
+    shown = [*svg_drawing.PASSES, COMPUTING, COMMUNICATING, svg_drawing.BARRIER]
+    styles = [text_drawing.STYLES[kind] for kind in shown] + [text_drawing.STYLES["stuck"]]
     assert styles == [BLOCKS[kind].terminal for kind in shown] + [TEXT["bad"].terminal]
     assert len(set(styles)) == len(styles) and all(styles)
 

@@ -30,9 +30,9 @@ from grader.diagnosis.spans import (
 from grader.intake.staging import stage_submission
 from grader.rank import timeline_programs
 from grader.rank.drivers import DRIVERS
-from grader.reports import chart, drawing
-from grader.reports.drawing import Picture
+from grader.reports import svg_drawing, text_drawing
 from grader.reports.palette import BLOCKS
+from grader.reports.svg_drawing import Picture
 from grader.reports.trace import trace
 from grader.selftest.grading import ROOT
 from grader.timeline.__main__ import BUSY, RUNS, draw
@@ -307,7 +307,7 @@ def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
         pytest.approx(0.03),
     ) and watched.label == "timed 1"
     assert program(report, 0) == [(COMPUTING, 0, 50)]  # the program goes on as it did
-    lane = chart.text([Picture("", spans(report, 0))], 80)[0].plain.splitlines()[1]
+    lane = text_drawing.text([Picture("", spans(report, 0))], 80)[0].plain.splitlines()[1]
     assert lane.index("[") == pytest.approx(9 + 70 / 5, abs=2) and lane.index("]") == pytest.approx(
         9 + 70 * 3 / 5, abs=2
     )
@@ -391,14 +391,14 @@ def test_communications_are_counted_once_each_and_by_rank():
 
 
 def test_the_last_time_of_a_scale_ends_where_the_drawing_does():
-    (drawn,) = chart.text([Picture("", [Span(0, COMPUTING, "", 0.0, 0.06)])], 80)
+    (drawn,) = text_drawing.text([Picture("", [Span(0, COMPUTING, "", 0.0, 0.06)])], 80)
     assert "60 ms" in drawn.plain and max(map(len, drawn.plain.splitlines())) <= 80
 
 
 def test_a_legend_breaks_between_its_entries():
     drawn = [Span(0, kind, "", 0.0, 1.0) for kind in (COMPUTING, COMMUNICATING, WAITING)]
     drawn += [Span(0, COMPUTING, label, 0.0, 1.0) for label in ("forward", "backward", "late")]
-    lines = chart.legend([Picture("", drawn)], 40).plain.splitlines()
+    lines = text_drawing.legend([Picture("", drawn)], 40).plain.splitlines()
     assert all(len(line) <= 40 for line in lines) and len(lines) > 2
     entries = {entry.strip() for line in lines for entry in line.split("   ")}
     assert entries == {
@@ -425,13 +425,13 @@ def test_a_deadlock_is_open_to_the_right_and_names_whom_it_waits_for():
     }
     assert open_ones[0].awaits == (1,) and open_ones[0].where == "collectives.py:3"
     picture = Picture("crossed", spans(report, 0))
-    printed = chart.text([picture], 80)[0].plain
+    printed = text_drawing.text([picture], 80)[0].plain
     assert "waits at collectives.py:3" in printed and "for rank 1" in printed
     lane = next(line for line in printed.splitlines() if line.startswith("rank 0"))
     assert lane.rstrip().endswith("·>")
     texts = [
         e.text
-        for e in ElementTree.fromstring(drawing.svg(picture.spans)).iter(
+        for e in ElementTree.fromstring(svg_drawing.svg(picture.spans)).iter(
             "{http://www.w3.org/2000/svg}text"
         )
     ]
@@ -571,8 +571,8 @@ def test_fifty_thousand_events_are_drawn_in_seconds_and_not_all():
     report = world(rank_of_events(0, 25_000), rank_of_events(1, 24_000))
     found = spans(report, 0)
     assert len(found) > 40_000
-    drawn = drawing.svg(found)
-    assert drawn.count("<rect") < 3 * drawing.MAX_SPANS and "more spans are not drawn" in drawn
+    drawn = svg_drawing.svg(found)
+    assert drawn.count("<rect") < 3 * svg_drawing.MAX_SPANS and "more spans are not drawn" in drawn
 
 
 def test_odd_times_are_drawn_all_the_same():
@@ -585,19 +585,19 @@ def test_odd_times_are_drawn_all_the_same():
                 Mark(0, 0, "call ended", end),
             ]
             found = spans(world(trail, [mark(1, 0, "call began"), operation(1, 1, "barrier")]), 0)
-            ElementTree.fromstring(drawing.svg(found))
-            chart.text([Picture("", found)], 80)
+            ElementTree.fromstring(svg_drawing.svg(found))
+            text_drawing.text([Picture("", found)], 80)
 
 
 def test_nothing_is_drawn_of_nothing():
     assert spans(world([], []), 0) == []
-    ElementTree.fromstring(drawing.svg([]))
-    chart.text([Picture("", [])], 80)
+    ElementTree.fromstring(svg_drawing.svg([]))
+    text_drawing.text([Picture("", [])], 80)
 
 
 def test_what_a_rank_wrote_cannot_leave_its_text():
     wrote = Span(0, COMPUTING, '</text><script>alert("1")</script>', 0.0, 1.0, where='"><a>&')
-    root = ElementTree.fromstring(drawing.svg([wrote], "<b>&", ["</svg>"]))
+    root = ElementTree.fromstring(svg_drawing.svg([wrote], "<b>&", ["</svg>"]))
     assert not [e for e in root.iter() if e.tag.rpartition("}")[2] in ("script", "a", "b")]
 
 
@@ -606,12 +606,12 @@ def test_drawings_of_one_sheet_have_one_scale():
     long = Picture("long", [Span(0, COMPUTING, "", 0.0, 1.0)])
     lanes = [
         drawn.plain.splitlines()[1].partition("|")[2].count("#")
-        for drawn in chart.text([short, long], 80)
+        for drawn in text_drawing.text([short, long], 80)
     ]
     assert lanes[1] == pytest.approx(2 * lanes[0], abs=1)
     widths = [
         float(r.get("width"))
-        for r in ElementTree.fromstring(drawing.sheet([short, long])).iter(f"{{{SVG}}}rect")
+        for r in ElementTree.fromstring(svg_drawing.sheet([short, long])).iter(f"{{{SVG}}}rect")
     ]
     assert widths[1] == pytest.approx(2 * widths[0])
 

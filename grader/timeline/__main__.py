@@ -26,7 +26,7 @@ from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.check.selection import NothingChosen, part_named
 from grader.intake.staging import NotThere
-from grader.reports import chart, drawing
+from grader.reports import svg_drawing, text_drawing
 from grader.reports.trace import trace
 from grader.session import SessionOwner
 from grader.timeline.cluster import MAX_RANKS as LARGEST
@@ -202,20 +202,21 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     ]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     _write(
-        into, [drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)]
+        into,
+        [svg_drawing.sheet(in_file, above=above), json.dumps(trace(pictures), ensure_ascii=False)],
     )
     names = [one.scene.function.partition(".") for one, _ in shown]
     part = names[0][0]
     functions = dict.fromkeys(function for _, _, function in names)
     for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
         _say(console, sentence)
-    for (one, picture), drawn in zip(shown, chart.text(pictures, console.width)):
+    for (one, picture), drawn in zip(shown, text_drawing.text(pictures, console.width)):
         console.print()
         console.print(drawn, soft_wrap=True)
         for sentence in [*picture.below, *([one.diagnosis] if one.diagnosis else [])]:
             _say(console, sentence)
     console.print()
-    console.print(chart.legend(pictures, console.width))
+    console.print(text_drawing.legend(pictures, console.width))
     for note in notes:
         _say(console, note)
     _say(

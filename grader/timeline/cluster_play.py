@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from grader.reports.drawing import MAX_SPANS
+from grader.reports.svg_drawing import MAX_SPANS
 from grader.session import Session
 from grader.timeline.cluster import Cluster
 from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, is_pass, picture_of

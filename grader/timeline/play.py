@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from grader.diagnosis.rank_summaries import rank_list
 from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
-from grader.reports.drawing import LATE, Picture, work
+from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits

@@ -1334,6 +1334,19 @@ def all_gather""",
         "terms are missing in entries of the sum: entry 0 that of rank",
     ),
     Mutant(
+        "what is received is read before the wait",
+        "collectives",
+        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
+        """    receiving = dist.irecv(received, src=(rank - 1) % n)
+    early = received.clone()
+    receiving.wait()
+    sending.wait()
+    received = early
+""",
+        NEIGHBOURS,
+        "a tensor was read before it was filled",
+    ),
+    Mutant(
         "an irecv that nobody waits for",
         "collectives",
         "    dist.recv(received, src=(rank - 1) % n)\n",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
-from grader.reports.drawing import (
+from grader.reports.palette import BLOCKS, TEXT
+from grader.reports.svg_drawing import (
     BARRIER,
     LATE,
     LEGEND,
@@ -23,7 +24,6 @@ from grader.reports.drawing import (
     ticks,
     work,
 )
-from grader.reports.palette import BLOCKS, TEXT
 
 SIGNS = {
     COMPUTING: "#",
