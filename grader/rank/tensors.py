@@ -18,8 +18,8 @@ MAX_DEPTH = 8
 MAX_STRING = 10_000
 # the bytes of all tensors of a call together; the rest of a blob is for its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
-# The dtypes that the judge can read with numpy, as ``world.blobs.DTYPES`` names them. Tensors of other dtypes are described and not sent,
-# because they are wrong anyway.
+# The dtypes that the judge can read with numpy, see ``DTYPES`` in ``world/blobs.py``. Tensors of
+# other dtypes are described and not sent, because they are wrong anyway.
 SHIPPABLE = {
     torch.float64,
     torch.float32,

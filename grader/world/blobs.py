@@ -24,6 +24,7 @@ from grader.wire.frames import (
     read_object,
 )
 
+# What ranks send, see ``SHIPPABLE`` in ``rank/tensors.py``.
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
