@@ -51,8 +51,8 @@ class GradingOutput:
     def show(self, grade: Grade) -> None:
         """Write and print the result.
 
-        Raise CannotGrade if the result must not be trusted, after results.json was written, or if
-        the page cannot be written.
+        Raise CannotGrade if the page cannot be written. Also raise it if the result must not be
+        trusted; results.json has been written by then.
         """
         self._write_results(grade)
         terminal.show(self.console, grade.records, grade.notes())

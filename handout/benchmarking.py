@@ -166,8 +166,8 @@ def stopwatch(
       how long it waits for a late rank. The barrier itself is not timed.
     - GPU: a call only tells the GPU what to do, and ``synchronize()`` waits until it is done.
       Earlier work must be over when you start the clock, and the operation must be over when you
-      stop it. So synchronize twice. (The first time, synchronize before the barrier. After the
-      barrier, a rank that still synchronizes would start late, and the other ranks would time its
+      stop it. So synchronize twice: before the barrier, and after the operation. (If a rank
+      synchronized after the barrier, it would start late, and the other ranks would time its
       delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
       maximum over the ranks. (Exchange the times after the measurement or between iterations, but

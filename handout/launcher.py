@@ -320,7 +320,10 @@ def _end_with_launcher(folder: Path) -> None:
 
 
 def _students_traceback(error: Exception) -> str:
-    """Return the traceback without the lines of this file and of torch, if others are left."""
+    """Return the traceback without the lines of this file and of torch.
+
+    Return the whole traceback if no other line would remain.
+    """
     told = traceback.TracebackException.from_exception(error)
     hidden = (__file__, os.path.dirname(torch.__file__) + os.sep)
     if lines := [line for line in told.stack if not line.filename.startswith(hidden)]:

@@ -240,8 +240,8 @@ class GradientBuckets:
         have been started yet, because a parameter in them got no gradient in this pass. Start these
         buckets now, with zeros for the missing gradients, so that all ranks still agree on the
         collectives. If no rank used a parameter, its ``grad`` may become zero or None. A ``grad``
-        may be a view of its bucket. Afterwards the object is ready for the next backward pass;
-        before it, the caller sets every ``grad`` to None.
+        may be a view of its bucket. Afterwards the object is ready for the next backward pass.
+        Before that pass, the caller sets every ``grad`` to None.
         """
         # BEGIN SOLUTION 3.5: GradientBuckets.wait
         while len(self.in_flight) < len(self.buckets):

@@ -343,9 +343,10 @@ def _computing(rank: int, cuts: list[_Cut], begin: int, end: int | None) -> list
 def _background(
     trail: list, stays: list[_Stay], received: dict, absent: dict, end: int | None
 ) -> list[Span]:
-    """Return the communications that were under way while the program went on.
+    """Return the communications that ran in the background while the program did other work.
 
-    Each lasts from its start to its end, as far as the end is known.
+    Each span lasts from the start of a communication to its end. If the end is not known, the span
+    has none.
     """
     waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}

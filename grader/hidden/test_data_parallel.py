@@ -184,7 +184,7 @@ def _parameters(rng):
 
 
 def _laid_out(parameters, how):
-    """Return all parameters after the first, the matrices in the layout ``how``.
+    """Return all parameters except the first. The matrices have the memory layout ``how``.
 
     They are two matrices, a scalar and a vector. The second matrix and the vector require a
     gradient.

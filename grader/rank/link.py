@@ -111,7 +111,7 @@ class Wire:
             return self.arrived.pop(key)
 
     def _begin_to_wait(self, key: Any) -> None:
-        """Note that this thread waits, and tell the hub if now all threads of the rank do."""
+        """Record that this thread waits. Tell the hub if all threads of the rank wait now."""
         if key in self.arrived:
             return
         self.waits[threading.get_ident()] = key

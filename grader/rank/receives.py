@@ -1,9 +1,9 @@
-"""With this module a received message is there after ``wait()``, and not before.
+"""With this module a received message reaches its tensor at ``wait()``, and not before.
 
 It runs beside student code. A program that never waits for an ``irecv`` is wrong. But gloo may be
 so quick that the program is right by luck, or gloo may drop the receive, and then another rank
-hangs. With this module the program is wrong every time. The message lands in other memory until
-``wait()`` hands it over. Until then the tensor holds what no message holds.
+hangs. With this module the program is wrong every time. The message is received into other memory,
+and ``wait()`` copies it into the tensor. Until then the tensor holds nan, or ``UNFILLED``.
 """
 
 from collections.abc import Callable

@@ -199,7 +199,7 @@ def columns(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run ``megatron_pair``, forward and backward, on the same layers in pairs."""
+    """Run ``megatron_pair`` forward and backward, once for every two layers of a model."""
     from handout import mlp
 
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -1,7 +1,7 @@
-"""This module keeps the pending operations of a rank on the hub, and the memory that they use.
+"""This module keeps the operations of a rank that have not ended, and the memory that they use.
 
-It runs beside student code. What an operation receives is there once somebody has waited for it,
-and not before.
+It runs beside student code. An operation writes what it receives into its tensors when student code
+waits for the operation, and not before.
 """
 
 import itertools

@@ -16,7 +16,7 @@ OWN_WINDOWS = (
 
 
 def as_actions(value: Any) -> list[Action] | None:
-    """Return the schedule as a list of (kind, micro-batch), or None if it has another form."""
+    """Return the schedule as a list of (kind, micro-batch), or None if it cannot be read so."""
     if not isinstance(value, (list, tuple)):
         return None
     actions = []

@@ -188,7 +188,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return how often a check ran, on how many ranks, and its seconds; None if it ran none."""
+    """Return how often a check ran, on how many ranks, and how long; None if it never ran."""
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))

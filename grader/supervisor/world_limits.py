@@ -253,7 +253,7 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
 
 
 def add_shared(files: Files, users: set[int]) -> None:
-    """Add the files that these users have in shared memory, which looks like a folder."""
+    """Count the files of these users in shared memory (/dev/shm), too: add them to ``files``."""
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in itertools.islice(entries, ENTRIES):
             with contextlib.suppress(OSError):
