@@ -346,7 +346,7 @@ def _background(
     """Return the communications that ran in the background while the program did other work.
 
     Each span lasts from the start of a communication to its end. If the end is not known, the span
-    has none.
+    ends with the call. It has no end if a rank never took part.
     """
     waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
