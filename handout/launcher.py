@@ -32,9 +32,9 @@ import torch
 import torch.distributed as dist
 
 # Import this now, before there is a process group. Otherwise an optimizer imports it later, and its
-# functions take the process group of that moment as a default argument. That group then outlives
-# its own destruction. Now and then it ends a finished rank with "terminate called without an active
-# exception".
+# functions take the process group of that moment as a default argument. They then keep that group
+# alive after it was destroyed. Now and then such a group ends a finished rank with "terminate
+# called without an active exception".
 import torch.distributed.nn.functional  # noqa: F401
 
 # The error of a rank whose peer has exited.
@@ -52,7 +52,7 @@ class Interrupted(SystemExit, KeyboardInterrupt):
 def device() -> torch.device:
     """Return this rank's device: its own GPU, or the CPU.
 
-    It is a GPU only if there is one for every local rank.
+    The device is a GPU only if there is a GPU for every local rank, and otherwise the CPU.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -70,10 +70,10 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
     rank has its own copy of the arguments. All ranks start with this process's state of torch's
     random numbers on the CPU, so they draw the same numbers unless each rank sets its own seed.
 
-    If a rank fails, all ranks end, and this program ends with a message and exit code 1. Ctrl-C
-    does the same with exit code 130, and a second Ctrl-C has no effect. If a rank calls
-    ``sys.exit(code)`` with a code other than 0, all ranks end, and this program ends with that
-    code.
+    If a rank fails, all ranks end, and this program ends with a message and exit code 1. After
+    Ctrl-C all ranks end, and this program ends with a message and exit code 130. A second Ctrl-C
+    has no effect. If a rank calls ``sys.exit(code)`` with a code other than 0, all ranks end, and
+    this program ends with that code.
 
     Raises:
         ValueError: ``world_size`` is not positive.
@@ -111,8 +111,8 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
                 _end(ranks)
     finally:
         # After Ctrl-C the program ends, and until then another Ctrl-C must have no effect. So the
-        # usual handler comes back only if there was no Ctrl-C, or at a prompt, where the user goes
-        # on.
+        # usual handler comes back only if there was no Ctrl-C, or at a prompt, where Python does
+        # not end.
         at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
         if is_usual and (at_prompt or signal.getsignal(signal.SIGINT) is _interrupt_once):
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,7 +124,7 @@ def launch(function: Callable, world_size: int, *arguments) -> None:
 
 
 def _interrupt_once(*_) -> None:
-    """Raise KeyboardInterrupt at Ctrl-C, and ignore later ones.
+    """Raise KeyboardInterrupt at Ctrl-C, and let every later Ctrl-C be ignored.
 
     A second Ctrl-C must not stop the launcher from ending the ranks.
     """
@@ -134,7 +134,7 @@ def _interrupt_once(*_) -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_waits() -> Iterator[set[int]]:
-    """Delay the handling of Ctrl-C to the end of the block, and yield the signal mask from before.
+    """Delay the handling of Ctrl-C to the end of the block. Yield the signal mask before the block.
 
     Processes that start in the block have SIGINT blocked.
     """
@@ -189,21 +189,21 @@ def _method(world_size: int) -> tuple[str, int]:
         return "spawn", threads  # macOS's libraries and CUDA do not work after a fork
     if _is_single_threaded():
         return "fork", threads
-    # A fork lacks the other threads of this process, and may wait for them without end. For
-    # example, it waits for OpenMP's threads if this process has computed a large matmul.
+    # A fork lacks the other threads of this process, and may wait for them for ever. For example, a
+    # fork waits for OpenMP's threads if this process has computed a large matmul.
     if os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         return "spawn", threads
-    # A new Python cannot import a notebook, so fork all the same. With one thread for each rank,
-    # OpenMP waits for no other thread.
+    # A new Python process cannot import a notebook, so fork although there are other threads. With
+    # one thread for each rank, OpenMP waits for no other thread.
     return "fork", 1
 
 
 def _is_single_threaded() -> bool:
     """Return whether this process has one thread only.
 
-    Libraries that prepare for a fork, as numpy's do, have ended their threads by then.
+    Some libraries, such as numpy's, end their threads before a fork. Their threads do not count.
     """
-    # This fork only makes those libraries end their threads.
+    # This fork does nothing. Its only purpose is that those libraries end their threads.
     with _ctrl_c_waits():
         if (probe := os.fork()) == 0:
             os._exit(0)
@@ -212,7 +212,7 @@ def _is_single_threaded() -> bool:
 
 
 def _wait(ranks: list[BaseProcess]) -> None:
-    """Wait until all ranks have returned, or one has failed."""
+    """Wait until all ranks have returned, or until one rank has failed."""
     while not any(rank.exitcode for rank in ranks):
         running = [rank.sentinel for rank in ranks if rank.exitcode is None]
         if not running:
@@ -232,7 +232,8 @@ def _end(ranks: list[BaseProcess]) -> None:
 def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
     """Return the message or the code to exit with, or 0 if no rank failed.
 
-    If several ranks failed, this is that of the cause, not of a consequence.
+    If several ranks failed, return the message or the code of a rank that failed first. Ranks that
+    only lost their connection to it failed as a consequence.
     """
     failed = {rank: process.exitcode for rank, process in enumerate(ranks) if process.exitcode}
     if not failed:
@@ -260,7 +261,7 @@ def _failure(ranks: list[BaseProcess], folder: Path) -> str | int:
 def _rank(
     rank: int, world_size: int, folder: Path, threads: int, mask: set, call: tuple | bytes
 ) -> None:
-    # Let Ctrl-C end a rank without a traceback, because the launcher says that it was Ctrl-C.
+    # Let Ctrl-C end a rank without a traceback, because the launcher reports the Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
@@ -300,7 +301,7 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
     unfinished = folder / f"unfinished.{rank}"
     try:
         unfinished.write_text(message, "utf-8", "backslashreplace")
-        # The launcher reads only reports of this name, so it never sees an unfinished one.
+        # The launcher reads only files named ``failed-…``, so it never sees an unfinished report.
         unfinished.rename(folder / f"failed-{time.monotonic_ns():020}.{rank}")
         sys.stdout.flush()
     finally:  # also if the launcher and the folder are gone, or nobody reads the output any more
@@ -308,9 +309,9 @@ def _fail(rank: int, folder: Path, message: str, exit_code: int) -> None:
 
 
 def _end_with_launcher(folder: Path) -> None:
-    """Wait until the process that started this rank is gone, then end this rank.
+    """Wait until the process that started this rank is gone. Then remove the folder, and end.
 
-    Nobody else would end it, or remove the folder.
+    Without that process, nothing else would end this rank or remove the folder.
     """
     launcher = multiprocessing.parent_process()
     assert launcher is not None  # multiprocessing has started this process

@@ -15,7 +15,8 @@ import importlib
 import os
 import signal
 
-# Importing torch takes seconds. With the default handler, Ctrl-C ends it without a traceback.
+# Importing torch takes seconds. With the default handler, Ctrl-C ends the import, and the program,
+# without a traceback.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -2,9 +2,9 @@
 
     python3 handout/set_up.py        `make setup` does this
 
-It needs only Python and its standard library. Old versions of Python must be able to read this file
-up to its first check. So it has no f-strings and no annotations, and it is plain ASCII. It reads
-these environment variables:
+This script needs only Python and its standard library. An old Python must be able to read the file
+and to run it up to the first check. So the file has no f-strings and no annotations, and is plain
+ASCII. The script reads these environment variables:
 
     VENV=.venv            the folder of the environment
     TORCH=2.13.0          the version of torch; by default the one in handout/requirements.txt
@@ -61,8 +61,8 @@ EVERY = 5  # seconds between two looks at how much pip has unpacked
 # The environment holds one of these two files: the first from the beginning, the second when the
 # environment is complete.
 UNFINISHED, READY = ".unfinished", ".ready"
-# The user's own settings that would make pip or Python put or find packages elsewhere. PIP_QUIET
-# would hide what pip says.
+# Settings of the user that this script removes. Most of them would make pip or Python put packages
+# elsewhere, or find packages elsewhere. PIP_QUIET would hide the messages of pip.
 ELSEWHERE = (
     "PYTHONHOME",
     "PYTHONPATH",
@@ -128,7 +128,7 @@ def size(megabytes):
 
 
 def check_python(pin):
-    """Stop if this Python or this system cannot hold the environment."""
+    """Stop if the environment cannot be made with this Python or on this system."""
     if sys.platform == "win32":
         stop(
             "Lockstep runs on Linux and macOS. On Windows, use WSL 2: run `wsl --install`, then"
@@ -185,7 +185,8 @@ def check_folder(folder):
 def check_disk(folder, gigabytes, perhaps_less):
     """Stop if the disk of the folder has fewer than ``gigabytes`` GB free.
 
-    If ``perhaps_less`` is true and there is room for the build for the CPU, only say so.
+    If ``perhaps_less`` is true and the build for the CPU has room, print a sentence and do not
+    stop.
     """
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free >= gigabytes:
@@ -232,8 +233,8 @@ def has_gpu():
     """Return whether an NVIDIA GPU can be used here."""
     if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidia0"):
         return True
-    # WSL 2 has neither file, so ask nvidia-smi. A container can hold nvidia-smi without a GPU, so
-    # look at its answer.
+    # WSL 2 has neither file, so ask nvidia-smi. A container without a GPU can hold nvidia-smi, so
+    # look at the answer of nvidia-smi.
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
@@ -296,7 +297,8 @@ def make_environment(folder):
 def rest_of_requirements(folder):
     """Return pip's arguments for all packages except torch.
 
-    Torch is installed already, and may have another version than the default.
+    Torch is installed already, perhaps not in the default version. The arguments name copies of the
+    requirements without torch. This function writes the copies into the folder.
     """
     arguments = []
     for number, path in enumerate(filter(os.path.exists, REQUIREMENTS)):
@@ -347,7 +349,7 @@ def pass_on(stream, said):
 def watch(pip, folder):
     """Wait until pip has ended.
 
-    Say every few seconds how much it has unpacked, because pip does not show this itself.
+    Print every few seconds how much pip has unpacked, because pip does not show this itself.
     """
     begin = before = bytes_in(folder)
     while True:
@@ -356,7 +358,7 @@ def watch(pip, folder):
             return
         except subprocess.TimeoutExpired:
             now = bytes_in(folder)
-        # While pip downloads, its own bar moves and the folder does not grow. Then say nothing.
+        # While pip downloads, its own bar moves and the folder does not grow. Then print nothing.
         if now - before > 10e6:
             sentence("  %s unpacked" % size((now - begin) / 1e6))
         before = now
@@ -408,7 +410,7 @@ def explain(said, code):
 
 
 def imported(python, environment):
-    """Return the version of the torch that can be imported. Stop if none can."""
+    """Return the version of the installed torch. Stop if a package cannot be imported."""
     code = "import torch, numpy, pytest, safetensors; print(torch.__version__)"
     done = subprocess.run([python, "-c", code], env=environment, stdout=subprocess.PIPE)
     if done.returncode:

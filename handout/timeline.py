@@ -49,10 +49,10 @@ class Timeline:
 
 
 def chart(timelines: list[list[Span]], width: int = 72) -> str:
-    """Return a chart with one row for each stage, from the first start to the last end of all
-    stages.
+    """Return a chart of the timelines as text, with one row for each stage.
 
-    A forward pass is drawn as the last digit of its micro-batch, a backward pass as a letter (a for
+    The chart begins with the first start, and ends with the last end, of all stages. A forward pass
+    is drawn as the last digit of its micro-batch. A backward pass is drawn as a letter (a for
     micro-batch 0, b for 1, …), and waiting as dots.
     """
     spans = [span for of_stage in timelines for span in of_stage]

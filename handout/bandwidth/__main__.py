@@ -6,13 +6,14 @@
 
 One command starts all ranks on this machine. ``torchrun`` starts them itself, on one machine or on
 many. Rank 0 prints a table, and writes it to ``<out>.csv`` and ``<out>.json`` after every row. At
-the end it draws ``<out>.png``. A size is S, the bytes of the whole array. It is rounded down so
-that the array falls into n equal parts. In the files, times are in seconds and bandwidths in GB/s.
-Ctrl-C keeps the finished rows. A second Ctrl-C ends the program at once.
+the end rank 0 draws ``<out>.png``. A size is S, the bytes of the whole array. Each size is rounded
+down so that the array falls into n equal parts, one for each of the n ranks. In the files, times
+are in seconds and bandwidths in GB/s. Ctrl-C ends the sweep and keeps the finished rows. A second
+Ctrl-C ends the program at once.
 
-By default there is one rank for each GPU, or for each core if there are fewer than two GPUs, but at
-most 4 ranks. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs, or to the largest power of two
-that fits into 90 % of the free memory.
+By default there is one rank for each GPU. With fewer than two GPUs there is one rank for each core.
+There are at most 4 ranks. Sizes go up to 4 MiB on CPUs and up to 8 GiB on GPUs. If the largest size
+does not fit into 90 % of the free memory, sizes go up to the largest power of two that fits.
 
 The exit code is 0 if all went well, 1 if a function is not implemented yet or a value is wrong, 2
 for bad input, and 130 after Ctrl-C.
@@ -28,7 +29,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-# Importing torch takes a second. With the default handler, Ctrl-C ends it without a traceback.
+# Importing torch takes a second. With the default handler, Ctrl-C ends the import, and the program,
+# without a traceback.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -62,7 +64,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def parse() -> argparse.Namespace:
-    """Return the checked options. Exit with code 2 if they are wrong."""
+    """Read the options, check them, and return them. Exit with code 2 if an option is wrong."""
     parser = Parser(
         prog="python -m handout.bandwidth", description=__doc__.split("\n")[0], allow_abbrev=False
     )
@@ -163,8 +165,9 @@ def main() -> None:
         if complaint := unwritable(options.out):
             refuse(complaint)
         on_signal(pass_on())
-        # Ranks inherit the mask, so a signal waits until they listen. Start the resource tracker
-        # before. Otherwise it would start with the first rank, and its start lifts the mask.
+        # Ranks inherit the signal mask, so a signal waits until the ranks listen. Start the
+        # resource tracker before the mask is set. Otherwise the tracker would start with the first
+        # rank, and the start of the tracker lifts the mask.
         multiprocessing.resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -63,8 +63,8 @@ def default_largest(device: str, memory: float) -> int:
 def sizes(smallest: int, largest_size: int, factor: int, multiple: int) -> list[int]:
     """Return all S from the smallest to the largest, in bytes, each a multiple of ``multiple``.
 
-    Before it is rounded down to this multiple, each S is ``factor`` times the one before. Each is
-    at least ``multiple``, and none appears twice.
+    The first S is ``smallest``, and each further S is ``factor`` times the one before. Then each S
+    is rounded down to a multiple of ``multiple``, but never to 0. No S appears twice.
     """
     found: list[int] = []
     size = smallest
@@ -106,8 +106,8 @@ def count_wrong(tensor: torch.Tensor, values: torch.Tensor, start: int = 0) -> i
     """
     values = values.roll(-start)
     wrong = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    # Compare block by block. To compare the whole tensor at once would take more memory, a quarter
-    # of the tensor's own in float32.
+    # Compare block by block. A comparison of the whole tensor at once would take more memory: in
+    # float32, a quarter of the memory of the tensor.
     for block in tensor.split(PERIOD):
         wrong += torch.count_nonzero(block != values[: len(block)])
     return int(wrong)
@@ -139,8 +139,8 @@ class Case:
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
         root, lists = self.rank == 0, dist.get_backend() == "gloo"
         # nccl takes lists, too, but copies them from or to one tensor, and this copy would be
-        # measured. So nccl gets the calls that take one tensor. They have new names since torch
-        # 2.13, which warns about the older names.
+        # measured. So nccl gets the calls that take one tensor. These calls have new names since
+        # torch 2.13, which warns about the older names.
         gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
@@ -191,7 +191,8 @@ class Case:
 
         fill(self.source, mine)
         self.target.zero_()
-        # These work on a copy of the input. In a broadcast only the root has an input.
+        # Collectives of IN_PLACE work on a copy of the input. In a broadcast only the root has an
+        # input.
         if self.collective in IN_PLACE and (self.collective != "broadcast" or self.rank == 0):
             self.target.copy_(self.source)
         out_of_place = run(self.target) + count_wrong(self.source, mine)
@@ -199,9 +200,9 @@ class Case:
 
 
 def entries(collective: str, count: int, world_size: int, rank: int) -> tuple[int, int]:
-    """Return the numbers of entries of a rank's input and output, for a whole array of ``count``.
+    """Return how many entries the input and the output of a rank have.
 
-    The root is rank 0.
+    The whole array has ``count`` entries. The root is rank 0.
     """
     part, on_root = count // world_size, count if rank == 0 else 0
     inputs, outputs = {"all_gather": part, "gather": part, "scatter": on_root}, {"gather": on_root}

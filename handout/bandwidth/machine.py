@@ -41,8 +41,8 @@ def hardware() -> dict:
 def available() -> float:
     """Return how many bytes of memory this rank may use: 90 % of its share of the free memory.
 
-    On CPUs the ranks of a machine have equal shares. Return infinity if the system does not say how
-    much is free.
+    On CPUs the ranks of a machine have equal shares. On GPUs a rank's share is the free memory of
+    its GPU. Return infinity if the system does not report how much memory is free.
     """
     if device().type == "cuda":
         torch.cuda.empty_cache()
@@ -59,9 +59,13 @@ def available() -> float:
 
 
 def environment(ranks: list[dict]) -> dict:
-    """Return what the figures depend on, from the ``hardware()`` of all ranks."""
+    """Return the hardware and the versions on which the figures depend.
+
+    ``ranks`` has the ``hardware()`` of each rank.
+    """
     on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
-    # On GPUs list one device for each rank, on CPUs one for each machine: its ranks share the CPU.
+    # On GPUs list one device for each rank. On CPUs list one device for each machine, because the
+    # ranks of a machine share its CPU.
     named = (
         ranks
         if on_gpu

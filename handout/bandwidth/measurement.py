@@ -53,9 +53,9 @@ def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
 def measure(student: ModuleType, collective: str, size: int, options: argparse.Namespace) -> dict:
     """Measure one row on all ranks and return its figures.
 
-    These are the seconds, the seconds of the fastest and the slowest iteration, and the numbers of
-    wrong values over all ranks. If a rank lacks the memory, the seconds are infinite, and
-    ``skipped`` says so.
+    The figures are the seconds, the seconds of the fastest and of the slowest iteration, and the
+    numbers of wrong values over all ranks. If a rank lacks the memory, nothing is measured: the
+    seconds are infinite, and ``skipped`` has the reason.
     """
     dtype = getattr(torch, options.dtype)
     more = {

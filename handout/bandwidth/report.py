@@ -42,14 +42,14 @@ HEADER = (
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Print what is wrong with the input, on rank 0 only, and exit with code 2."""
+    """Print what is wrong with the input, and exit with code 2. Only rank 0 prints."""
     if os.environ.get("RANK", "0") == "0":
         print(sentence, file=sys.stderr)
     sys.exit(2)
 
 
 def unwritable(out: str) -> str | None:
-    """Return why ``<out>.csv`` and the other files cannot be written, or None if they can."""
+    """Return why ``<out>.csv``, ``.json`` or ``.png`` cannot be written, or None if all can."""
     for path in (Path(f"{out}.{kind}") for kind in ("csv", "json", "png")):
         if path.is_dir():
             return f"cannot write {path}: it is a directory"
@@ -71,9 +71,9 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Report:
-    """Prints and writes the results. Only rank 0 has one.
+    """Prints and writes the results. Only rank 0 has a report.
 
-    Call ``begins`` and ``add`` for each row, then ``finish``.
+    Call ``begins`` before each row is measured, ``add`` after it, and ``finish`` at the end.
     """
 
     def __init__(self, student: ModuleType, ranks: list[dict], options: argparse.Namespace) -> None:
@@ -130,7 +130,10 @@ class Report:
         )
 
     def add(self, row, more: dict) -> None:
-        """Print, keep and write a row: the student's ``Row``, and what else ``measure`` found."""
+        """Print, keep and write one row of the results.
+
+        ``row`` is the student's ``Row``, and ``more`` is what ``measure`` returned.
+        """
         row = {"skipped": None} | row._asdict() | more
         # COLUMNS[5:10] are the times and the bandwidths, which a skipped row does not have.
         row = {
@@ -161,7 +164,8 @@ class Report:
     def finish(self, ended: BaseException | None) -> int:
         """Fit the model, write the files and the picture, and return the exit code.
 
-        Say why rows are missing. ``ended`` is what ended the sweep early, or None.
+        Print why rows or the picture are missing, and how many rows are wrong. ``ended`` is the
+        exception that ended the sweep early, or None if the sweep came to its end.
         """
         complete = ended is None
         if self.rows and not isinstance(ended, NotImplementedError):
@@ -212,7 +216,8 @@ class Report:
                 self.console.print(f"{collective:<14} no fit: {why}")
                 continue
             half = self.student.half_peak_size(alpha, beta)
-            # Raise NotImplementedError here if it is a stub, because the picture needs it.
+            # The picture needs ``predict_seconds``. If ``predict_seconds`` is a stub, this call
+            # raises NotImplementedError before the picture is begun.
             self.student.predict_seconds(alpha, beta, 1)
             self.fits[collective] = {"alpha": alpha, "beta": beta, "half_peak_size": half}
             at = (

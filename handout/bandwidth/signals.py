@@ -15,7 +15,7 @@ STOP = threading.Event()  # set when this process was asked to stop
 def on_signal(react: Callable[[], None]) -> None:
     """Call ``react()`` at once for every SIGINT and SIGTERM, in a thread of its own.
 
-    Python calls signal handlers in the main thread, and a collective may block this thread.
+    Python calls signal handlers in the main thread, and a collective may block the main thread.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -36,7 +36,7 @@ def on_signal(react: Callable[[], None]) -> None:
 def interrupt() -> None:
     """Ask this rank to stop between two iterations.
 
-    If it still runs after ``GRACE`` seconds, end it with exit code 130.
+    If the rank still runs after ``GRACE`` seconds, end it with exit code 130.
     """
     if not STOP.is_set():
         STOP.set()
@@ -46,10 +46,10 @@ def interrupt() -> None:
 
 
 def pass_on() -> Callable[[], None]:
-    """Return the launcher's reaction to a signal, a function without arguments.
+    """Return the function, without arguments, that the launcher calls for each signal.
 
-    The first signal asks the ranks to stop. A later one kills them, if it comes more than 1 second
-    after the first.
+    The first signal asks the ranks to stop. A later signal kills the ranks if it comes more than 1
+    second after the first, and otherwise has no effect.
     """
     asked: list[float] = []
 
