@@ -17,9 +17,9 @@ def as_rows(table: object) -> list[tuple] | None:
 
 
 def row_difference(row: tuple, due: tuple) -> str | None:
-    """Return in what respect a row differs from the row that is due, or None if it does not.
+    """Return how a row differs from the expected row, or None if the two rows are equal.
 
-    The collective's name is compared first, and then the numbers, up to rounding.
+    The collective's name is compared first, and then the numbers. Rounding errors do not count.
     """
     if len(row) != len(due):
         return f"a row has {len(row)} entries, not {len(due)}"

@@ -1,7 +1,7 @@
-"""Packs gradients into buckets, and computes what well-known mistakes leave.
+"""Packs gradients into buckets, and computes the results of well-known mistakes.
 
 Mistakes show in the bytes of the all-reduces, or in the gradients. The keys of a dict of mistakes
-are the sentences that name them. Lists of buckets hold the indices of parameters. A pass is
+are the sentences that name the mistakes. Lists of buckets hold the indices of parameters. A pass is
 ``ready[rank]``: the gradients of a rank by parameter, in the order in which they become ready.
 """
 
@@ -92,9 +92,9 @@ def packing_mistakes(
     most: int,
     itemsize: int,
 ) -> dict[str, list]:
-    """Return the bytes of the all-reduces of mistaken packings, by the mistake's sentence.
+    """Return a dict from the sentence of each mistaken packing to the bytes of its all-reduces.
 
-    A packing is left out if its all-reduces have the same bytes as those of the right one.
+    A mistake is left out if its all-reduces have the same bytes as those of the right packing.
     """
     used = [i for i in registered if i not in frozen]
     order = list(dict.fromkeys(used))[::-1]
@@ -146,9 +146,9 @@ Ready = dict[int, np.ndarray]
 def pass_mistakes(
     ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, all gradients after a mistaken pass, by the mistake's sentence.
+    """Return, for each rank, a dict from the sentence of each mistaken pass to all gradients.
 
-    A single rank has no mistakes here, because it averages with nobody.
+    A single rank has an empty dict, because it averages with no other rank.
     """
     n = len(ready)
     if n == 1:
@@ -198,11 +198,12 @@ def _as_they_fill(ready: Ready, buckets: list[list[int]]) -> list[int]:
 
 
 def _met(ready: list[Ready], started: list, shapes: Mapping[int, tuple]) -> list[list]:
-    """Return the gradients that are left on each rank if the ranks send buckets in these orders.
+    """Return the gradients on each rank after the ranks have sent their buckets.
 
     ``started[rank]`` lists the buckets that a rank fills and sends, in order. A gradient that a
-    rank lacks counts as zero. All gradients are None if the buckets do not fit each other: if the
-    ranks have buckets of different lengths, or if the parameters have different shapes.
+    rank lacks counts as zero. All gradients are None if the buckets do not fit each other. This is
+    so if the ranks have buckets of different lengths. It is also so if the parameters have
+    different shapes.
     """
     n = len(ready)
     if (

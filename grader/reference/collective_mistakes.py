@@ -1,4 +1,4 @@
-"""Computes what well-known mistakes with collectives leave, and holds the sentences for them."""
+"""Computes the results of well-known mistakes with collectives, and holds sentences about them."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -21,11 +21,11 @@ ONE_BARRIER = (
 def in_memory_order(
     xs: Sequence[np.ndarray], orders: Sequence[Literal["C", "F"]], combine: Callable[[list], list]
 ) -> list:
-    """Return what each rank has if the ranks exchange memory as it lies.
+    """Return each rank's result if the ranks send entries in the order of their memory.
 
-    Each rank reads what it gets in the order of its own tensor. ``orders[rank]`` is that order:
-    "C", or "F" for a transpose. ``combine`` gets the flat memory of every rank, and returns every
-    rank's result, which is as large as the rank's input, or None.
+    Each rank reads the result in the memory order of its own tensor. ``orders[rank]`` is this
+    order: "C", or "F" for a transpose. ``combine`` gets the flat memory of every rank. For each
+    rank it returns a flat result as large as the rank's input, or None if the rank has no result.
     """
     lying = [x.ravel(order) for x, order in zip(xs, orders)]
     read = zip(combine(lying), xs, orders)
@@ -43,7 +43,8 @@ def reciprocal(total: np.ndarray, n: int) -> np.ndarray:
 def barrier_hint(barriers: Sequence[int]) -> str:
     """Return a hint for ranks that do not take turns, or an empty string.
 
-    ``barriers`` says how often each rank has called a barrier. The hint is for several ranks that
-    have all called it exactly once. It is added to a sentence of the message.
+    ``barriers`` has the number of barrier calls of each rank. The hint is returned if there are
+    several ranks and each has called a barrier exactly once. The caller adds the hint to a sentence
+    of the message.
     """
     return f"\nLikely: {ONE_BARRIER}." if len(barriers) > 1 and set(barriers) == {1} else ""

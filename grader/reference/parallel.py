@@ -1,8 +1,8 @@
-"""Computes what each rank holds if a model is split, and what well-known mistakes leave instead.
+"""Computes what each rank holds if a model is split, and what well-known mistakes give instead.
 
 All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
 results have one entry for each rank, or for each stage. The keys of a dict of mistakes are the
-sentences that name them.
+sentences that name the mistakes.
 """
 
 import math
@@ -111,9 +111,10 @@ def rows(weight: np.ndarray, n: int) -> list[np.ndarray]:
 def tensor_mistakes(
     weights: list, saved: list, grad_y: np.ndarray, n: int
 ) -> tuple[list[dict], list[dict]]:
-    """Return what mistaken backward passes give on each rank, as grad_x and as shards' gradients.
+    """Return the grad_x, and the shards' gradients, of mistaken backward passes on each rank.
 
-    Both are lists of dicts, by the mistake's sentence. The dicts are empty on a single rank.
+    Each of the two is a list with one dict for each rank. The keys of the dicts are the sentences
+    that name the mistakes. On a single rank the dicts are empty.
     """
     if n == 1:
         return [{}], [{}]
@@ -179,8 +180,9 @@ def _backward_on_ranks(
 ) -> tuple[list, list]:
     """Return the ranks' partial gradients of x, and for each rank the gradients of its shards.
 
-    Between two layers, ``exchange`` gets the partial gradients of all ranks. It returns what each
-    rank goes on with. ``derivative`` takes the place of gelu's derivative.
+    Between two layers, ``exchange`` gets the partial gradients of all ranks. It returns the
+    gradient with which each rank enters the next layer. ``derivative`` takes the place of gelu's
+    derivative.
     """
     own, partials = columns(grad_y, n), []
     gradients: list[list[np.ndarray]] = [[] for _ in range(n)]
@@ -205,7 +207,7 @@ def tanh_derivative(z: np.ndarray) -> np.ndarray:
 
 
 def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarray]:
-    """Return the y of mistaken forward passes, by the mistake's sentence."""
+    """Return a dict from the sentence of each mistaken forward pass to its y."""
     known = {
         TANH: _forward(weights, x, lambda l, z: gelu_by_tanh(z)),
         GELU_TWICE: _forward(weights, x, lambda l, z: gelu(gelu(z))),
@@ -231,9 +233,9 @@ def _forward(weights: list, x: np.ndarray, output: Callable) -> np.ndarray:
 
 
 def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
-    """Return what mistaken forward passes save on a rank, by the mistake's sentence.
+    """Return a dict from the sentence of each mistaken forward pass to what a rank then saves.
 
-    The rank should save ``own``. ``y`` is the output of its last layer.
+    ``own`` is what the rank should save. ``y`` is the output of the last layer.
     """
     known = {LATE_Z: [(x, gelu(z)) for x, z in own]}
     outputs = [*(x for x, _ in own[1:]), y]
@@ -245,9 +247,10 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 
 
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, every n-th column or row in the place of consecutive ones.
+    """Return, for each rank, a dict with the mistake that a shard is every n-th column or row.
 
-    ``axis`` is 1 for columns and 0 for rows. The dicts are empty on a single rank.
+    A right shard has consecutive columns or rows. ``axis`` is 1 for columns and 0 for rows. On a
+    single rank the dict is empty.
     """
     index = [slice(None)] * axis
     places = [(*index, slice(rank, None, n)) for rank in range(n)]
@@ -257,9 +260,9 @@ def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray
 def pair_outputs(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, the y of mistaken Megatron pairs, by the mistake's sentence.
+    """Return, for each rank, a dict from the sentence of each mistaken Megatron pair to its y.
 
-    The dict is empty on a single rank.
+    On a single rank the dict is empty.
     """
     if n == 1:
         return [{}]
@@ -276,16 +279,16 @@ def pair_outputs(
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return, for each rank, gelu of its partial output, which was never added up."""
+    """Return, for each rank, gelu of the rank's partial output, before the outputs are added up."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
 def pair_mistakes(
     a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int
 ) -> list[dict[str, list]]:
-    """Return, for each rank, the gradients of mistaken Megatron pairs, by the mistake's sentence.
+    """Return, for each rank, a dict from the sentence of each mistaken Megatron pair to gradients.
 
-    They are the gradients [of column, of row, of x]. The dict is empty on a single rank.
+    The gradients are [of column, of row, of x]. On a single rank the dict is empty.
     """
     if n == 1:
         return [{}]
@@ -326,19 +329,19 @@ def as_lists(cut: object) -> list | None:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return what a stage saves: for each of m micro-batches, for each of its layers, (x, z)."""
+    """Return what a stage saves: for each of m micro-batches, a list of its layers' (x, z)."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
 
 def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Return outputs with the right rows in wrong places, by the mistake's sentence."""
+    """Return a dict from each mistake's sentence to an output with its rows in wrong places."""
     known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
     return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, what mistaken forward passes save, by the mistake's sentence."""
+    """Return, for each stage, a dict from each mistake's sentence to what the stage then saves."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)
@@ -362,7 +365,7 @@ def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
 def pipeline_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], m: int
 ) -> list[dict[str, list]]:
-    """Return, for each stage, the gradients after mistaken backward passes, by their sentence."""
+    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients."""
     grad_y = 2 * y / y.size
     parts = micro_batches(saved, range(len(weights)), m)
     each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
@@ -410,8 +413,9 @@ def _mistaken(
 ) -> list:
     """Return the gradients of all layers, after a backward pass with a mistake.
 
-    In each layer, ``derivative`` takes the place of gelu's derivative, and with ``untransposed`` W
-    that of its transpose. With ``forward``, a stage goes from its first layer to its last.
+    In each layer, ``derivative`` takes the place of gelu's derivative. With ``untransposed``, W
+    takes the place of its own transpose. With ``forward``, a stage's backward pass runs from the
+    stage's first layer to its last.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -424,10 +428,10 @@ def _mistaken(
 
 
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
-    """Return the gradients of all layers if the stages have micro-batches in different orders.
+    """Return the gradients of all layers if the stages take micro-batches in different orders.
 
-    The gradients arrive from the first micro-batch on. Every stage but the last takes its
-    activations from the last micro-batch on.
+    On every stage the gradients arrive in the order of the micro-batches. The last stage takes its
+    saved activations in this order, too. All other stages take them in reverse order.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
@@ -445,10 +449,10 @@ def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> li
 def activation_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
 ) -> list[dict[str, list]]:
-    """Return, for each stage, the gradients if stages take wrong activations, by their sentence.
+    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients.
 
-    A stage then does not look for the activations of its micro-batch. It takes the oldest, or the
-    newest, that are alive. ``schedules`` has the list of actions of each stage.
+    The mistake is that a backward pass takes the oldest, or the newest, activations that are alive,
+    and not those of its own micro-batch. ``schedules`` has the list of actions of each stage.
     """
     known: list[dict] = [{} for _ in cut]
     m = len(schedules[0]) // 2

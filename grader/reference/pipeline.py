@@ -1,6 +1,6 @@
-"""Computes the cut into stages, two schedules that checks have carried out, and the bubble.
+"""Computes the cut into stages, the two schedules that checks let students run, and the bubble.
 
-These are answers to problems. A student's copy therefore does not hold this module.
+These are answers to problems. Therefore the copy that students get does not hold this module.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def stages(num_layers: int, num_stages: int) -> list[range]:
     """Return the consecutive layers of each stage, as ranges.
 
     If the number of stages does not divide the number of layers, the first stages have one layer
-    more.
+    more than the last stages.
     """
     sizes = [
         num_layers // num_stages + (stage < num_layers % num_stages) for stage in range(num_stages)
@@ -39,9 +39,9 @@ def gpipe(stage: int, num_stages: int, m: int) -> list[Action]:
 
 
 def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action]:
-    """Return a stage's 1F1B schedule: it goes forward while it may, and backward otherwise.
+    """Return a stage's 1F1B schedule: a forward pass whenever one is allowed, otherwise a backward.
 
-    This is the schedule of [Narayanan et al., 2021]. A stage may go forward while fewer than
+    This is the schedule of [Narayanan et al., 2021]. A forward pass is allowed while fewer than
     ``num_stages - stage`` micro-batches are alive.
     """
     actions, ahead = [], 0
@@ -54,9 +54,9 @@ def one_forward_one_backward(stage: int, num_stages: int, m: int) -> list[Action
 
 
 def bubble(timelines: Timelines) -> float:
-    """Return the fraction of all stages' time in which they wait.
+    """Return the fraction of all stages' time in which stages wait.
 
-    The time is from the first start to the last end of any stage.
+    The time of every stage is from the first start to the last end of any stage.
     """
     spans = [span for own in timelines for span in own]
     window = max(end for *_, end in spans) - min(start for _, _, start, _ in spans)
@@ -64,9 +64,9 @@ def bubble(timelines: Timelines) -> float:
 
 
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
-    """Return the bubble under mistaken windows of time, by the mistake's sentence.
+    """Return a dict from each mistake's sentence to the bubble over a mistaken window of time.
 
-    A window of no length is left out.
+    A mistake whose window has length 0 is left out.
     """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)

@@ -31,10 +31,10 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def complete(actions: list[Action], m: int) -> str | None:
-    """Return what is wrong with one stage's schedule of m micro-batches, or None if nothing is.
+    """Return what is wrong with one stage's schedule of m micro-batches, or None if it is right.
 
-    It is wrong if a pass is missing or repeated, if a micro-batch does not exist, or if a backward
-    pass comes before its forward pass.
+    A schedule is wrong if a pass is missing or repeated, if a micro-batch does not exist, or if a
+    backward pass comes before its forward pass.
     """
     wanted = {(kind, i): 0 for i in range(m) for kind in ("forward", "backward")}
     counted = wanted | Counter(actions)
@@ -49,9 +49,9 @@ def complete(actions: list[Action], m: int) -> str | None:
 
 
 def most_alive(actions: list[Action]) -> tuple[int, Action]:
-    """Return how many micro-batches are alive at most, and after which action first.
+    """Return the largest number of micro-batches alive, and the action that first reaches it.
 
-    A micro-batch is alive after its forward pass, until its backward pass.
+    A micro-batch is alive from its forward pass to its backward pass.
     """
     alive, most, after = 0, 0, actions[0]
     for action in actions:
@@ -64,8 +64,8 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
 def warm_up(most: int, due: int) -> str:
     """Return a clause that says how many forward passes the warm-up has too many or too few.
 
-    ``most`` micro-batches are alive at most, and ``due`` should be. The clause is empty if both
-    numbers are equal.
+    ``most`` is the largest number of micro-batches alive, and ``due`` is what this number should
+    be. The clause is empty if the two numbers are equal.
     """
     if most == due:
         return ""
@@ -80,8 +80,8 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
     """Return the time at which the last stage ends, or a sentence if stages wait for ever.
 
     Every action begins as soon as its stage and its input are ready. Messages take no time.
-    ``forward`` and ``backward`` say how long a pass takes, in one unit. The sentence says where
-    the stages wait for each other.
+    ``forward`` and ``backward`` are the times that a pass takes, both in the same unit. The
+    sentence names the actions at which the stages wait for each other.
     """
     ended: dict[tuple[str, int, int], float] = {}
     free = [0.0] * len(stages)
@@ -112,7 +112,7 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
 
 
 def _source(kind: str, i: int, stage: int, num_stages: int) -> tuple[str, int, int] | None:
-    """Return the neighbour's action whose result this one needs, or None if it needs none."""
+    """Return the neighbour's action whose result this action needs, or None if there is none."""
     if kind == "forward":
         return ("forward", i, stage - 1) if stage > 0 else None
     return ("backward", i, stage + 1) if stage < num_stages - 1 else None

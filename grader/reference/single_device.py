@@ -23,9 +23,9 @@ def gelu_derivative(z: np.ndarray) -> np.ndarray:
 
 
 def forward(weights: list, x: np.ndarray) -> tuple[np.ndarray, list]:
-    """Return (y, saved) of all layers in turn.
+    """Run all layers, one after the other, and return (y, saved).
 
-    ``saved`` has (x, z) of each layer: its input, and x @ W.
+    ``saved`` has (x, z) for each layer: the layer's input x, and z = x @ W.
     """
     x, saved = np.asarray(x, np.float64), []
     for weight in weights:
@@ -42,9 +42,10 @@ FEW = 16  # entries of a small layer, each of which may decide how large a gradi
 def is_flat(saved: list) -> bool:
     """Return whether gelu or its derivative is nearly zero at an input of a small layer.
 
-    The derivative is nearly zero near z = −0.75, and both are if z is far below zero. There they
-    are differences of nearly equal numbers, and have few right digits. Inputs for a comparison are
-    then drawn again. Entries that are exactly zero do not count.
+    The derivative is nearly zero near z = −0.75. Both gelu and its derivative are nearly zero if z
+    is far below zero. Such values are differences of nearly equal numbers, so only a few of their
+    digits are right. Callers then draw other inputs for their comparison. Entries of z that are
+    exactly zero do not count.
     """
     small = [z[z != 0] for _, z in saved if z.size <= FEW]
     return any(
@@ -55,7 +56,7 @@ def is_flat(saved: list) -> bool:
 def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray, list]:
     """Return (grad_x, the gradients of the weights).
 
-    ``saved`` is what ``forward`` saved. ``grad_y`` is the gradient of its output.
+    ``saved`` is what ``forward`` saved. ``grad_y`` is the gradient of the output y of ``forward``.
     """
     gradients: list[np.ndarray] = []
     for weight, (x, z) in zip(reversed(weights), reversed(saved), strict=True):
@@ -68,11 +69,12 @@ def backward(weights: list, saved: list, grad_y: np.ndarray) -> tuple[np.ndarray
 def loss_and_gradients(
     weights: list, x: np.ndarray, layers: list[int] | None = None
 ) -> tuple[float, list]:
-    """Return the loss, the mean of y², and its gradient for every weight (None if it is unused).
+    """Return the loss, which is the mean of y², and the gradient of the loss for every weight.
 
     ``weights`` are (D, D) each, and ``x`` is (B, D). ``layers`` has the index of the weight that
-    each layer uses; by default each weight is used once, in order. A weight that several layers use
-    (tied) has the sum of their gradients.
+    each layer uses; by default each weight is used once, in order. The gradient of an unused weight
+    is None. The gradient of a weight that several layers use (a tied weight) is the sum of the
+    gradients from these layers.
     """
     layers = list(range(len(weights))) if layers is None else layers
     used = [weights[i] for i in layers]

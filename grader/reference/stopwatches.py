@@ -1,6 +1,6 @@
-"""Checks how a stopwatch was used, and computes what a well-known mistake with it leaves.
+"""Checks what a student's stopwatch called, and computes the result of a well-known mistake.
 
-The operation and the clock are those of ``rank.drivers.timed``.
+The operation and the clock that the stopwatch gets are those of ``rank.drivers.timed``.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ ACROSS = (
 
 
 def events(run: Any, rank: int) -> list[str]:
-    """Return what a rank used of what it was given, and what it communicated, in order.
+    """Return, in order, which of its arguments a rank used and what the rank communicated.
 
-    A use is given by its name, such as "operation" or "clock". A communication is "comm" and its
-    kind.
+    A use is the argument's name, such as "operation" or "clock". A communication is "comm" and the
+    kind of the communication.
     """
     trail = [event for event in run.report.ranks[rank].trail if event.call == run.index]
     return [
@@ -30,8 +30,8 @@ def events(run: Any, rank: int) -> list[str]:
 def require_looks(run: Any, warm_up: int, iterations: int) -> None:
     """Fail unless every rank used the operation and the clock as it should.
 
-    It must call the operation warm_up + iterations times, read the clock before and after its timed
-    calls, and return one sample for each iteration.
+    A rank must call the operation warm_up + iterations times, read the clock before and after its
+    timed calls, and return one sample for each iteration.
     """
     for rank, returned in enumerate(run.values()):
         seen = events(run, rank)
@@ -74,8 +74,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
     """Return the seconds from the first start to the last end of each iteration, over all ranks.
 
-    ``calls[rank]`` are the seconds that each call takes. The clock of each rank is 1000 seconds
-    ahead of that of the rank before. The first ``warm_up`` calls are left out.
+    ``calls[rank]`` are the seconds that each call takes. Each rank's clock is 1000 seconds ahead of
+    the clock of the rank before. The first ``warm_up`` calls are left out.
     """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]

@@ -1,8 +1,8 @@
 """Computes what well-known mistakes of a training loop leave in weights, gradients and losses.
 
 All values are in numpy and float64, on top of the single device in ``single_device``. Lists of
-results have one entry for each rank. The keys of a dict of mistakes are the sentences that name
-them.
+results have one entry for each rank. The keys of a dict of mistakes are the sentences that name the
+mistakes.
 """
 
 import math
@@ -106,7 +106,8 @@ class Descent:
         return [w - self.lr * g for w, g in zip(weights, gradients)]
 
 
-# Each rank's weights at the end, and the array [rank, step] of its losses before the step's update.
+# The weights of each rank at the end, and the losses as an array [rank, step]. The loss of a step
+# is the loss before the step's update.
 Trained = tuple[list, np.ndarray]
 
 
@@ -127,8 +128,8 @@ def train(
     ``shards[rank][step]`` is a rank's part of a step's batch. ``factor`` multiplies the gradients.
     With ``alone``, each rank uses its own gradients, not the average. With ``adds_up``, gradients
     add up from step to step. With ``fresh``, each step makes a new optimizer. With
-    ``averages_weights``, each rank makes its own step, and then the weights are averaged.
-    ``updates`` is the number of steps that are made.
+    ``averages_weights``, each rank makes its own step, and then the weights are averaged. Only the
+    first ``updates`` steps update the weights; by default all steps do.
     """
     n, steps = len(shards), len(shards[0])
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
@@ -156,7 +157,7 @@ def train(
 
 
 def step_mistakes(gradients: list[list]) -> list[dict]:
-    """Return, for each rank, the gradients after a mistaken average, by the mistake's sentence.
+    """Return, for each rank, a dict from the sentence of each mistaken average to the gradients.
 
     ``gradients[rank][layer]`` is a rank's own gradient.
     """
@@ -186,10 +187,11 @@ def step_mistakes(gradients: list[list]) -> list[dict]:
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """Return the gradients, or the loss, of another mean than asked for, by the mistake's sentence.
+    """Return a dict from the sentence of each wrong mean to the gradients, or the loss, of it.
 
-    ``right`` holds the right ones. ``rows`` and ``width`` are the rows and columns of a shard. A
-    mistake is left out if it changes nothing.
+    ``right`` is the list of the right gradients, or a list of the right loss. ``rows`` and
+    ``width`` are the numbers of rows and columns of a shard. A mistake is left out if it changes
+    nothing.
     """
     factors = {OF_ROWS: width, OF_ENTRIES: rows * width}
     return {
@@ -202,11 +204,12 @@ def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
 def left_out(
     after: object, own: list, roots: list, frozen: set[int], strided: set[int]
 ) -> dict[str, list]:
-    """Return the mistake of a broadcast that left some of a rank's parameters as they were.
+    """Return a dict with the mistake of a broadcast that left out some of a rank's parameters.
 
-    Those parameters are exactly the ``frozen``, or exactly the ``strided`` ones (sets of indices),
-    while all others have the root's values. Otherwise the dict is empty. ``after``, ``own`` and
-    ``roots`` are the rank's parameters after and before the broadcast, and the root's.
+    ``after`` and ``own`` are the rank's parameters after and before the broadcast, and ``roots``
+    are the root's parameters. ``frozen`` and ``strided`` are sets of indices. The dict has the
+    mistake if exactly the frozen parameters, or exactly the strided parameters, kept their values
+    and all other parameters have the root's values. Otherwise the dict is empty.
     """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
         return {}
@@ -249,9 +252,10 @@ def _is_equal(got: object, expected: object) -> bool:
 
 
 def training_mistakes(weights: list, shards: list, lr: float) -> tuple[list[dict], list[dict]]:
-    """Return what mistaken trainings leave on each rank: the weights, and the losses of all steps.
+    """Return the weights, and the losses of all steps, that mistaken trainings leave on each rank.
 
-    Both are lists of dicts, by the mistake's sentence.
+    The weights are a list with one dict for each rank, and so are the losses. The keys of the dicts
+    are the sentences that name the mistakes.
     """
     n = len(shards)
     right, halved = lambda: AdamW(lr), {HALVED: 0.5, DOUBLED: 2.0}
