@@ -1,4 +1,5 @@
-"""Holds the hidden checks, by part: 3.5 (buckets) and 5.4 to 5.6 (schedules) have their own files.
+"""Holds the hidden checks, with one file for each part.
 
-Students do not get this package.
+Problem 3.5 (buckets) and problems 5.4 to 5.6 (schedules) have files of their own. Students do not
+get this package.
 """

@@ -1,4 +1,4 @@
-"""Problem 3.5 · Builds backward passes of all sizes, and judges what buckets make of them."""
+"""Problem 3.5 · Builds backward passes of all sizes, and judges a student's buckets on them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ NOT_RESET = "right in the first pass, wrong in a later one. What must be reset f
 
 @dataclass(frozen=True)
 class Passes:
-    """Backward passes of all ranks, with their inputs and what is due.
+    """Backward passes of all ranks, with their inputs and their expected results.
 
     ``uses[rank][pass]`` has the index of the weight that each layer uses. ``squared`` has the
     indices of the parameters whose sums of squares are added to the loss. ``registered`` has the
@@ -117,7 +117,7 @@ class Passes:
         return {i: self.local[rank][0][i] for i in order if self.local[rank][0][i] is not None}
 
     def _in_memory_order(self, local):
-        """Return the averages that result if a gradient's entries are taken in memory order.
+        """Return a dict with the averages if a gradient's entries are taken in memory order.
 
         The gradient of a transposed parameter is transposed in memory, too. The dict is empty if no
         rank's parameters are transposed.
@@ -140,12 +140,13 @@ def passes_of(
 ):
     """Return random backward passes on ``n`` ranks, with the request that runs them.
 
-    ``layers[rank]`` has the indices of the weights that the rank uses, in order, in every pass.
-    From the second pass on, ``then[rank]`` replaces them. ``more`` are the shapes of further
-    parameters, whose squares are added to the loss. With ``asks``, a rank learns only during a pass
-    by what the gradient of its first layer is multiplied. The ``options`` are ``registered`` (all
-    parameters by default), ``frozen`` (none), ``bucket_bytes`` (256), ``layouts``, which says for
-    each rank how its parameters lie in memory, and those of ``call``.
+    ``layers[rank]`` has the indices of the weights that the rank uses, in order, in every pass. If
+    ``then`` is given, ``then[rank]`` replaces ``layers[rank]`` from the second pass on. ``more``
+    are the shapes of further parameters, whose squares are added to the loss. With ``asks``, the
+    gradient of a rank's first layer is multiplied by a factor. The rank learns this factor only
+    during the pass. The ``options`` are ``registered`` (all parameters by default), ``frozen``
+    (none), ``bucket_bytes`` (256) and ``layouts``: for each rank, how its parameters lie in memory
+    (contiguous). All other options are those of ``call``.
     """
     shapes = [(4, 4)] * (1 + max(i for own in layers for i in own)) + list(more)
     weights = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in shapes]
@@ -184,17 +185,19 @@ def passes_of(
 def late(n):
     """Return delays that hold all ranks but rank 0 before their backward pass.
 
-    The held ranks begin when rank 0 has read its gradients, or waits for the others. If rank 0 does
-    not wait, it reads gradients to which the others have added nothing yet.
+    The held ranks begin when rank 0 has read its gradients, or when rank 0 waits for the held
+    ranks. If rank 0 does not wait, it reads gradients to which the held ranks have not added
+    theirs.
     """
     delay = Delay(until="pass ended", on=0, at="backward began", patience=1)
     return {rank: delay for rank in range(1, n)}
 
 
 def averages(run, made):
-    """Fail unless every gradient is the average, after each pass.
+    """Fail unless every gradient is the average over the ranks after each pass.
 
-    If no rank has a gradient of a parameter, zeros are as good as None, unless it is frozen.
+    If no rank has a gradient of a parameter, zeros are as good as None. The gradient of a frozen
+    parameter must be None.
     """
 
     def is_nothing(i, got, expected):
@@ -243,7 +246,7 @@ def sent(run, rank, p=0):
 def sends_buckets(run, made, mistakes=None):
     """Fail unless the all-reduces of every pass have the bytes of the buckets, in their order.
 
-    With ``mistakes``, fail only if the bytes are those that one of these mistakes leaves.
+    With ``mistakes``, fail only if the bytes are those of one of these mistakes.
     """
     due, passes = bytes_of(made.buckets, made.sizes), [
         (rank, p) for rank in made.ranks for p in made.passes

@@ -22,10 +22,12 @@ def late(n, receiver):
 
 
 def problems(rng, n):
-    """Return pipelines of ``n`` stages, each with the layout of the first stage's tensors.
+    """Return pairs of a pipeline of ``n`` stages and the layout of its first stage's tensors.
 
-    They have one, fewer, as many and more micro-batches than stages, also of one row. Their stages
-    have one, two or more layers. The layout is as for ``PipelineProblem.lay``.
+    One pipeline has more micro-batches than stages, one has a single micro-batch, and one has as
+    many micro-batches as stages, each of one row. If there are more than two stages, a further
+    pipeline has ``n - 1`` micro-batches. The stages have one, two or more layers. The layout is
+    ``first`` of ``PipelineProblem.lay``.
     """
     made = [
         (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
@@ -103,7 +105,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return the numbers that a message must hold that refuses this number of micro-batches."""
+        """Return the numbers that the message for a wrong number of micro-batches must hold."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -207,12 +209,13 @@ def large(rng, m=5):
 
 
 def require_work_between(run, rank, what, first=1.0):
-    """Fail unless a rank computed before each of its sends, by the system's account.
+    """Fail unless a rank used enough processor time before each of its sends.
 
-    The account is the rank's processor time, whatever the meter was told. The rank should compute
-    equally long before each send, and ``first`` times as long before the first one. Two fifths of
-    the average are required. ``run`` is a call on a pipeline of ``large``, after a call that warmed
-    up. Nothing is required if the system gives no account.
+    The system measures the processor time, so nothing that the meter gets can change it. The rank
+    should compute equally long before each send, and ``first`` times as long before the first send.
+    Two fifths of the average are enough. ``run`` is a call on a pipeline of ``large``, after
+    another call that warmed up. If the system does not measure the processor time, nothing is
+    required.
     """
     spent = run.spent(rank)
     if spent is None:
@@ -229,9 +232,9 @@ def require_work_between(run, rank, what, first=1.0):
 
 
 def require_in_step(run, towards):
-    """Fail unless each message was sent on by the next rank before its sender sent another.
+    """Fail unless each message was sent on by its receiver before its sender sent another message.
 
-    ``towards`` is where messages go: +1 to the next rank, -1 to the one before.
+    ``towards`` is where messages go: +1 to the next rank, -1 to the rank before.
     """
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):

@@ -14,7 +14,7 @@ from grader.reference.stopwatches import events
 
 SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
-# Ranks may tell each other in float32 how long they took: it is exact enough for any stopwatch.
+# Ranks may send each other their times in float32, which is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
 WHOLE_BYTES = "rounded down to whole bytes per second. Is // used instead of /?"
 NEGATIVE = "a negative α was replaced by 0. Return it, or use it, unchanged"
@@ -40,7 +40,7 @@ def answers(run, function, cases, expected, mistakes):
     wrong = [
         i for i, (answer, due) in enumerate(pairs) if not abs(answer - due) <= 1e-12 * abs(due)
     ]
-    # A mistake may show in some of the calls only.
+    # A mistake may change the answers of only some of the calls.
     known = {
         sentence: numbers([values[i] if i in wrong else due for i, due in enumerate(expected)])
         for sentence, values in mistakes
@@ -177,8 +177,8 @@ def test_bandwidth_misuse(world, rng):
         ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
         ("broadcast", 4, 1, -1.5, "-1.5"),
-        # One rank moves nothing, so that the time may have no effect on the result. An impossible
-        # time is refused all the same.
+        # One rank moves nothing, so the time may have no effect on the result. Even then an
+        # impossible time must be refused.
         *((collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES),
     )
     refuses(
@@ -206,9 +206,9 @@ def watch(
 ):
     """Return a call of the stopwatch.
 
-    ``calls[rank]`` are the seconds of each call of the operation on that rank. ``iterations`` are
-    by default all of them after the ``warm_up``. ``served.Bench`` and ``rank.drivers.timed`` say
-    what the other options mean.
+    ``calls[rank]`` are the seconds of each call of the operation on that rank. By default
+    ``iterations`` is the number of these calls that come after the warm-up. The docstrings of
+    ``served.Bench`` and ``rank.drivers.timed`` explain the other options.
     """
     iterations = len(calls[0]) - warm_up if iterations is None else iterations
     options = {
@@ -223,10 +223,11 @@ def watch(
 
 
 def require_samples(run, calls, warm_up, mistakes, last=None):
-    """Fail unless every rank has the samples of these calls, and their median.
+    """Fail unless every rank has the samples of these calls, and the median of the samples.
 
-    ``mistakes`` has the samples that known mistakes leave on each rank, by the sentence that names
-    the mistake. ``last`` has the time that is left by mistakes whose samples are right.
+    ``mistakes`` is a dict from the sentence of each known mistake to the samples of every rank.
+    ``last`` is for mistakes that give the right samples and a wrong time. It is a dict from the
+    sentence of each such mistake to the wrong time.
     """
     n, right = len(calls), np.max(calls, axis=0)[warm_up:]
     stopwatches.require_looks(run, warm_up, len(right))
@@ -348,9 +349,9 @@ def test_slowest_rank(world, rng):
 
 
 def require_meetings(run):
-    """Fail unless all ranks call the barrier before each call of the operation, equally often.
+    """Fail unless every rank calls the barrier before each call of the operation.
 
-    This is for runs without a warm-up.
+    All ranks must call the barrier equally often. This function is for runs without a warm-up.
     """
     for rank in range(run.report.size):
         _demand_meetings_of(run, rank, events(run, rank))
@@ -375,9 +376,9 @@ def _demand_meetings_of(run, rank, seen):
 
 
 def require_exchange(run):
-    """Fail unless every rank of several has communicated.
+    """Fail if one of several ranks has not communicated.
 
-    Otherwise it cannot know how long the slowest rank took.
+    Such a rank cannot know how long the slowest rank took. A single rank need not communicate.
     """
     for rank in range(run.report.size):
         exchanged = run.report.size == 1 or any(
@@ -392,8 +393,8 @@ def require_exchange(run):
 def _times(rng, n):
     """Return, for each rank, the times of three calls, in seconds.
 
-    The mean of the slowest times is also their median. No rank's own median, and none of its other
-    times, shows what that is.
+    The mean of the slowest times is also their median. If there are several ranks, no rank's own
+    median is equal to it, and no rank can compute it from times that are not the slowest.
     """
     middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
     maxima = rng.permutation([middle - step, middle, middle + step])
@@ -408,9 +409,10 @@ def _times(rng, n):
 def _demand_silence(run, rank):
     """Fail if a rank communicates while it times a call.
 
-    That is between its last look at the clock before the call and its first look after it.
+    A rank times a call from its last look at the clock before the call to its first look at the
+    clock after the call.
     """
-    # What has happened since the last look at the clock. Each event is there once, so that
+    # The events since the last look at the clock. The dict holds each event only once, so that
     # thousands of calls cost nothing.
     since = None
     for event in events(run, rank):

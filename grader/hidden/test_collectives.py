@@ -55,7 +55,8 @@ COLLECTIVES = (
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     """Return random integers without zero, in any dtype.
 
-    In a dtype of 64 bits they need more bits than a smaller dtype has, unless ``low`` is given.
+    In a dtype of 64 bits, the integers need more bits than a smaller dtype has. If ``low`` is
+    given, they are not so large.
     """
     values = rng.integers(low, high, size=shape)
     values = np.where(values == 0, high, values)
@@ -64,7 +65,8 @@ def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     return values.astype(dtype)
 
 
-# Tensors that are not contiguous: they have the same layout on all ranks, or another on each rank.
+# Layouts of tensors that are not contiguous. ALIKE is the same layout on all ranks, and MIXED is a
+# different layout on each rank.
 ALIKE, MIXED = "alike", "mixed"
 
 
@@ -159,10 +161,10 @@ def test_values(world, rng, collective):
 
 
 def _mistakes(collective, xs, layout, root=0, op=None):
-    """Return what each rank gets by a known mistake, or None if there is none to try.
+    """Return, for each rank, the results of known mistakes, or None if no mistake is known.
 
-    The mistakes are that memory is exchanged as it lies, that blocks are every n-th entry, that
-    parts share one memory, and that each operation is a sum.
+    The mistakes are that entries are sent in the order of memory, that blocks are every n-th entry,
+    that all parts share one memory, and that every operation is a sum.
     """
     n = len(xs)
     if collective in ("gather", "all_gather"):
@@ -195,8 +197,9 @@ def _mistakes(collective, xs, layout, root=0, op=None):
 def _in_memory_order(xs, layout, combine=None, received=False):
     """Return, for each rank, the result of the mistake MEMORY, or {} if a rank has no result.
 
-    The ranks combine their memory as it lies. With ``received``, they only receive: contiguous
-    memory is sent, and each rank reads it in the order of its own tensor.
+    By this mistake the ranks combine their entries in the order of memory. With ``received``, the
+    ranks only receive: contiguous memory is sent, and each rank reads what it receives in the
+    memory order of its own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -209,7 +212,7 @@ def _in_memory_order(xs, layout, combine=None, received=False):
 def _two_calls(rng, collective, n):
     """Return a request that calls a collective twice, and the results of both calls.
 
-    Each result must be new memory, so that the second call leaves the first result alone.
+    Each result must be new memory, so that the second call does not change the first result.
     """
     options = ({"root": 0} if collective in ROOTED else {}) | (
         {"op": "sum"} if collective in REDUCING else {}
@@ -225,7 +228,7 @@ def _two_calls(rng, collective, n):
 
 
 def _two_calls_of(rng, n, function, right, *more):
-    """Return the same for a function of a tensor.
+    """Return a request that calls a function of a tensor twice, and the results of both calls.
 
     ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
     from the tensors of all ranks.
@@ -236,9 +239,9 @@ def _two_calls_of(rng, n, function, right, *more):
 
 
 def _keeps_both(run, results):
-    """Fail unless both results are right at the end.
+    """Fail unless the results of both calls are right after the second call.
 
-    ``results`` are those of the first call and of the second call, each for all ranks.
+    ``results`` are the right results of the first call and of the second call, each for all ranks.
     """
     first, second = results
     run.returns(
@@ -292,7 +295,7 @@ def test_misuse(world, rng, collective):
 def misuses(collective, n):
     """Yield the misuses that every rank can detect alone.
 
-    Each is (positional arguments, keyword arguments, words that the message must hold).
+    Each misuse is (positional arguments, keyword arguments, words that the message must hold).
     """
     x, scalar = np.ones(2 * n, np.float32), np.array(5.0, np.float32)
     good = ({"root": 0} if collective in ROOTED else {}) | (
@@ -315,9 +318,10 @@ def misuses(collective, n):
 
 
 def misuses_of_scatter(n):
-    """Return the misuses of scatter that only the root can detect, in the same form.
+    """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
-    Here every rank takes itself for the root, so that no rank waits for one that has raised.
+    In these calls every rank gets its own number as the root. So no rank waits for a rank that has
+    raised.
     """
 
     def ones(*shape):
@@ -365,7 +369,7 @@ def test_result_stands_alone(world, rng, collective):
             run.read(driver_results.kept_bytes, "the memory that it keeps")
         ):
             own = 0 if results[rank] is None else results[rank].nbytes
-            # A slice would keep the whole alive, which has n times as many bytes.
+            # A slice would keep the whole tensor alive, which has n times as many bytes.
             run.require(
                 kept < max(n * own, 1),
                 f"rank {rank}'s result has {own} bytes, and keeps {kept} of memory alive: a slice"
@@ -411,7 +415,7 @@ def test_in_rank_order(world):
             call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
         ]
         # In a third call, an action lasts until all other ranks are at a standstill. A rank that
-        # only sleeps for a while is not at a standstill, and goes on too early.
+        # only sleeps for a while is not at a standstill, and begins its own action too early.
         if n == 3:
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
@@ -475,8 +479,9 @@ def the_sum(xs):
 def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
     """Judge a function that sums the ranks' tensors on n ranks, and return the runs.
 
-    ``tensors`` has (shape, dtype, layout) of each input. Their entries are integers of a size up to
-    ``high``. ``kept`` has the request and the results of two calls that are judged, too.
+    ``tensors`` has (shape, dtype, layout) of each input. The entries of the inputs are integers
+    between ``-high`` and ``high``. ``kept`` has the request and the results of two further calls,
+    which are judged, too.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
@@ -534,10 +539,11 @@ def test_sum_of_parts_requires_no_gradient(world, rng):
 @weight(0.375)
 def test_average_is_exact(world, rng):
     """average returns the sum's nearest quotient on 1 to 4 ranks, without ReduceOp.AVG"""
-    # contiguous() copies a tensor of the first layout, and returns one of the second as it is.
+    # contiguous() copies a tensor of the first layout, and returns a tensor of the second layout
+    # without a copy.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
     tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
-    # The largest entry of each dtype: sums of four of them still have no rounding errors.
+    # The largest entry of each dtype. Sums of four such entries have no rounding errors.
     dtypes = {np.float32: 9999, np.float64: 10**15}
     given = [
         (shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors
@@ -610,7 +616,7 @@ def test_compute_does_not_wait(world, rng):
         requests = []
         for early in (0, n - 1):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
-            # waits for them before or in compute, it never gets there.
+            # waits for the other ranks before or in compute, its compute never ends.
             delays = {
                 rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early
             }
@@ -866,9 +872,9 @@ def test_ring_traffic(world, rng):
 
 
 def _sends_chunks(run, rank, n, length):
-    """Fail unless a rank sends chunks of the tensor to its neighbours alone.
+    """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
-    It may send one chunk at once, and 2(n−1) chunks in all.
+    The rank may send at most one chunk at a time, and at most 2(n−1) chunks in all.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]

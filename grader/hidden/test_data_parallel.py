@@ -60,14 +60,14 @@ def cast(values, dtype):
 def late(n, to=0):
     """Return delays that hold all ranks but ``to``.
 
-    The held ranks begin when rank ``to`` has returned, or waits for them. If rank ``to`` does not
-    wait, it returns before it has anything of theirs.
+    The held ranks begin when rank ``to`` has returned, or when rank ``to`` waits for the held
+    ranks. If rank ``to`` does not wait, it returns before it has received anything from them.
     """
     return {rank: Delay(until="", on=to, patience=1) for rank in range(n) if rank != to}
 
 
 def layout(rank):
-    """Return the layout of a rank's tensors, which is another one on each of 4 ranks."""
+    """Return the layout of a rank's tensors. Each of 4 ranks has a different layout."""
     return LAYOUTS[(1 + rank) % len(LAYOUTS)]
 
 
@@ -184,10 +184,10 @@ def _parameters(rng):
 
 
 def _laid_out(parameters, how):
-    """Return all parameters except the first. The matrices have the memory layout ``how``.
+    """Return the parameters, with the matrices in the memory layout ``how``.
 
-    They are two matrices, a scalar and a vector. The second matrix and the vector require a
-    gradient.
+    ``parameters`` are those of ``_parameters`` without the first: two matrices, a scalar and a
+    vector. In what is returned, the second matrix and the vector require a gradient.
     """
     matrix, other, scalar, vector = parameters
     return [Strided(matrix, how), Leaf(Strided(other, how)), scalar, Leaf(vector)]
@@ -238,8 +238,8 @@ def test_broadcast_parameters_misuse(world, rng):
 def step_problems(rng, n):
     """Return problems of several sizes, and their calls.
 
-    In the first one, tensors lie in memory differently on every rank, and all ranks but rank 0 come
-    late.
+    In the first problem, the memory layout of tensors differs from rank to rank, and all ranks but
+    rank 0 come late.
     """
     problems = [
         problem(rng, n),
@@ -357,17 +357,18 @@ def test_step_traffic(world, rng):
     """data_parallel_step sends every gradient once, and nothing else"""
     for n in (2, 3):
         # A shard has more than twice as many bytes as all gradients together. The gradients are too
-        # large to be sent through other things that one rank can see of another.
+        # large to be sent by other means, through things that one rank can see of another rank.
         weights, _, shards = problem(rng, n, rows=256, width=36)
         (run,) = world(n, call("data_parallel.data_parallel_step", weights, per_rank(*shards)))
         run.values()
         size = sum(w.nbytes for w in weights)
         for rank in range(n):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
-            # A message without entries has no bytes, so that its traffic counts.
+            # A message without entries has 0 bytes. Then its traffic counts instead.
             sent = sum(o.bytes or o.traffic for o in done)
             run.require(sent > 0, f"rank {rank} communicated nothing.")
-            # An all-reduce in two parts, as in a ring, puts every gradient in twice.
+            # An all-reduce in two parts, as in a ring, puts every gradient into communication
+            # twice.
             in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}
             allowed = 2 * size + 64 if in_two_parts else size + 64
             sentence = (
@@ -383,7 +384,8 @@ def test_step_traffic(world, rng):
 class Training:
     """A call of ``train``, with its inputs ``weights``, ``shards[rank][step]`` and ``lr``.
 
-    ``after`` is what a single device has: weights, losses, and the optimizer's states.
+    ``after`` is what a single device has after the training: the weights, the losses, and the
+    optimizer's states.
     """
 
     request: Request
@@ -410,11 +412,12 @@ class Training:
 def trainings(rng, n):
     """Return trainings of one step, of five steps, and, on two ranks, of two steps.
 
-    The single step has one row for each rank. In the five steps, tensors lie in memory differently
-    on every rank, and all ranks but rank 0 come late. The two steps have large numbers.
+    The training of one step has one row for each rank. In the training of five steps, the memory
+    layout of tensors differs from rank to rank, and all ranks but rank 0 come late. The training of
+    two steps has large numbers.
     """
-    # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in it becomes an
-    # error of 1e−9 of a step of lr.
+    # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
+    # becomes an error of 1e−9 · lr in the step.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, 3, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
@@ -453,8 +456,8 @@ def run_trainings(world, rng, n):
 def has_defaults(run):
     """Fail unless the optimizer is AdamW with all defaults but its learning rate.
 
-    Checks ask this first, because it is hard to recognise what a changed default does to weights
-    and states.
+    Checks call this function first, because from wrong weights and states alone it is hard to
+    recognise that a default was changed.
     """
     for value in run.values():
         difference = (

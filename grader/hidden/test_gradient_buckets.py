@@ -22,18 +22,20 @@ def started_early(run, rank, p=0):
 def started_before_the_first_layer(run, rank, p=0):
     """Return how many of a rank's communications began before pass ``p`` came to the first layer.
 
-    There the rank asks for a factor on which the gradient of the first layer depends. All other
-    gradients are known by then, so that the buckets of these can begin before the rank asks.
+    At the first layer the rank asks for a factor on which this layer's gradient depends. All other
+    gradients are known before the rank asks, so the buckets of the other gradients can begin before
+    that.
     """
     asked = run.passed(rank, f"{FIRST_LAYER.format(p)} began")
     return sum(o.at < asked for o in sent(run, rank, p))
 
 
 def on_their_way(run, made, plain):
-    """Fail unless all buckets but the last began before the end of each pass.
+    """Fail unless the all-reduces of all buckets but the last began before the end of each pass.
 
-    This is required only of passes in which every parameter has a gradient, and of ranks that
-    overlap in the ``plain`` run. A rank that never overlaps fails only the check of overlap.
+    This is required only in passes in which every parameter has a gradient, and only of ranks that
+    started an all-reduce during the backward pass of the ``plain`` run. All other ranks fail only
+    the check of overlap.
     """
     used = [i for i in dict.fromkeys(made.registered) if i not in made.frozen]
     for rank in made.ranks:
@@ -145,8 +147,8 @@ def test_buckets_without_gradient(world, rng):
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
     ):
-        # In another pass every parameter is used. A pass must not remember which buckets were
-        # complete in an earlier one, and which were not.
+        # In one of the two passes every parameter is used. A pass must not remember which buckets
+        # were complete in an earlier pass.
         all_used = [list(range(1 + max(i for own in layers for i in own)))] * n
         options = {"passes": 2, "bucket_bytes": bytes_}
         made = [
@@ -154,7 +156,7 @@ def test_buckets_without_gradient(world, rng):
             passes_of(rng, n, all_used, then=layers, **options),
         ]
         # Each call has a world of its own. Otherwise a collective of the next call could take the
-        # place of one that is missing.
+        # place of a missing collective.
         for own in made:
             (run,) = world(n, own.request)
             averages(run, own)
@@ -214,7 +216,7 @@ def test_buckets_overlap(world, rng):
     ranks
     """
     for n in (2, 3, 4):
-        # The constructor may communicate. The other ranks come late only after it.
+        # The constructor may communicate. So the other ranks come late only after the constructor.
         delays = {
             rank: Delay(until="backward ended", on=0, at="backward began") for rank in range(1, n)
         }
@@ -223,8 +225,8 @@ def test_buckets_overlap(world, rng):
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
         # Here each layer has a bucket of its own.
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, delays=delays)
-        # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket: when it
-        # is ready, all buckets but that of weight 0 can go.
+        # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
+        # as the gradient of weight 4 is ready, all buckets but that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (made, unused, waits, many, crossed)]
         run, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
@@ -257,7 +259,7 @@ def test_buckets_overlap(world, rng):
             )
             run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
-        # No rank may start all-reduces that are not due, only to overlap.
+        # No rank may start other all-reduces than those of the buckets, only to overlap.
         for own, of_own in ((run, made), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
@@ -273,10 +275,10 @@ def test_buckets_overlap(world, rng):
 def _starts_with_the_last_layers(run, n):
     """Fail unless 2 of 3 all-reduces begin before the pass comes to its first layer.
 
-    The first parameter never gets a gradient. A rank that waits for it, or begins with it, has
-    started nothing by then.
+    The first parameter never gets a gradient. A rank that waits for this gradient, or that begins
+    with the bucket of this parameter, has started nothing before its pass comes to the first layer.
     """
-    # Another check judges the values. Here they only say why a pass has not ended.
+    # Another check judges the values. Here ``run.values()`` only reports why a pass has not ended.
     for rank in range(n):
         if not run.marks(rank, "backward ended"):
             run.values()

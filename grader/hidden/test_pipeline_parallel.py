@@ -61,10 +61,10 @@ def test_split_layers_misuse(world, rng):
 
 
 def forward_runs(world, rng, n):
-    """Return each run with its problem, then a run of two calls, and the problems of these two.
+    """Return pairs (run, problem), then one run of two calls, and the problems of the two calls.
 
-    The two calls come one after the other, and are judged at the end: the second one must leave
-    alone what the first one returned.
+    The two calls come one after the other. Both are judged at the end, because the second call must
+    not change what the first call returned.
     """
     made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
     inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
@@ -155,7 +155,8 @@ def test_forward_flows(world, rng):
         require_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
         require_in_step(run, 1)
     # If messages go in step, a stage cannot have computed what it has not received. But the first
-    # stage has everything from the beginning, so that its processor time has to show it.
+    # stage has the whole batch from the beginning. Whether it computes before each send shows only
+    # in its processor time.
     p = large(rng)
     _, run = world(2, large(rng, 1).forward(), p.forward(driver="metered", clocks=True))
     run.returns(
@@ -261,8 +262,8 @@ def test_backward_twice(world, rng):
         label=GRADIENTS,
         known_mistakes=doubled,
     )
-    # Two passes with different tensors are judged at the end: the second one must leave alone what
-    # the first one returned.
+    # Two passes with different tensors are judged at the end: the second pass must not change what
+    # the first pass returned.
     both = zip(p.gradients_of_stages, other.gradients_of_stages)
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
     in_turn.returns(

@@ -165,8 +165,8 @@ def test_schedules_misuse(world, rng):
 def require_step(run, problem):
     """Fail unless a run gives the loss and gradients of a single device, and obeys its schedule.
 
-    Only one message for each micro-batch may be sent each way. A rank may multiply the rows of one
-    micro-batch at once. It must leave its inputs and its schedule as they were.
+    A rank may send only one message for each micro-batch in each direction. A rank may multiply the
+    rows of only one micro-batch at a time. It must not change its inputs or its schedule.
     """
     given = [args[0] for args, _ in run.report.calls[run.index].arguments]
     run.returns(
@@ -239,7 +239,7 @@ def test_run_schedule(world, rng):
     require_step(run, p)
     require_work_between(run, 0, "micro-batch on to the next stage")
     # Before each send the last stage makes a backward pass, which takes twice as long as a forward
-    # pass. Before the first one it also makes the forward passes of all m micro-batches.
+    # pass. Before its first send it also makes the forward passes of all m micro-batches.
     require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
 
 
@@ -324,10 +324,10 @@ def memory(world, rng, *makers):
 
 
 def growth(runs, rank, maker):
-    """Return how many more bytes are alive on a stage for each further micro-batch.
+    """Return how many more bytes are alive for each further micro-batch, and a sentence about it.
 
-    Return a sentence, too, that says so. For 1F1B the most bytes alive count, and for GPipe those
-    alive in the last backward pass.
+    For 1F1B the largest number of bytes alive counts. For GPipe the number of bytes alive in the
+    last backward pass counts. The sentence names the numbers for FEW and for MANY micro-batches.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == "product"] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
@@ -342,12 +342,12 @@ def growth(runs, rank, maker):
 
 
 def require_nothing_kept(run, rank, saved):
-    """Fail if a rank keeps what a micro-batch has saved, after its backward pass.
+    """Fail if a rank keeps what a micro-batch has saved after the micro-batch's backward pass.
 
-    The bytes alive in a forward pass are compared with those in the last forward pass that found as
-    many micro-batches alive. They may have grown by a few messages, but by far less than ``saved``,
-    the bytes that one micro-batch saves. A rank that records other spans than those of its schedule
-    fails another check.
+    Each forward pass is compared with the last earlier forward pass that began with the same number
+    of micro-batches alive. Between the two, the bytes alive may grow by a few messages, but must
+    grow by far less than ``saved``, the bytes that one micro-batch saves. If a rank records other
+    spans than those of its schedule, another check fails.
     """
     products = [entry for entry in run.ledger(rank) if entry.kind == "product"]
     alive, last = 0, {}
@@ -396,14 +396,16 @@ def test_run_schedule_frees(world, rng):
 
 
 def require_little_memory(world, rng, n=3, m=8, layers=5):
-    """Fail if a rank keeps what micro-batches have saved, by the system's account of its memory.
+    """Fail if the memory of a rank's process shows that it keeps what micro-batches have saved.
 
-    This holds whatever the meter was told. The tensors are large enough to show.
+    The system measures this memory, so nothing that the meter gets can change the result. The
+    tensors are large enough to show in it.
     """
-    # There are 16 different rows. A micro-batch has as many rows as this many copies of them.
+    # There are 16 different rows. Each micro-batch has ``copies`` times as many rows as that.
     few, copies = 16, int(rng.integers(240, 270))
     p = PipelineProblem(rng, n, 1, rows=few, width=16, layers=n * layers)
-    # If every row is there equally often, the loss and the gradients stay the same.
+    # The whole batch holds each of the 16 rows equally often, so the loss and the gradients are
+    # those of the 16 rows.
     x = rng.permutation(np.tile(p.x, (m * copies, 1)))
     p.m, p.rows, p.message = m, few * copies, x.nbytes // m
     made = per_rank(*(one_forward_one_backward(stage, n, m) for stage in range(n)))
@@ -422,10 +424,11 @@ def require_little_memory(world, rng, n=3, m=8, layers=5):
     message = p.message
     saved = 2 * layers * message
     for rank in range(n):
-        # Rank 0 also has its batch, as it travels and as it lies in memory.
+        # Rank 0 also has its batch, both in the form in which the batch is sent to the rank and as
+        # a tensor.
         alive, given = n - rank, 3 * x.nbytes if rank == 0 else 0
-        # Of what the other micro-batches would take if they were kept, two thirds are allowed. The
-        # last term is what a step needs for itself.
+        # If the other micro-batches were kept, they would take (m - alive) * saved bytes. Two
+        # thirds of this are allowed. The last term is the memory that a step itself needs.
         most = given + alive * saved + (m - alive) * saved * 2 / 3 + 24 * message
         grown = run.grown(rank)
         text = (
@@ -449,8 +452,9 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     """run_schedule frees what was sent and received: with 1F1B no memory stays for every
     micro-batch
     """
-    # GPipe is left out: a stage may be far ahead of the one that receives its gradients, and what
-    # is under way cannot be freed. Stage 0 is left out because it may have copied its batch.
+    # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
+    # message that is under way cannot be freed. Stage 0 is left out because it may have copied its
+    # batch.
     (runs,) = memory(world, rng, one_forward_one_backward)
     run, p = runs[1]
     for rank in range(1, p.n):
@@ -473,8 +477,8 @@ def test_own_timeline(world, rng):
     p = PipelineProblem(rng, n, m)
     made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
     # First the middle stage waits for an activation. Then both stages before the last one wait for
-    # a gradient. If a stage counts that as work, its spans begin before the message is sent, even
-    # if the machine is busy.
+    # a gradient. If a stage counts this waiting as work, its spans begin before the message is
+    # sent, even if the machine is busy.
     late = {
         0: Delay(until="call began", on=1, then=0.1),
         2: Delay(until="call began", on=0, then=0.1),
@@ -506,8 +510,8 @@ def test_own_timeline(world, rng):
                 " record?"
             )
             run.require(not idle, text)
-    # This is work on the loss of a micro-batch, or on its gradient: it reads as many entries as a
-    # micro-batch's y has.
+    # These are the times of work on a micro-batch's loss, or on the gradient of this loss. Such
+    # work reads as many entries as the y of a micro-batch has.
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
     text = (
@@ -590,9 +594,10 @@ def test_bubble_in_theory(world, rng):
 
 
 def recorded(rng, p, m, first):
-    """Return the spans that ``p`` stages record of 1F1B with pauses, from second ``first`` on.
+    """Return the spans of a 1F1B schedule with pauses, as ``p`` stages would record them.
 
-    The spans of a stage are out of order: the last one comes first.
+    The earliest span begins at second ``first``. The list of a stage is out of order: its last span
+    comes first, and the other spans follow in order.
     """
     made, now = [], 0.0
     for stage in range(p):

@@ -1,4 +1,7 @@
-"""Part 4 · Tensor parallelism: the hidden checks, against the single device in float64."""
+"""Part 4 · Tensor parallelism: the hidden checks.
+
+They compare with a single device in float64.
+"""
 
 from dataclasses import replace
 
@@ -16,12 +19,13 @@ MIXED = "another on each rank"
 
 
 def laid_out(array, layout, rank=0):
-    """Return the array in one of the LAYOUTS, or, for MIXED, in another one on each rank."""
+    """Return the array in one of the LAYOUTS. MIXED is a different layout on each rank."""
     return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)] if layout == MIXED else layout)
 
 
 # The sizes for checks that count bytes. Weights are larger than activations. Both are too large to
-# be sent through other things that one rank can see of another, such as its number of threads.
+# be sent by other means, through things that one rank can see of another rank, such as its number
+# of threads.
 LARGE = {"rows": 16, "width": 48}
 
 
@@ -126,17 +130,21 @@ class Problem:
 
     @property
     def sizes(self):
-        """Return what has to stay where it is, by its number of bytes: a shard, a full weight."""
+        """Return a dict from the numbers of bytes of a shard and of a full weight to their names.
+
+        Both have to stay where they are.
+        """
         shard, weight_ = self.shards[0][0], self.weights[0]
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
 def require_traffic(run, most, sentence, when="", phase=lambda operation: True, weights=None):
-    """Fail if a rank sends more than ``most`` bytes, or if one of several communicates nothing.
+    """Fail if a rank sends more than ``most`` bytes.
 
-    An operation counts with the bytes that the best algorithm for it sends. ``phase`` selects the
-    operations that count, and ``when`` names it in the message. ``weights`` has what has to stay
-    where it is, by its number of bytes.
+    If there are several ranks, fail, too, if one of them communicates nothing. An operation counts
+    with the bytes that the best algorithm for this operation sends. ``phase`` selects the
+    operations that count, and ``when`` names this selection in the message. ``weights`` is a dict
+    such as ``Problem.sizes``. With it the message names an operation that is as large as a weight.
     """
     run.values()
     size = run.report.size
@@ -202,7 +210,8 @@ def test_shards_own_their_memory(world, rng):
         given = [
             (axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)
         ]
-        # These pieces are contiguous where they lie, so that contiguous() makes no copy of them.
+        # The pieces of these weights are contiguous inside the weight, so that contiguous() does
+        # not copy a piece.
         given += [
             ("columns", np.array, row),
             ("rows", np.array, row.T),
@@ -290,8 +299,8 @@ def test_forward(world, rng):
 def test_forward_saves(world, rng):
     """Each rank saves every layer's replicated input x, and z = x @ W, sharded by columns"""
     for n in (1, 2, 3):
-        # There are two batches, one after the other, judged at the end: the second call must leave
-        # alone what the first one returned.
+        # There are two calls, one after the other, each with its own batch. Both are judged at the
+        # end, because the second call must not change what the first call returned.
         first, second = Problem(rng, n), Problem(rng, n)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
@@ -546,9 +555,9 @@ def test_backward_misuse(world, rng):
 
 
 def added_as_it_lies(partials):
-    """Return each rank's result if the ranks' memories are added as they lie.
+    """Return, for each rank, a dict with the sum if entries are added in the order of memory.
 
-    The tensors of even ranks are transposed.
+    The tensors of even ranks are transposed in memory.
     """
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
@@ -568,7 +577,7 @@ def test_copy_to_ranks(world, rng):
     for n in SIZES:
         x, upstream = rng.standard_normal((3, 4)), [rng.standard_normal((3, 4)) for _ in range(n)]
         total, wide = sum(upstream), rng.standard_normal((2, 3, 2)).astype(np.float32)
-        # These are not laid out alike on all ranks.
+        # The memory layout of these gradients differs between ranks.
         mixed = [own if rank % 2 else Strided(own) for rank, own in enumerate(upstream)]
         row, one = rng.standard_normal((1, 4)), np.array(1.5)
         of_ranks = on_ranks(n, lambda rank: Leaf(laid_out(x, MIXED, rank)))
