@@ -66,8 +66,8 @@ def test_stopwatch(world):
         "busy": 0.0,
     }
     calls = per_rank((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
-    # In the second run the barrier takes 100 seconds. A call takes 1000 seconds more if the ranks
-    # have not met before it. The device is busy for the first 300 seconds.
+    # In the second run the barrier takes 100 seconds. A call takes 1000 seconds more if there was no
+    # barrier before the call. The device is busy for the first 300 seconds.
     slow = {
         "warm_up": 0,
         "iterations": 3,

@@ -40,7 +40,7 @@ MISTAKES = {
 def test_the_eight_collectives(world, collective):
     """{collective} returns the right tensors on two ranks and on one rank"""
     tensors, arguments, expected = EIGHT[collective]
-    # The same tensors, but not contiguous.
+    # ``spread`` has the same tensors, but not contiguous.
     spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
     for run in world(
         2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))

@@ -18,14 +18,15 @@ from grader.reference.training_mistakes import (
     training_mistakes,
 )
 
-# There are 8 rows of 3 columns, and 2 layers. No factor looks like the number of ranks, which is 2.
+# There are 8 rows of 3 columns, and 2 layers. The numbers are such that no other factor can be
+# mistaken for the number of ranks, which is 2.
 BATCH = np.arange(24, dtype=np.float64).reshape(8, 3) / 20
 WEIGHTS = [
     np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
     np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
 ]
 HALVES = np.split(BATCH, 2)
-# Rank 1 begins when rank 0 has returned, or waits for rank 1.
+# Rank 1 begins when rank 0 has returned, or when rank 0 waits for rank 1.
 LATE = {1: Delay(until="", on=0, patience=1)}
 CLOSE = rounding(np.float64)
 
@@ -53,7 +54,7 @@ def test_broadcast_parameters(world):
     """broadcast_parameters overwrites rank 1's parameters with rank 0's"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
-    # The root begins when rank 1 has returned, or waits for the root.
+    # The root begins when rank 1 has returned, or when rank 1 waits for the root.
     late = {0: Delay(until="", on=1, patience=1)}
     (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, delays=late))
     mean = {
@@ -164,7 +165,7 @@ def test_gradient_buckets(world):
             squared=[],
             bucket_bytes=72,  # one gradient of 3 × 3 float64
             passes=per_rank(*([(half, [0, 1])] for half in HALVES)),
-            # Rank 1 begins when rank 0 has read its gradients, or waits for rank 1.
+            # Rank 1 begins when rank 0 has read its gradients, or when rank 0 waits for rank 1.
             delays={1: Delay(until="pass ended", on=0, at="backward began", patience=1)},
         ),
     )
