@@ -66,7 +66,7 @@ def test_stopwatch(world):
         "busy": 0.0,
     }
     calls = per_rank((9.0, 1.0, 5.0, 1.0), (9.0, 2.0, 2.0, 2.0))
-    # In the second run the barrier takes 100 seconds. A call takes 1000 seconds more if there was no
+    # In the second run the barrier takes 100 seconds. A call takes 1000 seconds more if there is no
     # barrier before the call. The device is busy for the first 300 seconds.
     slow = {
         "warm_up": 0,
