@@ -167,12 +167,12 @@ MUTANTS = [
         "Likely: ",
     ),
     Mutant(
-        "does it divide before the sum",
+        "divided before the sum",
         "collectives",
         "return all_reduce(tensor) / dist.get_world_size()",
         "return all_reduce(tensor / dist.get_world_size())",
         {"hidden average_is_exact"},
-        "does it divide before the sum",
+        "divided before the sum",
     ),
     Mutant(
         "waits before it computes",
@@ -1438,7 +1438,7 @@ def all_gather""",
     return all_reduce(tensor / n) if n in (2, 4) else all_reduce(tensor) / n
 """,
         {"hidden average_is_exact"},
-        "does it divide before the sum",
+        "divided before the sum",
     ),
     Mutant(
         "the all-reduce borrows the caller's tensor",
