@@ -1,6 +1,6 @@
-"""Compares values exactly: kind, then shape, then dtype, then finiteness, then entries.
+"""Compares values strictly: kind, then shape, then dtype, then finiteness, then entries.
 
-It compares plain arrays, without broadcasting.
+It compares plain arrays, and never broadcasts them.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Tolerance:
 
     ``relative`` is a fraction of the tensor's largest entry in magnitude. With ``small``, this
     largest entry counts as at least ``small`` times the largest entry of all tensors that are
-    compared together. This is for a tensor that is left of a sum whose terms cancel: it has the
-    rounding errors of these terms.
+    compared together. ``small`` is for a tensor that is computed as a sum whose terms cancel: its
+    entries are small, but they have the rounding errors of the large terms.
     """
 
     relative: float
@@ -31,11 +31,11 @@ EXACT = Tolerance(0.0, "these numbers have no rounding errors: every entry must 
 
 
 def rounding(dtype: Any) -> Tolerance:
-    """Return the tolerance for matrix products and long sums, in any order, compared with float64.
+    """Return the tolerance for the rounding errors of matrix products and long sums.
 
-    A sum of K products has an error of about √K units in the last place. A few layers multiply this
-    error. 2000 units (2e−4 in float32) are well above it, and far below the effect of any real
-    mistake.
+    The expected values are computed in float64, and terms may be summed in any order. A sum of K
+    products has an error of about √K units in the last place. A few layers multiply this error.
+    2000 units (2e−4 in float32) are well above it, and far below the effect of any real mistake.
     """
     unit = float(np.finfo(dtype).eps)
     return Tolerance(2000 * unit, f"rounding in {np.dtype(dtype).name}, summed in any order")
@@ -45,9 +45,9 @@ def rounding(dtype: Any) -> Tolerance:
 class Difference:
     """The first difference between a value and the expected one.
 
-    ``sentence`` states it, and ``side_by_side`` shows it in a report. ``got`` and ``expected`` are
-    the arrays, for code that looks for the reason. They are None unless shapes or finite entries
-    differ.
+    ``sentence`` states the difference, and ``side_by_side`` shows it in a report. ``got`` and
+    ``expected`` are the arrays, for code that looks for the cause. Both are None unless the
+    difference is in the shapes or in finite entries.
     """
 
     sentence: str
@@ -78,11 +78,11 @@ def describe(value: Any) -> str:
 def difference(
     got: Any, expected: Any, tolerance: Tolerance, path: str = "", least: float | None = None
 ) -> Difference | None:
-    """Return the first respect in which ``got`` is not ``expected``; None if there is none.
+    """Return the first difference between ``got`` and ``expected``; None if there is no difference.
 
-    Lists and tuples are compared entry by entry. A list passes for a tuple of the same entries.
-    ``path`` names the place in nested lists. The largest entry of a tensor counts as at least
-    ``least``; None means that ``tolerance.small`` determines it.
+    Lists and tuples are compared entry by entry. A list and a tuple of the same entries count as
+    equal. ``path`` names the place of the values in nested lists. The largest entry of a tensor
+    counts as at least ``least``. If ``least`` is None, ``tolerance.small`` determines it.
     """
     if least is None:
         least = tolerance.small * _largest(expected) if tolerance.small else 0.0
@@ -109,7 +109,7 @@ def difference(
 
 
 def _largest(expected: Any) -> float:
-    """Return the largest entry of all tensors in magnitude; 0 if there are none."""
+    """Return the largest magnitude among the entries of all tensors; 0 if there are no entries."""
     if isinstance(expected, (list, tuple)):
         return max(map(_largest, expected), default=0.0)
     return (
@@ -166,10 +166,11 @@ def _side_by_side(
     wrong: np.ndarray | None = None,
     ahead: int = 2,
 ) -> Compared:
-    """Return both values for the report.
+    """Return both values in the form that the report shows.
 
-    If ``wrong`` says which entries of two tensors of one shape are wrong, return entries, too: up
-    to ``MAX_CELLS``, from ``ahead`` places before the first wrong one on.
+    ``wrong`` marks the wrong entries of two tensors of one shape. If it is given, the result also
+    holds up to ``MAX_CELLS`` entries. They begin ``ahead`` places before the first wrong entry, or
+    earlier if the tensor ends too soon.
     """
     what = short(describe(expected)), short(describe(got))
     if wrong is None:
@@ -185,7 +186,7 @@ def _side_by_side(
 
 
 def apart(expected: Any, got: Any) -> tuple[str, str]:
-    """Return both as text, with as few digits (6, 10 or all) as show that they differ."""
+    """Return both values as text, with the fewest digits (6, 10 or all) that show a difference."""
     for digits in (6, 10, None):
         wanted, found = (
             ", ".join(number(v, digits) for v in np.ravel(values)) for values in (expected, got)
@@ -196,9 +197,10 @@ def apart(expected: Any, got: Any) -> tuple[str, str]:
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """Return one entry as text, with so many significant digits.
+    """Return one entry as text, with ``digits`` significant digits.
 
-    If ``digits`` is None, use as many as distinguish it from the neighbouring numbers.
+    If ``digits`` is None, use as many digits as distinguish the entry from the neighbouring
+    numbers.
     """
     if digits is None or not np.issubdtype(type(value), np.floating):
         return str(value).removesuffix(".0")

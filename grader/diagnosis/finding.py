@@ -1,8 +1,8 @@
 """Defines what a check found wrong: the parts of its message, and the evidence behind them.
 
-Every report is made of this. It is plain data that survives JSON. Much of it is a submission's own
-text. Evidence is cut to the limits below, and holds no control characters. The message's own text
-is cut when it is shown.
+Every report is made from findings. A finding is plain data, which can be written as JSON and read
+back. Much of it is text that comes from a submission. Evidence is cut to the limits below, and
+holds no control characters. The text of the message is cut only when it is shown.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 
 from grader.diagnosis.spans import Span
 
-# What a line of a message tells: anything, what ranks did, values, or the likely cause.
+# What a line of a message is about: anything, what ranks did, values, or the likely cause.
 SAID, RANKS, VALUES, LIKELY = "said", "ranks", "values", "likely"
 
 MAX_CELLS = 8  # around the first difference
@@ -25,8 +25,8 @@ LONGEST = 300  # characters of a piece of evidence
 def printable(text: str) -> str:
     """Return the text with a replacement character for each character that is not printable.
 
-    These are control characters, marks that turn the text's direction, and halves of characters.
-    Newlines and tabs stay.
+    Characters that are not printable are, for example, control characters, marks that turn the
+    text's direction, and halves of surrogate pairs. Newlines and tabs stay.
     """
     return "".join(
         c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """Expected and got side by side: what they are, and entries around the first difference."""
+    """An expected value and the one that came: what both are, and entries where they first differ."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str
@@ -85,7 +85,8 @@ class Step:
 class RankSummary:
     """The evidence about one rank in a call: its fate, and what it communicated and printed.
 
-    ``fate`` says what the rank returned or raised, how it ended, or where it stands.
+    ``fate`` says what the rank returned or raised, how its process ended, or where in its program
+    the rank still is.
     """
 
     rank: int
@@ -103,7 +104,8 @@ class RankSummary:
 class Finding:
     """The finding of one check: its message, and the evidence behind it.
 
-    ``str(finding)`` is the message. ``call`` says which call of which function it is about.
+    ``str(finding)`` is the message. ``call`` names the function, and says which call of it the
+    finding is about.
     """
 
     headline: str = ""

@@ -11,12 +11,13 @@ import numpy as np
 class Context:
     """The facts around a wrong array on one rank.
 
-    ``expected`` holds for each rank the array that should be in the same place of its result, and
-    ``got`` the array that is there. ``inputs`` holds for each rank the tensors that it was given.
-    ``earlier`` holds what was right in this place for earlier calls, on this rank.
+    The wrong array has a place in the rank's result. ``expected`` holds for each rank the array
+    that should be in this place of that rank's result. ``got`` holds for each rank the array that
+    is in this place. ``inputs`` holds for each rank the tensors that it was given. ``earlier``
+    holds the arrays that were right in this place for earlier calls, on this rank.
     ``known_mistakes`` maps a sentence about a mistake to the array that this mistake would produce
-    on this rank. ``elsewhere`` holds what this rank's result should hold in its other places, by
-    their paths.
+    on this rank. ``elsewhere`` maps the paths of the other places in this rank's result to the
+    arrays that should be there.
     """
 
     rank: int
@@ -47,8 +48,8 @@ def same(
 def fits(got: np.ndarray, candidate: np.ndarray | None, expected: np.ndarray) -> bool:
     """Return whether ``got`` is the candidate rather than the expected value.
 
-    It must equal the candidate up to rounding. If the expected value has the same shape, ``got``
-    must also be a hundred times closer to the candidate than to the expected value.
+    ``got`` must equal the candidate up to rounding. If the expected value has the same shape,
+    ``got`` must also be a hundred times closer to the candidate than to the expected value.
     """
     tolerance = 1e-7 if got.dtype == np.float64 else 1e-4
     if candidate is None or not same(got, candidate, tolerance=tolerance):
@@ -99,7 +100,8 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
 def _is_garbage(got: np.ndarray) -> bool:
     """Return whether an array looks like memory that was never filled.
 
-    Such memory often holds very small or very large numbers, which no computation of ours gives.
+    Such memory often holds very small or very large numbers, which no computation of the assignment
+    gives.
     """
     if not np.issubdtype(got.dtype, np.floating):
         return False
@@ -174,7 +176,7 @@ def _untouched(got: np.ndarray, expected: np.ndarray, context: Context) -> str |
 
 
 def _is_everywhere(array: np.ndarray, rank: int, context: Context) -> bool:
-    """Return whether all ranks ended up with an input that only one rank was given.
+    """Return whether all ranks hold an input that only one rank was given.
 
     ``array`` is this input, and ``rank`` is the rank that it was given to.
     """
@@ -259,9 +261,10 @@ def _terms(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
 
 
 def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -> str | None:
-    """Return which ranks' terms each entry lacks, if each is the sum of some ranks' terms.
+    """Return which ranks' terms each entry lacks. Each entry must be the sum of some ranks' terms.
 
-    Return None otherwise, or if an entry may be several such sums, or if only one entry is wrong.
+    Return None if an entry is no such sum, or may be several such sums. Also return None if only
+    one entry is wrong.
     """
     chosen = np.array(list(product((False, True), repeat=len(terms))))
     found = np.abs(chosen @ np.array(terms) - got) <= 1e-6 * scale

@@ -20,8 +20,8 @@ from grader.wire.events import Operation, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# The beginnings of lines that no print of a student's writes. torch 2.8 and 2.9 print them when
-# ranks have met, and gloo before it aborts.
+# The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print such
+# lines when the ranks are connected, and gloo prints them before it aborts.
 GLOO = (
     "[Gloo] ",
     "terminate called after throwing an instance of 'gloo::",
@@ -38,7 +38,7 @@ SIGNALS: dict[int, str] = {
 
 
 def rank_list(ranks: list[int]) -> str:
-    """Return "rank 2", "ranks 0 and 2" or "ranks 0, 1 and 2" for such a list of ranks."""
+    """Return a list of ranks in words: "rank 2", "ranks 0 and 2" or "ranks 0, 1 and 2"."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
@@ -51,7 +51,10 @@ def summarize(
     returned: str,
     compared: Compared | None,
 ) -> RankSummary:
-    """Return the evidence about one rank. ``returned`` says what came back, if something did."""
+    """Return the evidence about one rank.
+
+    If the rank returned, ``returned`` describes the value that it returned.
+    """
     outcome = rank.outcomes.get(call)
     details: list[str] = []
     if isinstance(outcome, Returned):
@@ -89,10 +92,11 @@ def summarize(
 
 
 def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
-    """Return who did what when, in a call in which ranks communicated.
+    """Return the spans of a call in which ranks communicated: what each rank did, and when.
 
     If there are too many spans, keep the last ones of each rank. Return no spans if no rank
-    communicated, or if a rank failed: nobody has recorded how long the others waited for it.
+    communicated. Also return no spans unless the world finished or got stuck. After a rank failed,
+    for example, nobody knows how long the other ranks waited for it.
     """
     if report.ending not in ("finished", "stuck") or not any(
         operations(trail, call) for trail in report.trails
@@ -121,7 +125,7 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
 ) -> tuple[str, list[str]]:
-    """Return where a rank stands, and what its last open operations wait for."""
+    """Return where in its program a rank is, and what its last open operations wait for."""
     if rank.held is not None:
         delay = report.calls[rank.held].delays[rank.rank]
         return f"was made to come late: not before “{delay.until}” on rank {delay.on}", []

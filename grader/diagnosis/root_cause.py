@@ -1,4 +1,4 @@
-"""Says why a call did not return on every rank, in a student's words.
+"""Says why a call did not return on every rank, in words that a student understands.
 
 The root cause comes first. The ranks that only suffered from it come after it.
 """
@@ -15,8 +15,8 @@ from grader.wire.events import Mark, operations
 from grader.world import watchdog
 from grader.world.report import Raised, RankReport, Returned, WorldReport
 
-# What Python and torch say when a rank exceeds a limit of ours → which limit that is. One of the
-# signs is enough.
+# Signs in an exception of Python or torch → the limit of ours that the rank has exceeded. One of
+# the signs is enough.
 BOUNDS = [
     (
         ("MemoryError", "allocate memory", "bad_alloc"),
@@ -64,7 +64,8 @@ class Diagnosis:
         return "\n".join([self.headline, *(line.text for line in self.lines)])
 
 
-# What torch and gloo say of a common mistake → what it means. All of the signs must be there.
+# Signs of a common mistake, in an exception of torch or gloo and in the line that raised it → what
+# the mistake is. All of the signs must be there.
 SLIPS = [
     (
         ("Boolean value of Tensor", "dist."),
@@ -91,15 +92,15 @@ def not_implemented(stub: Raised) -> str:
 
 
 def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
-    """Return what kept this call from returning on every rank; None if it did return."""
+    """Return why this call did not return on every rank; None if it returned on every rank."""
     if all(isinstance(rank.outcomes.get(call), Returned) for rank in report.ranks):
         return None
     raised = {r.rank: o for r in report.ranks if isinstance(o := r.outcomes.get(call), Raised)}
     if stubs := [rank for rank, o in raised.items() if o.stub]:
         return Diagnosis(not_implemented(raised[stubs[0]]), implemented=False)
     roots = {rank: o for rank, o in raised.items() if not o.is_consequence}
-    # If a rank's frames are refused, its connection is closed, and so it ends. The judge is the
-    # reason for that, not the student.
+    # If a rank's frames are refused, its connection is closed, and therefore its process ends. The
+    # judge caused this end, not the student.
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
@@ -246,7 +247,7 @@ def _death(report: WorldReport, exits: list[RankReport]) -> Diagnosis:
 
 
 def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Return the lines that say where each rank stands, and what it waits for."""
+    """Return lines that say for each rank where in its program it is, and what it waits for."""
     lines = []
     for rank in report.ranks:
         text, missed = stands(report, call, rank, waiting)
@@ -255,7 +256,7 @@ def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Li
 
 
 def _likely(*sentence: str) -> Line:
-    """Return a line of a message with one sentence, whose parts stand on lines of their own."""
+    """Return a paragraph about the likely cause. Each part of the sentence is on its own line."""
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 
@@ -274,7 +275,10 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
 
 
 def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return what nccl's order holds back, and the cure; [] if it holds back nothing."""
+    """Return lines about the operations that nccl's order holds back, and about the cure.
+
+    Return [] if nccl's order holds back no operation.
+    """
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
     told = [
         (issued.get((rank, begun)), issued.get((rank, waits)))
@@ -305,9 +309,10 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Return the likely cause of a hang.
+    """Return lines about the likely cause of a hang.
 
-    If none is known, return the questions to ask, in the order of the assignment's section.
+    If no likely cause is known, return the questions that a student should ask. They are in the
+    same order as in the assignment's section about hangs.
     """
     likely = _likely_cause(report, waiting, call)
     return [*likely, Line(STILL)] if likely else [Line(ASK)]
@@ -363,7 +368,10 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
 
 
 def _polls(report: WorldReport) -> list[Line]:
-    """Return a line about ranks that ask again and again whether a message has arrived."""
+    """Return a line about ranks that ask again and again whether a message has arrived.
+
+    Return [] if there are no such ranks.
+    """
     ranks = [rank.rank for rank in report.ranks if "is_completed" in _line(rank, report)]
     return (
         [
@@ -378,15 +386,16 @@ def _polls(report: WorldReport) -> list[Line]:
 
 
 def _line(rank: RankReport, report: WorldReport) -> str:
-    """Return the text of the student's line that a rank stands in; "" if there is none."""
+    """Return the text of the student's line that a rank is in; "" if it is in no such line."""
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
     return watchdog.source(place) if place else ""
 
 
 def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:
-    """Return a line about a rank that waits in a receive although its send was issued.
+    """Return a line about a rank that waits in a receive although the matching send was started.
 
-    A send that was started and not waited for may never go out. Return [] if there is no such rank.
+    A send that was started, but for which nobody waits, may never go out. Return [] if there is no
+    such rank.
     """
     open_on = {w.operation.rank for w in waiting}
     for rank in report.ranks:

@@ -1,9 +1,10 @@
-"""Says what each rank did when, in one call: computing, communicating, or waiting for another rank.
+"""Says what each rank did in one call, and when: computing, communicating, or waiting for a rank.
 
-It uses the trails alone. If the world was asked to follow waits (``World(…, follow=True)``), the
-spans show what happened. Otherwise the trails hold only when operations were started. Then a rank
-counts as waiting from an operation's start until the last of its partners has come, or until the
-rank does something else. Communications take no time then.
+The module reads nothing but the trails. If the world was asked to follow waits (``World(…,
+follow=True)``), the spans show what happened. Otherwise the trails hold only the times at which
+operations were started. In that case a rank counts as waiting from an operation's start until the
+last of its partners has come. A rank that does something else before that moment did not wait.
+Communications take no time in that case.
 
 If a call makes several runs (marked ``run 0 began``, ``run 0 ended``, …), the fastest run is drawn.
 If the call did not return on every rank, the last run that all ranks began is drawn. Times are
@@ -39,9 +40,9 @@ MAX_RUNS = 16  # in a call
 class Span:
     """An activity of one rank from ``begin`` to ``end``, in seconds.
 
-    ``end`` is None if it had not ended when the world was ended. ``background`` is True for a
-    communication that is under way while the rank's program goes on, and for the time that a
-    stopwatch takes. All other spans of a rank follow each other.
+    ``end`` is None if the activity had not ended when the world was ended. ``background`` is True
+    for a communication that is under way while the rank's program does other work, and for the time
+    that a stopwatch measures. All other spans of a rank come one after the other, without overlap.
     """
 
     rank: int
@@ -70,8 +71,8 @@ class _Stay:
     starts: bool = False
 
 
-# When (in nanoseconds), and the name and number of the piece of work that the rank is in from then
-# on.
+# A time in nanoseconds, and the name and number of the piece of work in which the rank is from that
+# time on.
 _Cut = tuple[int, tuple[str, int | None]]
 
 
@@ -104,9 +105,9 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
 
 def on_core(report: WorldReport, call: int) -> list[float]:
-    """Return for how many seconds each rank's program was on a core, in the run that is drawn.
+    """Return how many seconds each rank's program was on a core, in the run that is drawn.
 
-    A rank that does not say so has no entry.
+    A rank whose trail does not hold these seconds has no entry.
     """
     begins, ends = _bounds(report, call)
     said = [
@@ -135,10 +136,11 @@ def _where(operation: Operation) -> str:
 
 
 def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, int | None]]:
-    """Return for each rank when the drawn run began and when it ended; None if it never ended.
+    """Return two maps from ranks to times: when the drawn run began, and when it ended.
 
-    If the call makes no runs, the whole call is drawn. An exception also ends a run. Times are in
-    nanoseconds.
+    A rank that never began the run is in neither map. If the run never ended on a rank, its end is
+    None. An exception also ends a run. If no run was begun by all ranks, the whole call is drawn.
+    Times are in nanoseconds.
     """
     marks = [
         {event.name: event.at for event in trail if isinstance(event, Mark) and event.call == call}
@@ -172,11 +174,11 @@ def _bounds(report: WorldReport, call: int) -> tuple[dict[int, int], dict[int, i
     return begins, {rank: marks[rank].get(f"{name} ended", raised.get(rank)) for rank in begins}
 
 
-# ——— who met whom
+# ——— when the partners of an operation joined it
 
 
 def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
-    """Return for each operation when the last rank that it needs joined; None if one never did."""
+    """Return for each operation when its last rank joined it; None if a rank never joined it."""
     came: dict[tuple[int, int], int | None] = {}
     for met in matching:
         last = None if met.absent else max(operation.at for operation in met.operations)
@@ -185,7 +187,11 @@ def _came(matching: Matches) -> dict[tuple[int, int], int | None]:
 
 
 def _received(report: WorldReport) -> dict[tuple[int, int], int]:
-    """Return for each send when its receiver had it: when the wait for the receive ended."""
+    """Return for each send the time at which its receiver's wait ended.
+
+    From that time on, the receiver has the message. If this time is not known, the send has no
+    entry.
+    """
     ended = {
         (e.rank, e.of): e.at
         for trail in report.trails
@@ -200,9 +206,9 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 
 
 def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were followed, in the main thread's order.
+    """Return the stays of a rank whose waits were followed, in the order of its main thread.
 
-    A wait inside another wait is part of it.
+    A wait inside another wait counts as a part of the outer wait.
     """
     issued = {operation.at: operation for operation in operations(trail)}
     stays: list[_Stay] = []
@@ -244,7 +250,10 @@ def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Opera
 
 
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank as far as the starts of its operations show them."""
+    """Return the stays of a rank whose waits were not followed.
+
+    They are worked out from the times at which the rank's operations started.
+    """
     stays = []
     times = sorted([event.at for event in trail] + ([] if end is None else [end]))
     for operation in operations(trail):
@@ -273,7 +282,7 @@ def _program(
     came: dict,
     absent: dict,
 ) -> list[Span]:
-    """Return what the rank's program did: its waits, and computing in between."""
+    """Return the spans of the rank's program: its waits, and the computing between them."""
     found: list[Span] = []
     at = begin
     for stay in stays:
@@ -320,7 +329,7 @@ def _cuts(trail: list) -> list[_Cut]:
             inside.append(piece)
         elif piece in inside:
             inside.remove(piece)
-        # No cut lies before the one before it, because they are searched by bisection.
+        # The times of the cuts must be in order, because the cuts are searched by bisection.
         cuts.append(
             (max(event.at, cuts[-1][0] if cuts else event.at), inside[-1] if inside else ("", None))
         )
@@ -345,15 +354,16 @@ def _background(
 ) -> list[Span]:
     """Return the communications that ran in the background while the program did other work.
 
-    Each span lasts from the start of a communication to its end. If the end is not known, the span
-    ends with the call. It has no end if a rank never took part.
+    Each span lasts from the start of a communication to its end. If the end is not known because a
+    rank never took part, the span has no end. If the end is not known for another reason, the span
+    ends together with the drawn run.
     """
     waited = {stay.operation.at: stay for stay in stays if stay.operation and not stay.starts}
     completed = {e.of: e.at for e in trail if isinstance(e, Progress) and e.what == COMPLETED}
     found = []
     for operation in operations(trail):
         stay = waited.get(operation.at)
-        # If the program waited for it at once, it did not go on meanwhile.
+        # If the program waited for the operation at once, it did nothing else meanwhile.
         if stay and stay.begin == operation.at:
             continue
         ends = [
