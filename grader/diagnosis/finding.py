@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Compared:
-    """An expected value and the one that came: what both are, and entries where they first differ."""
+    """An expected value and the one that came: what both are, and entries near the difference."""
 
     path: str  # in nested lists; "" for the result itself
     expected: str

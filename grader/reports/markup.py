@@ -12,9 +12,10 @@ class Html(str):
 
 
 def text(*content: object) -> Html:
-    """Return the parts joined to HTML, without those that are None.
+    """Return the parts joined into one piece of HTML.
 
-    A part that is not ``Html`` is escaped, and loses its control characters.
+    Parts that are None are left out. A part that is not ``Html`` is escaped, and its control
+    characters are replaced.
     """
     return Html("".join(_safe(part) for part in content if part is not None))
 
@@ -22,8 +23,8 @@ def text(*content: object) -> Html:
 def tag(name: str, *content: object, **attributes: object) -> Html:
     """Return an element with its content: ``tag("th", "Rank", scope="col")``.
 
-    An attribute that is True is written without a value. One that is False or None is left out.
-    ``class_`` is the attribute class, ``aria_label`` is aria-label.
+    An attribute that is True is written without a value. An attribute that is False or None is left
+    out. ``class_`` is written as the attribute class, ``aria_label`` as aria-label.
     """
     written = []
     for key, value in attributes.items():

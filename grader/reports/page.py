@@ -2,7 +2,7 @@
 
 The page shows the same records as the terminal and results.json. Beside each message it shows
 evidence for which a text has no room: expected and actual values where they differ, what became of
-every rank, who did what when, and what each rank communicated.
+every rank, what each rank did and when, and what each rank communicated.
 """
 
 import time
@@ -40,7 +40,7 @@ NUMBERS = ("Checks passed", "Points", "Times", "Bytes")  # columns that hold num
 def write(path: Path, records: list[Record], submission: str, notes: Sequence[str]) -> None:
     """Write the page, replacing the file in one step.
 
-    Raise OSError if it cannot be written; the file then stays as it is.
+    Raise OSError if the page cannot be written. The old file then stays as it is.
     """
     with written_whole(path) as file:
         file.write(page(records, submission, notes).encode())
@@ -105,7 +105,7 @@ def _frame(wide: Html, name: str) -> Html:
 
 
 def _row(name: object, *cells: object, wrong: bool = False) -> Html:
-    """Return a row that begins with its head. Whole numbers stand on the right."""
+    """Return a row that begins with its head. Whole numbers are aligned to the right."""
     written = (
         (
             cell
@@ -122,7 +122,7 @@ def _side(cell: object) -> str | None:
 
 
 def _points(total: Group) -> Html:
-    """Return the same table as on the terminal, with a link to each problem."""
+    """Return the table of points, as on the terminal, with a link to each problem."""
 
     def row(group: Group, name: object, look: str | None = None) -> Html:
         title = tag("td", group.title if group.number else "", class_="title")
@@ -212,9 +212,10 @@ def _evidence(finding: Finding) -> Html:
 
 
 def _message(finding: Finding) -> list[Html]:
-    """Return the lines of the message, with a table in place of lines that a table tells better.
+    """Return the message, with tables in place of its lines about values and about ranks.
 
-    If no such lines exist, the table of values comes first, and the table of ranks last.
+    If the message has no lines about values, the table of values comes first. If it has no lines
+    about ranks, the table of ranks comes last.
     """
     tables = {VALUES: _values(finding.ranks), RANKS: _ranks(finding.ranks)}
     parts = [] if finding.of_kind(VALUES) else tables.pop(VALUES)
@@ -230,7 +231,7 @@ def _message(finding: Finding) -> list[Html]:
 
 
 def _values(ranks: Sequence[RankSummary]) -> list[Html]:
-    """Return tables of expected and got, one for each rank on which they differ."""
+    """Return tables of expected and actual values, one for each rank whose value is wrong."""
     pairs = [_pair(one.rank, one.compared) for one in ranks if one.compared]
     return [tag("h4", "Expected and got"), tag("div", *pairs, class_="pairs")] if pairs else []
 

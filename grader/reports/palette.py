@@ -1,8 +1,9 @@
 """Defines what each colour means, in figures, timelines, the report and the terminal.
 
-No two meanings look alike. A block has the same colour on light and on dark ground, with white
-letters on it. Text has one colour for each ground. SVG gets its colours as attributes, because many
-viewers know no CSS variables and some no CSS. ``STYLE`` changes these colours on dark ground.
+No two meanings look alike. A block has white letters, and the same colour on light and on dark
+backgrounds. Text has one colour for light backgrounds and one for dark ones. SVG gets its colours
+as attributes, because many viewers know no CSS variables, and some viewers know no CSS. ``STYLE``
+changes these colours on a dark background.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,8 @@ TEXT = {
     "other": Colour("#2a5d84", "#79cbd6"),
     "link": Colour("#175fae", "#82b7f5"),
 }
-# An image cannot always find out on which ground it stands. So each ink can be read on both.
+# An image cannot always find out whether its background is light or dark. So each ink can be read
+# on both.
 INK = Colour("#57606a", "#9aa4af")
 WHITE = "#ffffff"  # letters on a block
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
@@ -51,7 +53,7 @@ PAINTS = {
     "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
     "on": {"fill": WHITE},
     "head": {"fill": INK.light, "class": "ink"},
-    # Nobody works here, or nothing is there yet.
+    # a place where no rank works, or where no data is yet
     "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},
     "line": _LINE | {"stroke-width": "1.2"},
     "faint": _LINE | {"stroke-opacity": "0.3"},

@@ -59,7 +59,8 @@ class Group:
 def summary(records: list[Record]) -> Group:
     """Return all records as one group, in the order of the problems.
 
-    Within a problem the public checks come first, otherwise they keep the order of their files.
+    Within a problem the public checks come first. Apart from that, the checks keep the order of
+    their files.
     """
     return Group("", "Total", sorted(records, key=order))
 

@@ -15,7 +15,7 @@ from html import escape
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports.palette import FONT, STYLE, paint
 
-# Widths in SVG units: of the whole, of the ranks' names, and of the notes beside the lanes.
+# Widths in SVG units: of the whole drawing, of the ranks' names, and of the notes beside the lanes.
 WIDTH, LEFT, RIGHT = 860, 64, 132
 # LANE is the height of a rank's program. Below it, communications under way and stopwatches have
 # rows of height THIN. At most MAX_THIN rows are for communications. GAP is below each lane.
@@ -26,8 +26,8 @@ LANE, THIN, MAX_THIN, GAP = (
     10,
 )
 MAX_SPANS = 4000  # in a drawing that is not compact
-# If there are more lanes than this, all are low. If there are more ranks, neighbours that did the
-# same share a lane.
+# If there are more lanes than MANY, all lanes are low. If there are more ranks than MANY,
+# neighbouring ranks that did the same share a lane.
 MANY = 16
 LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward"
@@ -36,11 +36,11 @@ LATE, BARRIER = "late", "barrier"
 
 @dataclass(frozen=True)
 class Picture:
-    """One call on all ranks, as it is drawn.
+    """The drawing of one call on all ranks.
 
-    ``beside`` holds a note for each rank, which stands right of the rank's lane. ``below`` holds
-    sentences that stand under the drawing. ``compact`` is for very many spans: those of one lane
-    and one colour become one element, which has no text on single spans.
+    ``beside`` holds a note for each rank, which is shown to the right of the rank's lane. ``below``
+    holds sentences that are shown under the drawing. ``compact`` is for very many spans. It draws
+    all spans of one lane and one colour as one element, which has no text about a single span.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Picture:
 def horizon(pictures: Iterable[Picture]) -> float:
     """Return where the scale of time ends, in seconds: at the last begin or end of a span.
 
-    If a rank stands still, the scale goes on for a tenth of that time, to show its last span.
+    If a span has no end, the scale is a tenth longer, so that this span can be seen.
     """
     everything = [span for picture in pictures for span in picture.spans]
     last = max(
@@ -74,7 +74,8 @@ def svg(spans: Sequence[Span], title: str = "", below: Sequence[str] = ()) -> st
 def sheet(pictures: Sequence[Picture], title: str = "", above: Sequence[str] = ()) -> str:
     """Return several drawings below each other, on the same scale of time, with one legend.
 
-    ``above`` holds sentences that stand above the drawings. The legend stands below them.
+    ``above`` holds sentences that are shown above the drawings. The legend is shown below the
+    drawings.
     """
     until = horizon(pictures)
     parts: list[str] = []
@@ -158,7 +159,7 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
 def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, list[Span]]]:
     """Return for each lane its name, the index of its (first) rank, and its spans.
 
-    If there are more than MANY ranks, neighbours that did the same share a lane.
+    If there are more than MANY ranks, neighbouring ranks that did the same share a lane.
     """
     of: dict[int, list[Span]] = {rank: [] for rank in ranks}
     for span in spans:
@@ -180,7 +181,7 @@ def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, 
 
 
 def standing(span: Span) -> str:
-    """Return where a rank stands for ever, and which ranks it waits for."""
+    """Return in words where a rank waits for ever, and for which ranks."""
     # A barrier that no line of student code calls is the grader's own.
     if (
         span.operation is not None
@@ -245,7 +246,7 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
 def _compact(
     spans: Sequence[Span], top: float, height: float, scale: float, until: float
 ) -> list[str]:
-    """Return a lane as one thick line for each colour, above a rectangle that means waiting.
+    """Return a lane as one thick line for each colour, drawn over a rectangle that means waiting.
 
     A span that has not ended gets a bar of its own.
     """
@@ -274,10 +275,10 @@ def _compact(
 
 
 def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
-    """Return spans in rows, so that those of one row do not overlap.
+    """Return the spans in rows, so that the spans of one row do not overlap.
 
-    ``most`` limits the rows; None means no limit. A span for which no row is left goes into the
-    last row, and covers others there.
+    There are at most ``most`` rows; None means no limit. If a span fits into no row and there can
+    be no further row, the span goes into the last row, where it covers other spans.
     """
     found: list[list[Span]] = []
     for span in spans:
@@ -290,7 +291,7 @@ def rows(spans: Sequence[Span], most: int | None) -> list[list[Span]]:
 
 
 def ticks(until: float, most: int = 8) -> list[float]:
-    """Return round times from 0 to the end of the scale, in seconds: at most ``most`` + 1."""
+    """Return at most ``most`` + 1 round times, from 0 to the end of the scale, in seconds."""
     # Begin with a power of ten near until / most. Then try 2, 5, 10, … times as much.
     step = 10.0 ** (len(f"{until * 1e9 / most:.0f}") - 10)
     while until / step > most:
@@ -350,7 +351,7 @@ def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
 
 
 def _look(kind: str) -> str:
-    """Return the SVG attributes of a rectangle for spans of this work."""
+    """Return the SVG attributes of a rectangle for spans of this kind of work."""
     return _painted({WAITING: "idle", LATE: "empty", TIMED: "head"}.get(kind, kind))
 
 

@@ -1,6 +1,7 @@
 """Shows a grading to an instructor on the terminal.
 
-While the grading runs, the terminal shows its progress; then messages, and a table of points.
+While the grading runs, the terminal shows its progress. At the end it shows messages and a table of
+points.
 """
 
 from rich.console import Console

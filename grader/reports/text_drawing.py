@@ -1,9 +1,9 @@
 """Draws ranks over time as text for a terminal.
 
-The functions take spans and return text, which can be read without colour and at 80 columns. A
+The functions take spans and return text. The text can be read without colour and at 80 columns. A
 column is a short stretch of time. A forward pass is shown as the last digit of its micro-batch. A
-backward pass is shown as the letter in the same place of the alphabet (a for 0), as in
-``handout/timeline.py``.
+backward pass is shown as a letter: a for micro-batch 0, b for micro-batch 1, and so on.
+``handout/timeline.py`` uses the same signs.
 """
 
 from collections.abc import Sequence
@@ -56,13 +56,13 @@ def text(pictures: Sequence[Picture], width: int) -> list[Text]:
 
 
 def _room(pictures: Sequence[Picture], width: int) -> int:
-    """Return how many columns a lane has, 16 at least."""
+    """Return how many columns a lane has: at least 16."""
     beside = max((len(note) for picture in pictures for note in picture.beside), default=-1) + 1
     return max(width - LEFT - 1 - beside, 16)
 
 
 def _are_legible(pictures: Sequence[Picture], width: int) -> bool:
-    """Return whether most passes are wide enough for their numbers; True if there are none."""
+    """Return whether most passes are wide enough for their numbers; True without any passes."""
     column = horizon(pictures) / _room(pictures, width)
     passes = sorted(
         s.end - s.begin for p in pictures for s in p.spans if s.end is not None and _has_number(s)
@@ -109,10 +109,10 @@ def _chosen(lanes: list) -> list:
 def _lane(
     own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool
 ) -> list[Text]:
-    """Return the lines of one rank: its program with its note, and below it what else there is.
+    """Return the lines of one rank: its program with its note, and further lines below it.
 
-    That is when a stopwatch ran, which communications were under way beside the program, and where
-    the rank waits for ever.
+    The further lines are there only if they have something to show: when a stopwatch ran, which
+    communications were under way beside the program, and where the rank waits for ever.
     """
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]
@@ -143,7 +143,7 @@ def _cells(span: Span, room: int, until: float) -> range:
 
 
 def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text:
-    """Return the lane of a rank's program: each column shows what took most of its time.
+    """Return the lane of a rank's program. Each column shows what took most of the column's time.
 
     A column stays blank if spans cover less than half of it.
     """
@@ -187,7 +187,7 @@ def _under_way(spans: Sequence[Span], room: int, until: float) -> Text:
 
 
 def _watched(spans: Sequence[Span], room: int, until: float) -> Text:
-    """Return a line with brackets from where a stopwatch starts to where it stops."""
+    """Return a line with a bracket where each stopwatch starts and one where it stops."""
     cells = [" "] * room
     for span in spans:
         columns = _cells(span, room, until)

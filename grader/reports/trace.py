@@ -1,8 +1,8 @@
 """Turns drawings into a trace in Chrome's event format.
 
-https://ui.perfetto.dev and chrome://tracing open such traces. Each drawing is a process. Its
-threads are the ranks' programs, and below each program the communications under way beside it.
-Times are in microseconds. [Trace Event Format, Google, 2016]
+https://ui.perfetto.dev and chrome://tracing open such traces. A drawing becomes a process of the
+trace. Each rank's program becomes a thread. The threads below it show the communications that were
+under way beside the program. Times are in microseconds. [Trace Event Format, Google, 2016]
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def _name(what: str, name: str | int, process: int, thread: int) -> dict:
 
 
 def _slice(span: Span, process: int, thread: int) -> dict:
-    """Return a span as a complete event; if it has not ended, as the beginning of one."""
+    """Return a span as a complete event, or as a begin event if the span has not ended."""
     event = {
         "name": span.label or span.kind,
         "cat": span.kind,
