@@ -4,9 +4,9 @@
 
 With ``--cluster FILE`` the times are those of a modelled cluster, which the file describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). It exits with 0 if all that is drawn came to its end. It exits with 1
-if something did not, or if nothing is implemented yet. It exits with 2 and a sentence if it cannot
-draw.
+for https://ui.perfetto.dev). It exits with 0 if every scene came to its end. It exits with 1 if a
+scene did not come to its end, or if no scene can be drawn because nothing is implemented yet. It
+exits with 2 and a sentence if it cannot draw.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the cluster that is asked for, with as many ranks as are asked for."""
+    """Return the cluster that the file describes, with another number of ranks if one is asked for."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
             f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)}"
@@ -164,7 +164,7 @@ def draw(arguments: argparse.Namespace) -> int:
             )
         player = ScenePlayer(owner.session, ranks)
         notes = _notes(ranks)
-        # asked before the ranks themselves are busy
+        # The load is read before the ranks of this run make the machine busy.
         crowded = hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * machine_limits.cores()
         played = [player.play_again_if_disturbed(scene) for scene in SCENES[arguments.part]]
         if played[0].missing and arguments.part in INSTEAD:

@@ -22,7 +22,7 @@ WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sectio
 
 
 class BadCluster(ValueError):
-    """Raised if a file describes no cluster. The message says why, in one sentence."""
+    """Raised if a file does not describe a valid cluster. The message says why, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Cluster:
 
     Each ``devices_per_node`` consecutive devices make a node. Each dimension of a tensor counts as
     ``scale`` times as long as it is in the run. Each entry of a tensor counts as
-    ``bytes_per_number`` bytes, or, if that is None, as many as it has in the run.
+    ``bytes_per_number`` bytes. If ``bytes_per_number`` is None, an entry has as many bytes as in
+    the run.
     """
 
     ranks: int
@@ -56,11 +57,14 @@ class Cluster:
     name: str = "the cluster"
 
     def computing(self, operations: float) -> float:
-        """Return the seconds for this number of floating-point operations in the run."""
+        """Return the seconds that a device takes for this many floating-point operations of the run."""
         return operations * self.scale**3 / self.flop_per_second
 
     def size(self, elements: int, itemsize: float) -> float:
-        """Return the bytes that a tensor of this many entries of ``itemsize`` bytes counts as."""
+        """Return how many bytes a tensor counts as on this cluster.
+
+        In the run it has ``elements`` entries of ``itemsize`` bytes each.
+        """
         return elements * (self.bytes_per_number or itemsize) * self.scale**2
 
     def kind(self, one: int, other: int) -> str:
@@ -99,8 +103,8 @@ class Cluster:
 
     def _step(self, group: Iterable[int], size: float) -> float:
         """Return the seconds of a message of ``size`` bytes on the slowest link of the ring."""
-        # The link from the last rank back to the first is left out. It leaves a node only if
-        # another link does, too.
+        # The link from the last rank back to the first is left out. It connects two nodes only if
+        # another link of the ring connects two nodes, too.
         ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
         return max(self.link(kind).seconds(size) for kind in kinds)
@@ -149,7 +153,8 @@ class Cluster:
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
     """Return S of a collective of n ranks: the bytes of its whole array.
 
-    ``sizes`` are the bytes that each rank puts in, or gets if it puts in nothing.
+    ``sizes`` holds for each rank the bytes that it puts in. A rank that puts in nothing has there
+    the bytes that it gets.
     """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 

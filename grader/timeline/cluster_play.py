@@ -1,6 +1,7 @@
 """Plays the scenes of a timeline on a modelled cluster.
 
-The student's program runs on this machine. Its times are those of the modelled cluster.
+The student's program runs on this machine. The times in the drawing are those of the modelled
+cluster.
 """
 
 import contextlib
@@ -104,7 +105,7 @@ class Model:
         return f"{value:.3f} in theory" if isinstance(value, (int, float)) else "? in theory"
 
     def _sizes(self, scene: Scene) -> str:
-        """Return a sentence with the sizes that the tensors count as."""
+        """Return a sentence about the sizes that the tensors have on the modelled cluster."""
         options, scale = scene.options, self.cluster.scale
         if "elements" in options:
             return f"A tensor of {options['elements'] * scale**2:.3g} numbers."
@@ -128,7 +129,7 @@ class Model:
 
 
 def steps_of(played: list[PlayedScene]) -> list[str]:
-    """Return a sentence that compares the times of all scenes with the first scene's.
+    """Return a sentence that compares the times of all scenes with the time of the first scene.
 
     Return no sentence if fewer than two scenes have a time.
     """
@@ -144,8 +145,8 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
 def have_files() -> None:
     """Raise the limit of open files of this process, and of the processes that it starts.
 
-    The pipes and sockets of all ranks need up to ``FILES``. The limit stays if it is high enough
-    already, or if the system refuses.
+    The pipes and sockets of all ranks need up to ``FILES`` open files. The limit stays as it is if
+    it is high enough already, or if the system refuses a higher one.
     """
     if sys.platform == "win32":
         return

@@ -1,6 +1,6 @@
 """Plays the scenes of a timeline, and makes pictures of them.
 
-A picture shows who did what when, what was communicated, and what went wrong.
+A picture shows what each rank did and when, what was communicated, and what went wrong.
 """
 
 from collections import Counter, defaultdict
@@ -28,10 +28,11 @@ NO_PASS = (
 
 @dataclass(frozen=True)
 class PlayedScene:
-    """A scene after it was played, with its drawing if there is one.
+    """A scene after it was played, with its drawing if it has one.
 
-    ``missing`` names the problem that is not implemented yet, if that is why there is no drawing.
-    ``diagnosis`` says why the scene did not come to its end, if it did not.
+    If the scene has no drawing because a problem is not implemented yet, ``missing`` names that
+    problem. If the scene did not come to its end, ``diagnosis`` says why. Otherwise ``missing`` and
+    ``diagnosis`` are empty.
     """
 
     scene: Scene
@@ -61,8 +62,8 @@ class ScenePlayer:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
         disturbed = _disturbed(drawn, on_core(report, 0))
-        # The barriers between two runs are the grader's, so the diagnosis must not speak of them. A
-        # rank that has come to one last has ended its run, and counts as returned.
+        # The barriers between two runs are the grader's, so the diagnosis must not mention them. A
+        # rank whose last event is such a barrier has ended its run, and counts as returned.
         for rank in report.ranks:
             reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
             if reached and _is_ours(reached[-1]):
@@ -81,7 +82,11 @@ class ScenePlayer:
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
-        """Play a scene, and once more if it was disturbed: what disturbed it may be over."""
+        """Play a scene, and play it a second time if other programs disturbed it.
+
+        The disturbance may be over by then. Return the second play only if it has a drawing and was
+        not disturbed. Otherwise return the first play.
+        """
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:
             return first
@@ -89,7 +94,10 @@ class ScenePlayer:
         return second if second.picture and not second.disturbed else first
 
     def bubble(self, drawn: Sequence[Span], micro_batches: int) -> str:
-        """Return the bubble as measured and predicted by the student's functions of problem 5.6."""
+        """Return the bubble in words: as measured and as predicted.
+
+        The student's functions of problem 5.6 measure and predict it.
+        """
         stages = [
             [
                 (s.label.partition(" ")[0], s.micro_batch, s.begin, s.end)
@@ -117,15 +125,16 @@ class ScenePlayer:
 
 
 def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
-    """Return the picture of a scene, as it is if the scene came to its end."""
+    """Return the picture of a scene, as it looks if the scene came to its end."""
     below = [line for line in (scene.look, *communications) if line]
     return Picture(scene.title, drawn, _shares(drawn) if scene.share else (), below)
 
 
 def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
-    """Return a scene that did not come to its end, with its diagnosis; None if it did.
+    """Return the played scene if it did not come to its end; None if it came to its end.
 
-    If a problem is not implemented, the scene has no drawing, and ``missing`` names that problem.
+    The result says why. It has no drawing if no rank has communicated. If a problem is not
+    implemented, it has no drawing either, and ``missing`` names that problem.
     """
     found = diagnose(report, 0)
     if found and not found.implemented:
@@ -143,7 +152,7 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 
 
 def _is_ours(event: object) -> bool:
-    """Return whether this is the barrier before a run: see ``rank/timeline_programs.py``."""
+    """Return whether an event is the barrier before a run: see ``rank/timeline_programs.py``."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
 
 
@@ -154,8 +163,8 @@ def is_pass(span: Span) -> bool:
 def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:
     """Return whether a rank was on a core for far less time than is drawn as its computing.
 
-    ``on_core`` has the seconds of each rank. Return False if a rank does not tell its seconds, or
-    if there are more ranks than cores.
+    ``on_core`` holds for each rank how many seconds it was on a core. Return False if these seconds
+    are missing for a rank, or if there are more ranks than cores.
     """
     ranks = sorted({span.rank for span in drawn})
     if len(on_core) != len(ranks) or len(ranks) > machine_limits.cores():
@@ -171,7 +180,7 @@ def _computed(drawn: Sequence[Span], rank: int) -> float:
 
 
 def _communications(drawn: Sequence[Span]) -> list[str]:
-    """Return sentences on how many communications each rank started, and of how many bytes."""
+    """Return sentences on how many communications each rank started, and on their bytes."""
     started = {
         (o.rank, o.at): o for span in drawn if (o := span.operation) is not None and not _is_ours(o)
     }
@@ -183,9 +192,9 @@ def _communications(drawn: Sequence[Span]) -> list[str]:
 def counted(
     started: Iterable[Operation], ranks: Iterable[int], size: Callable[[Operation], float]
 ) -> list[str]:
-    """Return sentences on how many operations each rank started, and of how many bytes.
+    """Return sentences on how many operations each rank started, and on their bytes.
 
-    ``size`` gives the bytes of an operation.
+    ``size`` returns the bytes of an operation.
     """
     own: dict[int, list[Operation]] = {rank: [] for rank in sorted(ranks)}
     for operation in started:
@@ -219,9 +228,9 @@ def _named(ranks: list[int]) -> str:
 
 
 def _shares(drawn: Sequence[Span]) -> list[str]:
-    """Return for each rank in which part of the whole time it computed, in words.
+    """Return for each rank the percentage of the whole time in which it computed, in words.
 
-    Return no words if a span has not ended.
+    Return [] if a span has not ended.
     """
     ends = [span.end for span in drawn if span.end is not None]
     if len(ends) < len(drawn):

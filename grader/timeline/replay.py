@@ -4,18 +4,19 @@
     Replay(cluster, programs).run()    → what each rank did when, and the times of operations
 
 The replay is exact, and depends on nothing but its arguments. Time is virtual, in seconds from the
-moment at which all ranks begin. Events happen in the order of this time; at equal times in the
-order of issue, beginning with rank 0. A step takes no time unless it computes or waits:
+moment at which all ranks begin. Events happen in the order of this time. Events at equal times
+happen in the order in which the replay scheduled them, beginning with rank 0. A step takes no time
+unless it computes or waits:
 
 - Floating-point operations take as long as ``Cluster.computing`` says.
-- An operation sets off when all ranks that it needs have issued theirs.
+- A communication sets off when all ranks that it needs have issued their operations.
 - For each kind of link, a rank has one channel out and one channel in. A message waits until its
-  sender's channel out and its receiver's channel in are free. Then it occupies both. So a channel
-  carries one message at a time, in the order in which they set off, and the two directions do not
-  disturb each other.
-- A collective waits for the one before it in its group, and begins on all ranks at once.
-- A wait for an operation takes until that operation is over. An operation that no rank waits for
-  goes on by itself.
+  sender's channel out and its receiver's channel in are free. Then it occupies both channels. So a
+  channel carries one message at a time, in the order in which the messages set off. Messages out
+  and messages in do not disturb each other.
+- A collective waits for the collective before it in its group, and begins on all ranks at once.
+- A wait for an operation lasts until that operation is over. An operation for which no rank waits
+  runs to its end all the same.
 """
 
 import heapq
@@ -56,9 +57,9 @@ class RankProgram:
 
 @dataclass
 class Meeting:
-    """Operations of different ranks that are one communication.
+    """Operations of different ranks that together are one communication.
 
-    Times are in seconds, and None as long as they are not known.
+    Times are in seconds. A time is None as long as it is not known.
     """
 
     operations: list[Operation]
@@ -66,7 +67,7 @@ class Meeting:
     sets_off: float | None = None
     begins: float | None = None
     ends: float | None = None
-    # the ranks that began to wait for it before its end was known
+    # the ranks that began to wait for the communication before its end was known
     awaited: list[int] = field(default_factory=list)
 
     @property
@@ -99,7 +100,7 @@ class Wait:
 
 @dataclass
 class Replayed:
-    """The replay of one rank's program; ``end`` is None if the rank stands still."""
+    """The replay of one rank's program; ``end`` is None if the program never ends."""
 
     works: list[Work] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -114,8 +115,8 @@ class Replayed:
 def program_of(trail: Sequence, call: int) -> RankProgram:
     """Return a rank's program in a call.
 
-    Steps before the mark at which run 0 began, and after the one at which it ended, are left out,
-    if the rank has passed these marks.
+    If the rank has passed the mark at which run 0 began, the steps before this mark are left out.
+    If the rank has passed the mark at which run 0 ended, the steps after this mark are left out.
     """
     steps = [
         step
@@ -159,7 +160,7 @@ class Replay:
         self.next_step = [0] * len(programs)
         # the pieces of work that each rank is inside of, the innermost last
         self.pieces: list[list[Piece]] = [[] for _ in programs]
-        # a channel of a rank, or a group → when it is free
+        # a channel of a rank, or a group → the time from which on it is free
         self.free: dict[tuple, float] = defaultdict(float)
         self.agenda: list[tuple[float, int, int]] = []  # (time, order, rank)
         self.order = count()
@@ -174,7 +175,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return when the last program ends, in seconds, without ranks that stand still."""
+        """Return when the last program ends, in seconds. Programs that never end do not count."""
         return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
 
     @property
@@ -182,7 +183,10 @@ class Replay:
         return [rank for rank, replayed in enumerate(self.ranks) if replayed.end is None]
 
     def communicating(self, rank: int) -> list[tuple[float, float]]:
-        """Return (begin, end) of the times in which operations of a rank were under way, merged."""
+        """Return the times, as (begin, end), in which operations of a rank were under way.
+
+        Times that overlap or touch are merged into one.
+        """
         spans = sorted(
             {
                 (m.begins, m.ends)
@@ -202,7 +206,7 @@ class Replay:
         heapq.heappush(self.agenda, (at, next(self.order), rank))
 
     def _go_on(self, rank: int, now: float) -> None:
-        """Go through a rank's steps, up to one that takes time."""
+        """Go through a rank's steps, up to the next step that takes time."""
         steps, own = self.programs[rank].steps, self.ranks[rank]
         # If the rank was waiting, its wait ends now.
         if own.waits and own.waits[-1].end is None:
@@ -211,7 +215,8 @@ class Replay:
         while self.next_step[rank] < len(steps):
             step = steps[self.next_step[rank]]
             self.next_step[rank] += 1
-            # Steps are the rank's own word: one may name an operation that does not exist.
+            # The rank itself reports its steps, so a step may name an operation that does not
+            # exist.
             if step.kind == PASSES:
                 self._pass(rank, step.text)
             elif step.kind == ISSUES and step.number < len(self.meeting_of[rank]):
@@ -232,7 +237,7 @@ class Replay:
         own.end = now
 
     def _pass(self, rank: int, name: str) -> None:
-        """Note that a piece of work began or ended, if the mark says so."""
+        """Record that a piece of work began or ended, if the mark says so."""
         found, inside = PIECE.fullmatch(name), self.pieces[rank]
         if not found or found[1] in BOUNDS:
             return
@@ -243,9 +248,9 @@ class Replay:
             inside.remove(piece)
 
     def _issue(self, meeting: Meeting, now: float) -> None:
-        """Note that one more rank has issued its operation of a communication.
+        """Record that one more rank has issued its operation of a communication.
 
-        With the last of them the communication sets off.
+        When the last rank has issued its operation, the communication sets off.
         """
         meeting.came += 1
         if not meeting.is_complete:
@@ -274,6 +279,6 @@ class Replay:
 
 
 def size_on(cluster: Cluster, operation: Operation) -> float:
-    """Return the bytes that an operation counts as on a cluster."""
+    """Return how many bytes an operation's tensor counts as on a cluster."""
     itemsize = ITEMSIZES.get(operation.dtype or "", 1)
     return cluster.size(operation.bytes // itemsize, itemsize)

@@ -1,4 +1,4 @@
-"""Lists what a timeline shows of each part: calls worth seeing, and for each what to look at."""
+"""Lists what a timeline shows of each part: calls worth seeing, each with what to look at."""
 
 from dataclasses import dataclass, field
 
@@ -158,7 +158,7 @@ INSTEAD = {
 }
 
 
-# ——— on a cluster that nobody has
+# ——— on a modelled cluster
 
 # Sizes of the tensors in the run. They are small; a cluster's ``scale`` makes them large.
 SMALL = {"layers": 4, "width": 64, "once": True}
@@ -177,7 +177,10 @@ def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
 
 
 def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """Return the scenes on a cluster if the first scene of a part is not implemented yet."""
+    """Return the scenes on a cluster for a part whose first scene is not implemented yet.
+
+    Return [] if the part has no such scenes.
+    """
     if part != "pipeline_parallel":
         return []
     many = micro_batches or ranks

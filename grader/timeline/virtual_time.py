@@ -1,6 +1,7 @@
 """Turns a replay into spans, and sums up what its time was spent on.
 
-The spans are like those that ``grader.diagnosis.spans`` makes of a run, but in virtual time.
+``grader.diagnosis.spans`` makes such spans of a run in real time. The spans here are in virtual
+time.
 """
 
 from collections.abc import Iterable
@@ -16,9 +17,9 @@ Absent = dict[tuple[int, int], tuple[int, ...]]
 
 
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
-    """Return all spans, rank by rank: those of the program, then those of what went on beside it.
+    """Return all spans, rank by rank: first those of the program, then the communications beside it.
 
-    If ``messages`` is False, messages that went on beside a program are left out.
+    If ``messages`` is False, messages that were under way beside a program are left out.
     """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
@@ -60,9 +61,10 @@ def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[
 
 
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
-    """Return spans of the operations that were under way while the rank's program went on."""
+    """Return spans of the operations that were under way while the rank's program did other work."""
     own = replay.ranks[rank]
-    # The rank waited for these as soon as it had issued them: its program did not go on.
+    # The rank waited for these operations as soon as it had issued them, so its program did nothing
+    # else meanwhile.
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
     for position, issued in own.issued.items():
@@ -94,10 +96,10 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """The time of a replay by what it was spent on, in seconds, on average over the ranks.
+    """What the time of a replay was spent on, in seconds, on average over the ranks.
 
-    ``whole`` is the time of the whole replay. A rank that neither computes nor waits has nothing
-    left to do.
+    ``whole`` is the time of the whole replay. A rank that neither computes nor waits has come to
+    the end of its program.
     """
 
     whole: float
@@ -142,7 +144,7 @@ def account(replay: Replay) -> Account:
 def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
     """Return for how long two lists of (begin, end) overlap.
 
-    Each list is in order, and has no overlaps of its own.
+    Each list is sorted, and its entries do not overlap each other.
     """
     total, index = 0.0, 0
     for begin, end in some:
