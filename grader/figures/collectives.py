@@ -1,4 +1,7 @@
-"""Draws every collective on four ranks, before and after, the ring, a barrier and a deadlock."""
+"""Draws every collective on four ranks, and the ring, a barrier and a deadlock.
+
+A collective is drawn as what each rank holds before and after it.
+"""
 
 from grader.figures.picture import Picture
 
@@ -85,7 +88,10 @@ def _in_words(held: Held) -> str:
 
 
 def ring() -> Picture:
-    """Return a picture of the ring all-reduce in seven states: who holds which terms of a chunk."""
+    """Return a picture of the ring all-reduce in seven states.
+
+    Each state shows for each rank which terms are in its chunks.
+    """
     described = (
         "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk"
         " from its left neighbour and adds it to its own; after step 3 each rank holds one chunk in"

@@ -1,11 +1,11 @@
-"""Draws how fast bytes move over different links, and which links join what."""
+"""Draws how fast bytes move over different links, and which devices the links connect."""
 
 from math import log10
 
 from grader.figures.picture import Picture
 
-# Name, bytes per second in one direction, and how that rate is written. Memory is counted as its
-# data sheet does.
+# Name, bytes per second in one direction, and how that rate is written. The rates of memory are
+# those of its data sheet.
 LINKS = [
     ("shared memory of all SMs, one GPU", 30e12, "about 30 TB/s"),
     ("HBM3, one GPU", 3.35e12, "3.35 TB/s"),

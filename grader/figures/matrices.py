@@ -1,4 +1,4 @@
-"""Draws a matrix product with its weight sharded by columns, by rows, and the pair of both."""
+"""Draws matrix products: with a weight sharded by columns, by rows, and the Megatron pair."""
 
 from grader.figures.picture import Picture
 

@@ -1,7 +1,7 @@
 """Defines a picture that GitHub shows well.
 
-It is SVG that keeps its text as text. It has no background, can be read on light and on dark
-ground, and needs nothing from outside.
+The picture is SVG that keeps its text as text. It has no background, can be read on a light and on
+a dark page, and needs no other file.
 """
 
 from xml.etree import ElementTree as ET
@@ -52,7 +52,7 @@ class Picture:
         anchor: str = "start",
         kind: str = "text",
     ) -> None:
-        """Write words, on the line ``y``.
+        """Write words with their baseline at ``y``.
 
         ``anchor`` says which point of the words is at ``x``: start, middle or end.
         """

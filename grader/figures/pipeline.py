@@ -1,4 +1,4 @@
-"""Draws pipelines over time: who works on which micro-batch when, and who waits."""
+"""Draws pipelines over time: when each stage works on which micro-batch, and when it waits."""
 
 from grader.figures.picture import Picture
 from grader.reference.pipeline import gpipe, one_forward_one_backward
@@ -36,7 +36,7 @@ def _draw(
 ) -> None:
     """Draw a line for each stage, shaded where the stage does not work.
 
-    A unit of time is ``unit`` wide. ``whole`` says that each pass is of the whole batch.
+    A unit of time is ``unit`` wide. ``whole`` is True if each pass is of the whole batch.
     """
     end = max(span[2] for of_stage in spans for span in of_stage)
     picture.text(0, top + 13, title, 12, kind="bold")
@@ -50,7 +50,7 @@ def _draw(
 
 
 def pipelines() -> Picture:
-    """Return a picture of the same work on four stages in three orders."""
+    """Return a picture of the same work in three orders, on four stages."""
     stages, m = 4, 4
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
@@ -77,7 +77,7 @@ def pipelines() -> Picture:
 def schedules() -> Picture:
     """Return a picture of GPipe and 1F1B with twice as many micro-batches as stages.
 
-    1F1B takes as long, but keeps less alive.
+    1F1B takes as long as GPipe, but keeps fewer micro-batches alive.
     """
     stages, m = 4, 8
     described = (

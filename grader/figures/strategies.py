@@ -1,4 +1,4 @@
-"""Draws what the three strategies store and send, and how gradients are averaged over time."""
+"""Draws what the three strategies store and send, and three ways to average gradients."""
 
 from grader.figures.picture import Picture
 

@@ -90,7 +90,7 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the cluster that the file describes, with another number of ranks if one is asked for."""
+    """Return the cluster of the file. If a number of ranks is asked for, it replaces the file's."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
             f"of {arguments.part} nothing can be timed on a cluster; of {', '.join(ON_CLUSTERS)}"

@@ -57,7 +57,10 @@ class Cluster:
     name: str = "the cluster"
 
     def computing(self, operations: float) -> float:
-        """Return the seconds that a device takes for this many floating-point operations of the run."""
+        """Return the seconds that a device takes for this many of the run's operations.
+
+        Operations are floating-point operations.
+        """
         return operations * self.scale**3 / self.flop_per_second
 
     def size(self, elements: int, itemsize: float) -> float:
@@ -153,8 +156,8 @@ class Cluster:
 def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
     """Return S of a collective of n ranks: the bytes of its whole array.
 
-    ``sizes`` holds for each rank the bytes that it puts in. A rank that puts in nothing has there
-    the bytes that it gets.
+    ``sizes`` holds for each rank the bytes that it puts in. If a rank puts in nothing, ``sizes``
+    holds the bytes that it gets.
     """
     return max(sizes) * (n if kind in ("all_gather", "gather") else 1)
 

@@ -17,7 +17,7 @@ Absent = dict[tuple[int, int], tuple[int, ...]]
 
 
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
-    """Return all spans, rank by rank: first those of the program, then the communications beside it.
+    """Return all spans, rank by rank: first the program's, then the communications beside it.
 
     If ``messages`` is False, messages that were under way beside a program are left out.
     """
@@ -61,7 +61,7 @@ def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[
 
 
 def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterable[Span]:
-    """Return spans of the operations that were under way while the rank's program did other work."""
+    """Return spans of the operations that were under way while the program did other work."""
     own = replay.ranks[rank]
     # The rank waited for these operations as soon as it had issued them, so its program did nothing
     # else meanwhile.
