@@ -1,8 +1,8 @@
-"""Compiles the staged files once, so that not every rank compiles them anew.
+"""Compiles the staged files once, so that not every rank has to compile them again.
 
 A submission may drive the compiler out of time or memory, or make it crash. So the compiler runs in
-a process of its own. A file that it does not manage is left to the ranks, which import the source
-and say what is wrong with it.
+a process of its own. If it cannot compile a file, the ranks import the source of that file, and say
+what is wrong with it.
 """
 
 import subprocess

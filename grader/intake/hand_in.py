@@ -2,7 +2,7 @@
 
     python -m grader.intake.hand_in [--anyway]
 
-The program looks at ``handout/`` as the grader does. All files must be there, readable and
+The program reads ``handout/`` in the same way as the grader. All files must be there, readable and
 importable, and at least one problem must be written. With ``--anyway`` it also packs files that
 cannot be imported. It exits with 0 if submission.zip was written. Otherwise it exits with 2 and a
 sentence, and an older submission.zip stays as it was.
@@ -30,9 +30,10 @@ def unwritten(texts: dict[str, str]) -> Counter[str]:
 
 
 def import_error(file: str) -> str:
-    """Return why a file of ``handout/`` cannot be imported, or "" if it can be.
+    """Return why a file of ``handout/`` cannot be imported; "" if it can be imported.
 
-    The reason is the last line that Python prints, and the line of the file if it is known.
+    The reason is the last line that Python prints. If the place of the error in the file is known,
+    its line number comes after the reason.
     """
     command = [sys.executable, "-c", f"import handout.{Path(file).stem}"]
     try:

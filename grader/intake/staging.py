@@ -1,9 +1,9 @@
 """Stages a submission: turns a directory or a zip into a private folder.
 
-The folder holds the listed files of the student and our given modules. Only files that the
-assignment lists are ever read, by name. Nothing is unpacked to a path that an archive names. A
-submission that cannot be used is not an error of the grader: its parts are *absent*, each with a
-sentence that says why.
+The folder holds the student's files that the assignment lists, and our given modules. Only files
+that the assignment lists are ever read, by name. No path in an archive decides where a file is
+written. A submission that cannot be used is not an error of the grader: its parts are *absent*,
+each with a sentence that says why.
 """
 
 import io
@@ -18,12 +18,13 @@ from grader.assignment import FILES, GIVEN
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
-# A student who hands in such files may think that they count. A warning says that they do not.
+# A student who hands in files with these endings may think that they count. A warning says that
+# such files do not count.
 TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
-# zipfile unpacks all other formats in steps that may have any size.
+# With all other methods of compression, zipfile unpacks in steps that may have any size.
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -37,7 +38,8 @@ class NotThere(ValueError):
 class Refused(ValueError):
     """Raised if a submission, or one of its files, cannot be used.
 
-    This is the student's mistake, so all parts, or the part of that file, get no points.
+    This is the student's mistake. If the submission cannot be used, no part gets points. If one
+    file cannot be used, the part of that file gets no points.
     """
 
 
@@ -45,7 +47,7 @@ class Refused(ValueError):
 class StagedSubmission:
     """A staged submission. Ranks import from ``folder``.
 
-    ``absent`` says for each part that cannot be run why not. ``warnings`` are shown to everybody.
+    ``absent`` maps each part that cannot be run to the reason. ``warnings`` are shown to everybody.
     """
 
     folder: Path
@@ -56,7 +58,8 @@ class StagedSubmission:
 def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
     """Fill ``folder`` from the submission, and return what was staged.
 
-    Raise NotThere if there is no submission, and nothing else, whatever the submission holds.
+    Raise NotThere if the submission does not exist. Nothing that a submission holds makes this
+    function raise an exception.
     """
     if not submission.exists():
         raise NotThere(f"there is no {submission}")
@@ -124,7 +127,11 @@ def read(submission: Path) -> Contents:
 
 
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:
-    """Return a listed file's text. Raise Refused with a sentence if there is none."""
+    """Return a listed file's text.
+
+    Raise Refused with a sentence if the file is missing, cannot be read, is too large or is no
+    text.
+    """
     if name not in files:
         alike = [n for n in files if n.lower() == name]
         raise Refused(f"The submission has no {name}" + (f" (is it {alike[0]}?)" if alike else ""))
@@ -150,8 +157,8 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
 
 
-# The listed files, each with a function that reads it, and the names of other files that a student
-# may think count (see TELLING).
+# First the listed files, each with a function that reads it. Then the names of files that do not
+# count, although a student may think that they do (see TELLING).
 Found = tuple[dict[str, Callable[[], bytes]], list[str]]
 
 
@@ -198,9 +205,10 @@ def _read(path: Path) -> bytes:
 
 
 class _Archive(io.BufferedReader):
-    """A file that does not let zipfile read much at once.
+    """A file of which zipfile cannot read much at once.
 
-    zipfile would read an archive's directory as a whole, and make an object of each entry.
+    Without this limit, zipfile would read an archive's whole directory, and make an object of each
+    entry.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -210,9 +218,9 @@ class _Archive(io.BufferedReader):
 
 
 def _from_zip(archive_path: Path) -> Found:
-    """Find the listed files in a zip, which is read in memory. Its paths are never followed.
+    """Find the listed files in a zip, which is read in memory.
 
-    Raise Refused if the zip cannot be used.
+    The paths in the zip are never followed. Raise Refused if the zip cannot be used.
     """
     try:
         file = _Archive(open(archive_path, "rb", buffering=0)) if archive_path.is_file() else None
@@ -239,8 +247,8 @@ def _from_zip(archive_path: Path) -> Found:
         if path.parts and not entry.filename.endswith("/") and path.parts[0] != "__MACOSX":
             paths[path] = entry
     listed = [path for path in paths if _is_listed(path.name) and len(path.parts) <= 3]
-    # Of folders at the same depth, handout/ is meant: another one may be a backup of it. Their
-    # order in the archive does not count.
+    # Of folders at the same depth, handout/ is taken, because another folder may be a backup of it.
+    # The order of the folders in the archive does not count.
     nearest = {
         path.parent: (len(path.parent.parts), path.parent.name != "handout") for path in listed
     }
@@ -258,7 +266,7 @@ def _from_zip(archive_path: Path) -> Found:
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Return the bytes of an entry, at most MAX_READ, whatever the archive claims.
 
-    Raise Refused if it cannot be unpacked.
+    Raise Refused if the entry cannot be unpacked.
     """
     name = _printable(PurePosixPath(entry.filename).name)
     if entry.compress_type not in UNPACKED:
