@@ -1,8 +1,9 @@
 """Finds lines of answers and of hidden checks in a student's copy.
 
 Lines are compared without their indentation and without a comment at their end. A line that is in
-many Python programs (``return x``, ``else:``) gives nothing away. So only telling lines count, of
-some length, and not those in a file that students are given anyway.
+many Python programs (``return x``, ``else:``) gives nothing away. So only telling lines count:
+lines that do something and have at least ``SHORTEST`` characters. Lines in a file that students are
+given anyway do not count either.
 """
 
 import re
@@ -51,7 +52,7 @@ def secrets() -> dict[str, str]:
 def _telling(text: str) -> list[str]:
     """Return the lines of SHORTEST characters or more that do something.
 
-    Imports, decorators, comments and lines with only a quoted name do nothing.
+    Imports, decorators, comments and lines with only a quoted name count as lines that do nothing.
     """
     lines = (code(line) for line in text.splitlines())
     return [

@@ -2,9 +2,9 @@
 
     python -m grader.packaging.pack handout|autograder
 
-``dist/handout.zip`` is the repository without its hidden folders. ``dist/autograder.zip`` is what
-grades uploads. Each zip is the same, byte for byte, whenever it is packed from the same files of
-the same commit.
+``dist/handout.zip`` is the repository without its hidden folders. ``dist/autograder.zip`` holds the
+program that grades uploads. Each zip is the same, byte for byte, whenever it is packed from the
+same files of the same commit.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """Makes the stubs in ``handout/`` from the answers in ``solutions/``.
 
-The solutions are the one source of both.
+Answers and stubs are never written twice: the solutions are the one source of both.
 
     python -m grader.packaging.stubs            writes handout/*.py
     python -m grader.packaging.stubs --check    exit with 1 if a stub is not the generated one
 
 In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
 become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``. If the marker has no number,
-they vanish. All other lines stay.
+the lines between the markers vanish. The markers vanish, too. All other lines stay.
 """
 
 import re

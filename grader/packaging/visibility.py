@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = ("handout", "tests", "grader")
-# A student gets the same engine that grades, the public checks and the stubs.
+# A student gets three things: the public checks, the stubs, and the same engine that grades.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/hidden",
@@ -41,7 +41,7 @@ BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"
 def files(without: tuple[str, ...]) -> list[Path]:
     """Return the files of all ROOMS, relative to the root, without those listed in ``without``.
 
-    Files that Python or an editor has left behind, and zips, are left out, too.
+    Hidden files, files that Python has compiled, and zips are left out, too.
     """
     found = []
     for room in ROOMS:
