@@ -1,1 +1,1 @@
-"""Runs the grader on Gradescope, for uploads, with a course's settings; and rehearses all that."""
+"""Runs the grader on Gradescope with a course's settings, and rehearses this on our machine."""

@@ -1,7 +1,8 @@
 """Limits a command to a part of this machine, as a container does.
 
-It uses control groups if root may make them here, otherwise a single core. The result says which
-limits were held, because a rehearsal whose memory was not limited shows nothing about its memory.
+It uses control groups if root may make them here. Otherwise it limits the command to a single core,
+if ``taskset`` is there, and not at all if ``taskset`` is missing. The result says which limits were
+held, because a rehearsal without a limit of memory does not show whether the memory suffices.
 """
 
 import os
@@ -65,14 +66,15 @@ class Box:
         self.group = Group((), "")
 
     def run(self, command: list[str], **options) -> Usage:
-        """Run a command and its children within the limits, and return what it took.
+        """Run a command and its children within the limits, and return their time and memory.
 
         ``options`` are those of ``subprocess.run``.
         """
         core = sorted(os.sched_getaffinity(0))[:1] if shutil.which("taskset") else []
         groups = [str(folder / "cgroup.procs") for folder in self.folders]
 
-        # A shell joins the groups and then becomes the command, so no part of it runs outside.
+        # A shell joins the groups and then becomes the command, so no part of the command runs
+        # outside the groups.
         joined = "".join(f'echo $$ > "{group}" && ' for group in groups) + 'exec "$@"'
         inside = ["/bin/sh", "-c", joined, "box", *command]
         if core and not groups:

@@ -8,9 +8,9 @@ from grader.gradescope.settings import Settings
 
 
 def days_late(settings: Settings, upload: Upload) -> int:
-    """Return how many days have begun after the due date, the grace period and the free days.
+    """Return how many days late a submission is, after the grace period and the free days.
 
-    Return 0 if a date is not known.
+    A day that has begun counts as a whole day. Return 0 if a date is not known.
     """
     if upload.created is None or upload.due is None:
         return 0
@@ -19,7 +19,7 @@ def days_late(settings: Settings, upload: Upload) -> int:
 
 
 def deduction(settings: Settings, upload: Upload) -> tuple[float, str]:
-    """Return the percent to take off the score, and a sentence that says so.
+    """Return the percentage to take off the score, and a sentence that says how much is taken off.
 
     Return 0 and "" if nothing is taken off, or if a date is not known.
     """

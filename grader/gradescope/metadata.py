@@ -1,7 +1,7 @@
-"""Reads and checks submission_metadata.json: what the platform says of a submission.
+"""Reads and checks submission_metadata.json: what the platform knows about a submission.
 
-Nothing in the file is a reason not to grade. What is missing or wrong is left out, and
-``complaints`` say so.
+Whatever the file holds, the submission is graded. A value that is missing or wrong is left out.
+``complaints`` names the wrong values, and the missing values that every file should hold.
 """
 
 import json
@@ -24,7 +24,7 @@ class Earlier:
 
 @dataclass
 class Upload:
-    """The submission to grade. What the platform did not say is None."""
+    """The submission to grade. A value that the platform did not give is None."""
 
     id: int | None = None
     created: datetime | None = None
@@ -36,7 +36,7 @@ class Upload:
     def earlier(self) -> list[Earlier]:
         """Return the submissions before this one.
 
-        ``others`` may also hold later ones, if an old submission is graded again.
+        If an old submission is graded again, ``others`` may also hold later submissions.
         """
         return [one for one in self.others if self.created and one.time < self.created]
 
@@ -64,7 +64,7 @@ class Upload:
     def _take(self, document: Any, key: str, kind: type) -> Any:
         """Return the value of a key, or an empty ``kind`` if the value is of another kind.
 
-        Such a value is a complaint, unless it is null or missing.
+        A value of another kind is also a complaint, unless the value is null or missing.
         """
         value = document.get(key) if isinstance(document, dict) else None
         if isinstance(value, kind):
@@ -81,9 +81,10 @@ class Upload:
         return found
 
     def _due(self, document: Any) -> datetime | None:
-        """Return the latest of the users' own due dates, or the assignment's if there is none.
+        """Return the latest of the users' own due dates.
 
-        The platform tells of an extension by a user's own due date.
+        If no user has a due date, return the assignment's due date. The platform gives a user with
+        an extension a due date of the user's own.
         """
         users = self._take(document, "users", list)
         own = [

@@ -1,22 +1,25 @@
 """Limits how many submissions are graded in a number of hours.
 
-A submission over the limit is refused: it keeps the results of the latest that was graded.
+A submission over the limit is refused: it gets the results of the latest submission that was
+graded.
 
-The platform tells the times of all earlier submissions, and whether the autograder failed in them.
-But it gives only the results of the latest. So each of our results carries in
-``extra_data["uploads"]`` which submissions were graded, and the next run reads this list. A
-submission may be in no such list, because the one before failed or is still running, so that its
-list did not reach us. Then we work it out: a submission was graded if fewer than the limit had been
-graded in the hours before it. Neither refused submissions nor failures of the autograder count.
+The platform gives the times of all earlier submissions, and whether the autograder failed in them.
+But it gives only the results of the latest submission. So each of our results holds in
+``extra_data["uploads"]`` a list of the submissions that were graded, and the next run reads this
+list. A submission may be in no list that we have read: if the submission before this one failed or
+is still running, its list does not reach us. For a submission that is in no list, we work out
+whether it was graded: it was graded if fewer submissions than the limit had been graded in the
+hours before it. Neither refused submissions nor failures of the autograder count.
 
-When in doubt, a submission is graded. It is always graded, whatever its number, in two cases:
+When in doubt, a submission is graded. It is always graded, even over the limit, in two cases:
 
-- The autograder runs again for an old submission. The platform does not say so. We assume it if the
-  run starts ten minutes or more after the upload, if our list names the submission already, or if
-  the platform lists a later one. A submission that was refused, and is graded then, does not count.
-- The submission before has no results that could be shown again, because it failed, or because it
-  was uploaded so shortly before that it is still being graded. A submission that is graded for this
-  reason counts for those after it.
+- The autograder runs again for an old submission. The platform does not say that it runs again. We
+  assume that it does if the run starts ten minutes or more after the upload, if our list names the
+  submission already, or if the platform lists a later submission. If a submission was refused at
+  first, and is graded only when the autograder runs again, it does not count.
+- The submission before this one has no results that could be shown again, because it failed, or
+  because it was uploaded so recently that it is still being graded. A submission that is graded for
+  this reason counts for the submissions after it.
 """
 
 import json
@@ -30,7 +33,7 @@ from grader.gradescope.metadata import Earlier, Upload, as_time
 from grader.gradescope.settings import Settings
 
 UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
-# A run that starts so long after the upload is a regrade, or the platform is very busy.
+# A run that starts at least this long after the upload is a regrade, or the platform is very busy.
 AGAIN_AFTER = timedelta(minutes=10)
 SAME = timedelta(seconds=1)  # the platform may print one time in two precisions
 
@@ -57,7 +60,10 @@ class Decision:
     note: str = ""  # for the instructor: why it is graded although it is one too many
 
     def remember(self, document: dict, graded: bool = True) -> None:
-        """Write what is known of all submissions into ``document``, the results of this one."""
+        """Write what is known about all submissions into ``document``.
+
+        ``document`` holds the results of this submission.
+        """
         past = [one.as_dict() for one in self.past]
         if self.own:
             past.append(self.own.as_dict() | {"graded": graded and self.own.graded})
@@ -65,7 +71,10 @@ class Decision:
 
 
 def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
-    """Decide whether a submission is graded, in a run of the autograder that starts ``now``."""
+    """Decide whether a submission is graded.
+
+    ``now`` is the time at which this run of the autograder starts.
+    """
     told = [past for one in upload.others for past in _told(one.results)]
     if upload.created is None:
         return Decision(told)
@@ -105,9 +114,9 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
 
 
 def _told(results: dict | None) -> list[Past]:
-    """Return the list of submissions in the results of one.
+    """Return the list of submissions that the results of an earlier submission hold.
 
-    An entry that is not as we write it is left out.
+    An entry that does not have the form in which we write it is left out.
     """
     extra = results.get("extra_data") if results else None
     uploads = extra.get(UPLOADS) if isinstance(extra, dict) else None
@@ -122,9 +131,9 @@ def _told(results: dict | None) -> list[Past]:
 
 
 def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> list[Past]:
-    """Return which of the earlier submissions were graded, as told or worked out.
+    """Return for each earlier submission whether it was graded, as told or worked out.
 
-    Those that are still being graded are left out, unless ``told`` has them.
+    Submissions that are still being graded are left out, unless ``told`` has them.
     """
     window, found = timedelta(hours=settings.hours), []
     graded_at: list[datetime] = []
@@ -147,14 +156,17 @@ def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> 
 
 
 def _nearest(told: list[Past], time: datetime) -> Past | None:
-    """Return the entry less than ``SAME`` from this time in a sorted list, or None."""
+    """Return the entry that is nearest to a time and less than ``SAME`` away, or None.
+
+    ``told`` is sorted by time.
+    """
     at = bisect_left(told, time, key=lambda past: past.time)
     near = [past for past in told[max(0, at - 1) : at + 1] if abs(past.time - time) < SAME]
     return min(near, key=lambda past: abs(past.time - time), default=None)
 
 
 def _can_be_shown(one: Earlier) -> bool:
-    """Return whether a submission's results are those of a grading, and can be written again."""
+    """Return whether a submission's results come from a grading and can be written as JSON."""
     tests = one.results.get("tests") if one.results and not one.error else None
     if not isinstance(tests, list) or not tests:
         return False
@@ -188,7 +200,7 @@ def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
 def _minute(time: datetime) -> datetime:
     """Return the first whole minute that is not before this time.
 
-    The time is printed without its seconds, and must not be too early then.
+    The time is printed without its seconds. Rounded down, the printed time would be too early.
     """
     whole = time.replace(second=0, microsecond=0)
     return whole if whole == time else whole + timedelta(minutes=1)

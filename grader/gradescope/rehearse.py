@@ -3,9 +3,10 @@
     python -m grader.gradescope.rehearse [--keep]
 
 The program packs the autograder, and unpacks it into a private root that looks like
-``/autograder``. There it runs setup.sh, and run_autograder on the solutions, on the stubs and on a
-hostile submission, with the limits of the platform's smallest container. It exits with 0 if every
-result is what it should be, with 1 if one is not, and with 2 and a sentence if it cannot rehearse.
+``/autograder``. There it runs setup.sh. Then it runs run_autograder on the solutions, on the stubs
+and on a hostile submission, with the limits of the platform's smallest container. It exits with 0
+if every result is what it should be. It exits with 1 if a result is not what it should be, and with
+2 and a sentence if it cannot rehearse.
 """
 
 import argparse
@@ -47,7 +48,7 @@ METADATA = {
 
 
 # This is appended to the solutions of part 1. Each function does all the harm that it can. Only
-# problems that use one of them may lose points.
+# problems that use one of these functions may lose points.
 HOSTILE = """
 import mmap, os, pathlib, shutil
 
@@ -86,7 +87,10 @@ HARMED = {"1.1", "1.3"}
 
 @dataclass
 class Play:
-    """A submission, and the problems in which it must lose points. All others get full marks."""
+    """A submission, and the problems in which it must lose points.
+
+    In all other problems it must get full marks.
+    """
 
     name: str
     folder: Path
@@ -155,8 +159,8 @@ def _rehearse(root: Path, console: Console) -> int:
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     """Run run_autograder on a submission.
 
-    Return what is wrong with the run ("" if nothing is), a row of the table, and which limits were
-    held.
+    Return three things: a sentence that says what is wrong with the run ("" if nothing is wrong), a
+    row of the table, and which limits were held.
     """
     for folder in ("submission", "results"):
         removal.remove(root / folder)

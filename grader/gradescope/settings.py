@@ -17,7 +17,8 @@ FOR_SETUP = ("python", "torch", "torch_index")  # keys of [install], which setup
 class Settings:
     """The settings of a course.
 
-    A wrong setting in the file is replaced by its default, and ``complaints`` say so.
+    If a setting in the file is wrong, its default is used, and ``complaints`` holds a sentence
+    about it.
     """
 
     hidden_checks: str = "after_published"
@@ -37,15 +38,16 @@ class Settings:
     def read(cls, path: Path) -> "Settings":
         """Return the settings of a file. Never raise.
 
-        What cannot be read is a complaint, and its default is used.
+        If the file or a setting cannot be read, the default is used, and ``complaints`` gets a
+        sentence.
         """
         settings = cls()
         ini = ConfigParser(
             interpolation=None, inline_comment_prefixes=(";", "#"), default_section=""
         )
         try:
-            # Windows editors put a byte order mark in front. A comment in another encoding must not
-            # cost the settings.
+            # Windows editors put a byte order mark in front of the text. A comment in another
+            # encoding must not make the whole file unreadable.
             ini.read_string(path.read_bytes().decode("utf-8-sig", errors="replace"), path.name)
         except (OSError, IniError) as error:
             why = " ".join(str(error).split())
@@ -80,7 +82,7 @@ class Settings:
 
 
 def _written(value: Any) -> str:
-    """Return a default as one would write it into the file."""
+    """Return a default in the form in which a person would write it into the file."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return (
@@ -103,8 +105,8 @@ def _number(
 ) -> Callable[[str], float]:
     """Return a reader of numbers from ``low`` to ``high``. ``above`` excludes ``low`` itself.
 
-    The reader takes text, which may end in %. It returns ``empty``, if given, for an empty text. It
-    raises ValueError if the text is no such number.
+    The reader takes text, which may end in %. If ``empty`` is given, the reader returns it for an
+    empty text. The reader raises ValueError if the text is no such number.
     """
 
     def read(text: str) -> float:

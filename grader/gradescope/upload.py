@@ -1,7 +1,7 @@
 """Grades one upload on Gradescope. run_autograder runs this module.
 
-It runs the grader, then adapts its result to the platform and to the course's settings. The
-platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
+It runs the grader, then adapts the grader's result to the platform and to the course's settings.
+The platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
 submission_metadata.json or settings.ini has an error, a note tells the instructor, and the upload
 is graded anyway.
 """
@@ -54,8 +54,8 @@ def main() -> int:
     try:
         document = json.loads(target.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # There is no result of ours. The platform then tells the instructor that the autograder
-        # failed.
+        # The grader has written no result. The platform then tells the instructor that the
+        # autograder failed.
         return code or 1
     try:
         fitted = fit(document, settings, upload)
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _hide(root: Path) -> None:
-    """Let only the owner read what the platform says of the student, the upload and its results."""
+    """Let only the owner of the files read the metadata, the results and the submission."""
     for name in ("submission_metadata.json", "results", "submission"):
         with suppress(OSError):
             path = root / name
@@ -98,7 +98,7 @@ def _grade(root: Path, target: Path, settings: Settings) -> int:
 
 
 def fit(document: dict, settings: Settings, upload: Upload) -> dict:
-    """Apply the course's settings to the grader's results, and return these."""
+    """Apply the course's settings to the grader's results, and return the results."""
     for test in document["tests"]:
         if test["visibility"] != "visible" and not test["extra_data"]["visibility_written"]:
             test["visibility"] = settings.hidden_checks
