@@ -114,7 +114,7 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         and arguments.report.resolve() == arguments.results.resolve()
     ):
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
-    # The checks of all parts together need all of these modules.
+    # If the checks of all parts are run, they need all modules in HEAVY.
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY
     try:
         owner = SessionOwner(

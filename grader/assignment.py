@@ -1,6 +1,6 @@
 """Lists the parts and problems of the assignment, and the files that a student hands in.
 
-The points are at the checks, in ``tests/`` and ``grader/hidden/``.
+The points are not listed here, but at the checks in ``tests/`` and ``grader/hidden/``.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,8 @@ PARTS = {
     ),
 }
 
-# No rank can answer these by itself. A right value without any communication is no answer.
+# No rank can compute the results of these functions by itself. A right value does not count if the
+# ranks did not communicate.
 COMMUNICATING = {
     *(
         "broadcast",
@@ -105,7 +106,7 @@ COMMUNICATING = {
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
 }
 
-# These change their first argument; all others keep their arguments as they are.
+# These functions change their first argument. All other functions do not change their arguments.
 IN_PLACE = {"train", "broadcast_parameters"}
 
 FILES = [f"{part}.py" for part in PARTS]

@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 
 def cannot_write(what: str, target: Path) -> str:
-    """Return why ``what`` cannot be written to ``target``, in a sentence, or "" if it can be.
+    """Return why ``target`` cannot be written, in a sentence; "" if it can be written.
 
-    This leaves nothing behind.
+    ``what`` names the file in this sentence. No file is left behind.
     """
     folder = target.absolute().parent
     if not folder.is_dir():

@@ -25,7 +25,7 @@ from grader.world.fork_server_client import WorldsUnavailable, way_to_start
 class Options:
     """Options of a grading: which checks are run, and how many at a time.
 
-    If ``official``, the grade is to count, so ranks have to be confined.
+    ``official`` means that the grade is to count, so that ranks have to be confined.
     """
 
     part: str = ""
@@ -57,14 +57,14 @@ class Grade:
     fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be
 
     def facts(self) -> dict:
-        """Return what results.json says of this grading, as plain JSON."""
+        """Return what results.json says about this grading, as plain JSON."""
         names = ("seed", "device", "workers", "torch", "confinement", "seconds_to_start")
         return {name: getattr(self, name) for name in names}
 
     def notes(self) -> list[str]:
         """Return the lines that are shown below the points."""
-        # A student's copy does not say what student code could do: it is the student's own code, on
-        # the student's own machine.
+        # In a student's copy, the notes do not say what student code could do: the student runs
+        # their own code on their own machine.
         about = confinement_notes(self.confinement) if HIDDEN.exists() else [PUBLIC_ALONE]
         return [
             *self.warnings,
@@ -94,9 +94,9 @@ class Collector(Catalogue):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Call ``on_begin``, unless collecting failed or was all that is asked for.
+        """Call ``on_begin``, unless collecting failed or only collecting was asked for.
 
-        Workers have been started by then, and wait for the first check.
+        At this moment the workers have been started, and wait for the first check.
         """
         self.collected = bool(self.records) and not session.testsfailed
         if not self.collected or session.config.option.collectonly:
@@ -123,8 +123,9 @@ def grade(
     """Run the checks on a session's submission, and return the grade.
 
     ``began`` is when the grading began, by time.monotonic. ``watch`` is called with the grade
-    before the first check, and after each. Raise CannotGrade if no check could be run, and
-    WorldsUnavailable if ranks cannot be started.
+    before the first check, and after each check. Raise CannotGrade if no check could be run. Raise
+    WorldsUnavailable if ranks cannot be started, or cannot be confined although the grade is to
+    count.
     """
     owner.share()
     session = owner.session
@@ -166,9 +167,10 @@ def grade(
 
 
 def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int, str]:
-    """Run the checks, ``workers`` at a time. Return pytest's exit code, and what it printed.
+    """Run the checks, ``workers`` at a time. Return pytest's exit code, and what pytest printed.
 
-    Several workers are forked processes, or fresh interpreters if a fork is not safe.
+    If there are several workers, they are forked processes, or fresh interpreters if a fork is not
+    safe.
     """
     if workers == 1:
         return run_pytest(arguments, collector)
@@ -184,7 +186,7 @@ def _run(arguments: list[str], collector: Collector, workers: int) -> tuple[int,
 
 
 def run_pytest(arguments: list[str], *plugins: object) -> tuple[int, str]:
-    """Run pytest in this process. Return its exit code, and what it printed."""
+    """Run pytest in this process. Return its exit code, and what pytest printed."""
     places = [str(place) for place in (ROOT / "tests", HIDDEN) if place.exists()]
     printed = io.StringIO()
     # Ignore plugins and options of the environment: they take time, and must not change grading.

@@ -1,6 +1,7 @@
 """Writes and prints the results of `python -m grader`.
 
-That is the progress, results.json while checks come in, and at the end the table and the page.
+While checks come in, it prints the progress and rewrites results.json. At the end it prints the
+messages and the table, and writes results.json and the page.
 """
 
 import sys
@@ -20,7 +21,10 @@ REWRITE_EVERY = 2.0  # seconds between two writings of results.json while checks
 
 
 class GradingOutput:
-    """Follows one grading. ``results`` and ``report`` are the files to write, if any."""
+    """Follows one grading.
+
+    ``results`` and ``report`` are the files to write; a file that is None is not written.
+    """
 
     def __init__(self, submission: Path, results: Path | None, report: Path | None) -> None:
         self.results, self.report = results, report
@@ -51,8 +55,8 @@ class GradingOutput:
     def show(self, grade: Grade) -> None:
         """Write and print the result.
 
-        Raise CannotGrade if the page cannot be written. Also raise it if the result must not be
-        trusted; results.json has been written by then.
+        Raise CannotGrade if the result must not be trusted. By then results.json has been written,
+        but not the page. Also raise CannotGrade if the page cannot be written.
         """
         self._write_results(grade)
         terminal.show(self.console, grade.records, grade.notes())

@@ -1,7 +1,7 @@
 """Keeps one grading session: the staged submission, the fork server and the seed.
 
-All processes of the session share these. The module imports nothing that takes time, so that the
-server imports torch while its judges still import what they need.
+All processes of the session share these three. The module imports nothing that takes long, so that
+the server can import torch while its judges still import what they need.
 """
 
 import json
@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
 # This environment variable names the file that describes the session to all its processes.
 SESSION = "LOCKSTEP_SESSION"
-# This one has the address of a running fork server, whose socket this process has inherited.
+# This environment variable holds the address of a running fork server, whose socket this process
+# has inherited.
 SERVER = "LOCKSTEP_SERVER"
 
 
@@ -50,7 +51,7 @@ class Session:
         self.server = Server(self.server_address)
 
     def replace_server(self) -> None:
-        """Start another fork server, for this process alone. It ends with this process."""
+        """Start another fork server, for this process alone. The server ends with this process."""
         self.server = Server.start()
         self.server_address = self.server.address
 
@@ -65,7 +66,7 @@ class Session:
 
 
 class SessionOwner:
-    """Stages a submission and starts a fork server for a session, and cleans up after it."""
+    """Stages a submission and starts a fork server for a session, and ends both afterwards."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class SessionOwner:
     ) -> None:
         """Stage the submission and start a server; raise NotThere if there is no submission.
 
-        A ``seed`` of None means a random one. ``seconds`` is for all checks together. ``ahead``
-        names modules that the server imports before it is asked for ranks.
+        If ``seed`` is None, a random seed is used. ``seconds`` is the time for all checks together.
+        ``ahead`` names modules that the server imports before it is asked for ranks.
         """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
@@ -112,7 +113,10 @@ class SessionOwner:
             raise
 
     def share(self) -> None:
-        """Tell the checks of this session, here and in processes that are started from now on."""
+        """Let the checks find this session.
+
+        This works for checks in this process, and in processes that are started from now on.
+        """
         os.environ[SESSION] = str(self.file)
 
     def end(self) -> None:
