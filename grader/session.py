@@ -66,7 +66,7 @@ class Session:
 
 
 class SessionOwner:
-    """Stages a submission and starts a fork server for a session, and ends both afterwards."""
+    """Stages a submission and starts a fork server for a session, and cleans up afterwards."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Runs the grader on Gradescope with a course's settings, and rehearses this on our machine."""
+"""Runs the grader on Gradescope with a course's settings, and rehearses this without Gradescope."""

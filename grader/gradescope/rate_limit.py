@@ -5,10 +5,10 @@ graded.
 
 The platform gives the times of all earlier submissions, and whether the autograder failed in them.
 But it gives only the results of the latest submission. So each of our results holds in
-``extra_data["uploads"]`` a list of the submissions that were graded, and the next run reads this
-list. A submission may be in no list that we have read: if the submission before this one failed or
-is still running, its list does not reach us. For a submission that is in no list, we work out
-whether it was graded: it was graded if fewer submissions than the limit had been graded in the
+``extra_data["uploads"]`` a list that says which submissions were graded, and the next run reads
+this list. A submission may be in no list that we have read: if the submission before this one
+failed or is still running, its list does not reach us. For a submission that is in no list, we work
+out whether it was graded: it was graded if fewer submissions than the limit had been graded in the
 hours before it. Neither refused submissions nor failures of the autograder count.
 
 When in doubt, a submission is graded. It is always graded, even over the limit, in two cases:

@@ -53,7 +53,7 @@ PAINTS = {
     "bold": {"fill": INK.light, "font-weight": "600", "class": "ink"},
     "on": {"fill": WHITE},
     "head": {"fill": INK.light, "class": "ink"},
-    # a place where no rank works, or where no data is yet
+    # A place where no rank works, or where no data is yet.
     "idle": {"fill": INK.light, "fill-opacity": "0.22", "class": "ink"},
     "line": _LINE | {"stroke-width": "1.2"},
     "faint": _LINE | {"stroke-opacity": "0.3"},
