@@ -66,10 +66,10 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     """Confine this process, for good, before student code runs in it. Linux only.
 
     Args:
-        tier: the protections that it gets beside its limits.
-        user: the uid and gid that it gets, if the tier has one.
-        readable: folders that it may read, beside Python's and the system's.
-        writable: its own folders and files, which it may also write to.
+        tier: the protections that the process gets, besides its limits.
+        user: the uid and gid that the process gets, if its tier gives each rank a user of its own.
+        readable: folders that the process may read, besides Python's and the system's.
+        writable: the process's own folders and files, which it may read and write to.
         device: ``cpu`` or ``cuda``. The driver of ``cuda`` needs much address space and the files
             of the device.
 
@@ -116,7 +116,7 @@ def _limit(device: str) -> None:
 def kill_as(user: int) -> None:
     """Kill all processes of a rank's user.
 
-    This process becomes that user to do so, and is of no use afterwards. Raises Unconfined and
+    For this, this process becomes that user, and it is of no use afterwards. Raises Unconfined and
     kills nothing if ``user`` is no rank's user, or if this process could still signal processes of
     other users.
     """
@@ -150,9 +150,9 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def _drop_capabilities(keep_reading: bool) -> None:
-    """Drop all of root's capabilities, or all but the one to read every file.
+    """Drop all of root's capabilities; with ``keep_reading``, all but the one to read every file.
 
-    Afterwards even root can only access its own files and processes.
+    Without capabilities, even root can only access its own files and processes.
     """
     wanted = 1 << CAP_DAC_READ_SEARCH if keep_reading else 0
     # effective, permitted, inheritable; the low words first
@@ -165,8 +165,8 @@ def eyes_of(user: int) -> Iterator[None]:
     """Look at files as a rank's user inside the context, but keep all of root's capabilities.
 
     This changes nothing if ``user`` is no rank's user, or if this process is not root. The system
-    shows the open files of a process to its own user. Root needs a capability to see them that
-    most containers do not grant (CAP_SYS_PTRACE).
+    shows the open files of a process to the user of that process. To see these files, root needs a
+    capability that most containers do not grant (CAP_SYS_PTRACE).
     """
     if not LINUX or user not in UIDS or os.geteuid() != 0:
         yield
@@ -179,8 +179,8 @@ def eyes_of(user: int) -> Iterator[None]:
         sets = ctypes.create_string_buffer(24)
         libc.capget(CAPABILITIES, sets)
         _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
-        # Make all permitted capabilities effective again. A process may not look into another one
-        # that has a capability which it lacks itself.
+        # Make all permitted capabilities effective again. A process may not look into another
+        # process that has more capabilities.
         libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
         yield
     finally:
@@ -252,8 +252,8 @@ def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
 def _common() -> list[tuple[int, int]]:
     """Return descriptors and rights of the paths that every rank may use.
 
-    It may read Python and the system, and also write to the devices. All paths are opened once:
-    ``get_ready`` does so before ranks are forked.
+    A rank may read Python, the system and the devices, and it may also write to the devices. All
+    paths are opened once: ``get_ready`` opens them before ranks are forked.
     """
     return _opened(
         [(path, READ) for path in PYTHONS + SYSTEM]
@@ -271,7 +271,7 @@ def _memory() -> int:
 
 
 def get_ready() -> None:
-    """Find out once what is the same for all processes that are forked from this process."""
+    """Compute what is the same for all processes that will be forked from this process."""
     if LINUX:
         _memory.cache_clear()
         _memory(), _common()

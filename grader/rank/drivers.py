@@ -28,9 +28,9 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Use what the judge has handed to the rank, and return what that gives: see ``served``.
+        """Use something that the judge has handed to the rank, and return the result of the use.
 
-        ``name`` says which use this is. It also leaves a mark of this name.
+        ``name`` says which use this is: see ``served``. Also add a mark of this name to the trail.
         """
 
     def before_a_send(self) -> None:
@@ -41,9 +41,9 @@ class Mark(Protocol):
 
 
 def make_probe(node: dict, mark: Mark) -> Callable[[], Any]:
-    """Return a function for the student to call. It leaves marks when it begins and when it ends.
+    """Return a function for the student to call, which adds marks when it begins and ends.
 
-    The function takes ``node["seconds"]`` seconds, and returns what the judge has set.
+    The function lasts ``node["seconds"]`` seconds, and returns the value that the judge has set.
     """
 
     def probe() -> Any:
@@ -59,7 +59,7 @@ def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result of a call in which received data is there only after ``wait()``.
+    """Return the result of a call in which received data reaches its tensor only in ``wait()``.
 
     See ``receives``.
     """
@@ -70,15 +70,15 @@ def received_at_wait(function: Callable, args: list, kwargs: dict, mark: Mark) -
 def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make several calls, one after the other, and return the list of their results.
 
-    ``args`` holds the arguments of each call. As in ``received_at_wait``, received data is there
-    only after ``wait()``.
+    ``args`` holds the arguments of each call. As in ``received_at_wait``, received data reaches its
+    tensor only in ``wait()``.
     """
     with Receives(mark):
         return [function(*each, **kwargs) for each in args]
 
 
 def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Empty the list that a first call returned, and return the result of a second one."""
+    """Empty the list that a first call returned, and return the result of a second call."""
     first = function(*args, **kwargs)
     if isinstance(first, list):
         first.clear()
@@ -86,9 +86,9 @@ def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, whether it requires a gradient, and what memory its tensors keep alive.
+    """Return the result, whether it requires a gradient, and the bytes its tensors keep alive.
 
-    It requires a gradient if any tensor in it does. The memory is given in bytes.
+    The result requires a gradient if any tensor in it requires a gradient.
     """
     result = function(*args, **kwargs)
     tensors = list(_tensors([result]))
@@ -101,9 +101,9 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call a function with a tensor and with something to compute, and return the result.
+    """Call a function with a tensor and with a function ``compute``, and return the result.
 
-    To compute means here to read that tensor: it leaves a mark, and returns a copy of the tensor.
+    ``compute`` only reads the tensor: it adds a mark, and returns a copy of the tensor.
     """
 
     def compute() -> torch.Tensor:
@@ -114,9 +114,9 @@ def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mar
 
 
 def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Overwrite the first argument with the value ``after`` once the result is there; return it.
+    """Call a function, overwrite its first argument with the value ``after``; return the result.
 
-    The owner of that tensor may do so, because the function has returned.
+    The owner of that tensor may overwrite it, because the function has returned.
     """
     value = kwargs.pop("after")
     result = function(*args, **kwargs)
@@ -150,7 +150,7 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 class Once:
     """An iterator that can be used only once, as the generator ``model.parameters()``.
 
-    Who iterates over it again gets nothing, and leaves a mark.
+    A second iteration gives nothing, and adds a mark to the trail.
     """
 
     def __init__(self, items: Iterable, mark: Mark) -> None:
@@ -170,7 +170,7 @@ class Once:
 
 
 def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result of a call whose first argument, a list, comes as an iterator.
+    """Return the result of a call that gets an iterator in place of its first argument, a list.
 
     The iterator can be used only once, as ``model.parameters()``.
     """
@@ -179,10 +179,10 @@ def generator(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result of a call that gets the tensors of its first argument, a list, as views.
+    """Call a function with views of the tensors in its first argument, a list.
 
-    Also return what the views hold at the end. If the function gives a view other memory, by
-    ``parameter.data = …``, the tensor behind the view stays as it was.
+    Return the result, and what the views hold after the call. If the function gives a view other
+    memory, by ``parameter.data = …``, the tensor behind the view is unchanged.
     """
     first, *rest = args
     seen = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in first]
@@ -193,7 +193,7 @@ def views(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 class Scaled(torch.autograd.Function):
     """The identity. Its backward pass multiplies the gradient by the number that ``ask`` returns.
 
-    ``ask`` is called only then.
+    ``ask`` is called in the backward pass, and not before.
     """
 
     @staticmethod
@@ -221,12 +221,14 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
         passes: for each backward pass ``(x, layers)``. ``layers`` holds the index of the weight
             that each layer uses.
         squared: the indices of parameters, of any shape, whose squares are added to the loss.
-        factors: functions of the judge, one for each pass, or nothing. The gradient that goes on to
-            the first layer is multiplied by what the function returns. Nobody knows that before.
-        as_list: whether the buckets get a list, and not a generator that can be used only once.
+        factors: functions of the judge, one for each pass; they may be left out. The gradient that
+            reaches the first layer is multiplied by the number that the pass's function returns.
+            Nobody knows this number before the function is called.
+        as_list: whether the buckets get the parameters as a list. Otherwise they get an iterator
+            that can be used only once.
 
     Returns:
-        For each pass the list of all parameters' gradients; None for a parameter without one.
+        For each pass the list of all parameters' gradients; None if a parameter has no gradient.
     """
     from handout import mlp  # the copy beside the submission
 
@@ -257,8 +259,8 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the result of a stopwatch that measures an operation of the judge.
 
     The clock, the synchronization and the barrier are also those of the judge: see
-    ``served.Bench``. With ``measured_again`` another operation is measured before the result is
-    looked at.
+    ``served.Bench``. With ``measured_again``, the stopwatch then measures another operation before
+    the first result is returned.
     """
     result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use)
     if kwargs.get("measured_again"):
@@ -275,8 +277,8 @@ def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[
 def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run a sweep whose runs take no time, and return the list of the rows that it yields.
 
-    The judge answers the runs, in order. Each row leaves a mark. What is not iterable is returned
-    as it is.
+    The judge answers the runs, in order. Each row adds a mark to the trail. If the function returns
+    something that is not iterable, return that as it is. Do the same with a row.
     """
 
     def run(collective: str, size: int) -> tuple:
@@ -293,10 +295,10 @@ def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, the bytes of memory that it keeps alive, and two facts about that memory.
+    """Return the result, the bytes of memory that it keeps alive, and two facts about it.
 
-    These are whether the result is contiguous, and whether the memory is its own: no argument
-    shares it. If the result is no tensor, return it alone.
+    The facts are whether the result is contiguous, and whether no argument shares its memory. If
+    the result is no tensor, return only the result.
     """
     result = function(*args, **kwargs)
     if not isinstance(result, torch.Tensor):
@@ -317,7 +319,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """Return the value of a differentiable function, and the gradients of its arguments.
 
     The function may be a ``torch.autograd.Function``. The last argument is the gradient of the
-    value, or None for the gradient of ``value.sum()``. It is returned as well.
+    value, or None to differentiate ``value.sum()``. This argument is returned as well.
     """
     *args, upstream = args
     value = getattr(function, "apply", function)(*args)
@@ -331,7 +333,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the value of a ``torch.autograd.Function``, and whether its argument is still alive.
 
-    Nobody but the function could have kept the argument.
+    If the argument is still alive, the function has kept it: nobody else could have.
     """
     (leaf,) = args
     term = leaf * 1
@@ -345,9 +347,9 @@ def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, ma
 def stack_of_pairs(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run pairs of layers, one after the other, and return the output and all gradients.
 
-    ``args`` holds the list of pairs, their input, and the gradient of the output. With ``residual``
-    the input of each pair is added to its output. The gradients are those of the input and of all
-    weights.
+    ``args`` holds the list of pairs, the input of the first pair, and the gradient of the output of
+    the last pair. With ``residual``, the input of each pair is added to the output of this pair.
+    The gradients are those of the first input and of all weights.
     """
     pairs, x, upstream = args
     value = x
@@ -375,11 +377,12 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call the function as ``metered``, but send a message only after the last one was sent on.
+    """Call the function as ``metered`` does, but send messages in step with the neighbour.
 
-    ``towards`` is the direction of the messages: +1 to the next rank, -1 to the rank before. If the
-    neighbour does not send on in time, a mark says so, and this rank does not wait any more. This
-    is for gloo; the hub has a rule of its own, see ``hub.in_step``.
+    This rank sends a message only after the neighbour has sent on the previous message. ``towards``
+    is the direction of the messages: +1 to the next rank, -1 to the rank before. If the neighbour
+    does not send a message on in time, a mark records that, and this rank does not wait any more.
+    This driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
     """
     step = Step(towards, mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:
@@ -388,7 +391,7 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
 
 
 class Step:
-    """Tells the other ranks in the rendezvous file how many messages this rank has sent."""
+    """Records in the rendezvous file how many messages this rank has sent, for the other ranks."""
 
     PATIENCE = 8.0  # seconds, though an honest neighbour needs only milliseconds
 
@@ -420,9 +423,9 @@ class Step:
 def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make calls that get a timeline as their last argument, each under a meter.
 
-    ``times`` says how many calls there are with the same tensors. ``then`` holds the arguments of a
-    further call. Return the results of all calls, and the ledger, the spans and the first argument
-    of the last one.
+    ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
+    further call. Return the results of all calls. Also return the ledger, the spans and the first
+    argument of the last call.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
@@ -443,7 +446,7 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make calls with lists of spans for each stage, and return the list of the results.
 
     Each argument holds the spans of one call, written as plain tuples. Also return whether the
-    lists are as they were before the calls.
+    calls left the lists unchanged.
     """
     from handout.timeline import Span
 

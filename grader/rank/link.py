@@ -19,7 +19,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, remember it to compare it with what is there later."""
+        """Return the data. With ``keep``, remember it, to compare the memory with this data later."""
 
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on, which nobody can compute with."""
@@ -28,8 +28,8 @@ class Contents(Protocol):
 class Wire:
     """A socket that any thread may write to and wait at.
 
-    It has no thread of its own to read. One of the waiting threads reads, and hands over the frames
-    that are meant for the others.
+    No thread exists only to read the socket. One of the waiting threads reads it, and hands over
+    the frames that are meant for the other waiting threads.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -45,7 +45,7 @@ class Wire:
         self.owed: dict[int, Contents] = {}  # an operation's number → contents to be sent
 
     def first(self) -> frames.Frame:
-        """Wait for the judge's first frame and return it. It also tells the nonce."""
+        """Wait for the judge's first frame and return it. This frame also contains the nonce."""
         while not (found := self._read()):
             pass
         return found[frames.FOR_INPUTS]
@@ -65,7 +65,8 @@ class Wire:
     def owe(self, number: int, contents: Contents) -> None:
         """Send the contents of an operation when a thread next waits.
 
-        If a thread waits already, send them at once, because it may wait for this operation.
+        If a thread waits already, send the contents at once, because that thread may wait for this
+        operation.
         """
         self.owed[number] = contents
         if self.waits:
@@ -87,8 +88,9 @@ class Wire:
     def take(self, key: Any) -> frames.Frame:
         """Wait for the frame of this key, and return it.
 
-        ``key`` is the number of an operation or a question whose answer is awaited, or a word for
-        what the judge sends (``GO``, ``FOR_INPUTS``). With ``NOTHING``, wait until the world ends.
+        If the frame is an answer, ``key`` is the number of the operation or question that it
+        answers. If the judge sends the frame, ``key`` is a word (``GO``, ``FOR_INPUTS``). With
+        ``NOTHING``, wait until the world ends.
         """
         self.pay(key)
         with self.changed:

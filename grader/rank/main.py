@@ -1,7 +1,8 @@
 """This module runs one rank process, from its inputs to its results.
 
 A rank reads its inputs, joins the process group, runs student code, and sends the results. Student
-code can read and change everything in this process, so nothing in it is worth reading or changing.
+code can read and change everything in this process. So the process holds nothing that is worth
+reading or changing.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ from grader.rank.work import Network
 from grader.wire import frames, os_support
 from grader.wire.served import Served
 
-# The judge ends a world long before that. gloo must not be the one to give up.
+# The judge ends a world long before this time is over. gloo must not give up before the judge does.
 PATIENCE = timedelta(hours=1)
 
 
@@ -48,7 +49,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     its threads to ``stacks_fd``. Of all descriptors that this process has inherited, it keeps only
     these three.
     """
-    # The others belong to other ranks, and are too many for the limit on open files.
+    # The other descriptors belong to other ranks, and are too many for the limit on open files.
     os_support.close_ends(without=(wire_fd, output_fd, stacks_fd))
     try:
         refusal = None
@@ -70,7 +71,7 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
     except BaseException as error:  # raised around the student's function, not in it
         described = _describe(error, Path(home.submission_dir)) | {"around": True}
         wire.send(frames.RAISED, {"call": 0, **described})
-    # Stay until the judge ends the world. To leave early would break the connections of others.
+    # Stay until the judge ends the world. To end early would break the connections of other ranks.
     wire.take(NOTHING)
 
 
@@ -101,12 +102,12 @@ def _leave_everything_behind(wire_fd: int, output_fd: int, stacks_fd: int) -> tu
 
 
 class Marks:
-    """Leaves marks in a rank's trail. Before one of them the rank may wait for the judge."""
+    """Adds marks to a rank's trail. Before one of these marks, the rank may wait for the judge."""
 
     def __init__(self, wire: Wire, current: dict, network: Network | None) -> None:
         self.wire, self.current, self.network = wire, current, network
-        # [(mark, seconds)], or nothing: before this mark the rank has to wait for a sign from the
-        # judge, and then for so many seconds
+        # [(mark, seconds)] or []: before this mark the rank has to wait for a sign from the judge,
+        # and then for this many seconds
         self.held: list = []
         self.pauses = False  # whether the judge looks at this rank before each send
         # what the judge hands to the student's function, if no hub serves it
@@ -117,7 +118,7 @@ class Marks:
         self.wire.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
-        """Use what the judge has handed over, and return what that gives.
+        """Use something that the judge has handed to the rank, and return the result of the use.
 
         Raises StopIteration if a sweep makes more runs than the judge has answers for.
         """
@@ -150,7 +151,7 @@ class Marks:
 class Rank:
     """This process, set up to make calls of the student's functions.
 
-    If the hub is its network, it may make the calls of several checks.
+    If the hub is its network, the process may make the calls of several checks.
     """
 
     def __init__(self, wire: Wire, meta: dict, stacks_fd: int, home: RankHome) -> None:
@@ -186,7 +187,7 @@ class Rank:
         self.modules, self.before = len(sys.modules), surroundings.look()
 
     def _join(self, meta: dict) -> None:
-        """Meet the other ranks in a process group, and seed the random numbers anew."""
+        """Join the process group of all ranks, and seed the random numbers anew."""
         # A forked rank has inherited the state of the random numbers from its server.
         random.seed()
         # ``torch.seed`` would look for every device.
@@ -209,7 +210,8 @@ class Rank:
         """Return a recorder, and the context in which it records.
 
         On the hub the recorder has nothing to record, because the hub itself knows which rank
-        communicates what. The context then follows the rank's program, if that is asked for.
+        communicates what. The context then follows the rank's program if ``meta`` asks for that,
+        and does nothing otherwise.
         """
         if self.network:
             recorder = Recorder(self._emit, self.submission_dir)
@@ -244,7 +246,8 @@ class Rank:
     def make_calls(self, inputs: frames.Frame) -> None:
         """Make the calls of one check, and tell the judge when all are made.
 
-        After an exception wait for the judge, because only the judge knows whether it was expected.
+        After a call that raised an exception, wait until the judge lets this rank continue. Only
+        the judge knows whether the exception was expected.
         """
         if not dist.is_initialized():
             self._join(inputs.meta)
@@ -260,7 +263,7 @@ class Rank:
                 self.current["call"] = index
                 self.marks.pauses = call["pauses"]
                 self.marks.held[:] = [call["held"]] if call["held"] else []
-                # A hub keeps what it serves to itself.
+                # If the hub serves this rank, it has removed what it serves from these inputs.
                 given = inputs.meta["served"][index] if "served" in inputs.meta else None
                 self.marks.served = None if given is None else Served(inputs.meta["rank"], given)
                 if not self._make_call(index, call, args, kwargs):
@@ -276,7 +279,7 @@ class Rank:
             return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
-        """Make one call, send what came of it, and return whether it ended without an exception."""
+        """Make one call and send its result or its exception. Return False after an exception."""
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
@@ -301,7 +304,7 @@ class Rank:
         return True
 
     def forget(self) -> None:
-        """Forget the last check, so that the next one begins as if there had been none before.
+        """Forget the last check, so that the next check begins as if this process were new.
 
         The student's modules will be imported anew, and the ranks will make a new process group.
         """
@@ -324,9 +327,10 @@ class Rank:
 def _send_result(
     wire: Wire, call: int, result: Any, args: list, kwargs: dict, intact: bool
 ) -> None:
-    """Send a call's result and arguments as data, or a description if they cannot be sent.
+    """Send a call's result and arguments as data.
 
-    ``intact`` says whether the lists that held the arguments are as they were.
+    If this fails, send a description of the result, and no arguments. ``intact`` says whether the
+    lists that held the arguments still hold the same tensors.
     """
     meta = {"call": call, "intact": intact}
     try:
@@ -345,16 +349,16 @@ def _send_result(
 
 
 def _announce_exit(mark: drivers.Mark, recorder: Recorder) -> None:
-    """Make ``os._exit`` leave a mark with the line that called it.
+    """Make ``os._exit`` add a mark to the trail. The mark names the line that called ``os._exit``.
 
-    The mark helps to find out why the rank is gone.
+    The mark helps to find out why the rank has ended.
     """
     leave, own = os._exit, os.getpid()
 
     def announced(status: int) -> NoReturn:
         try:
-            # A process that the rank has forked leaves no mark, because its frame could get into
-            # the middle of one of this process.
+            # A process that the rank has forked adds no mark, because its frame could get into the
+            # middle of a frame of this process.
             if os.getpid() == own:
                 file, line = recorder.caller()
                 mark(f"os._exit({status}) at {file}:{line}")
@@ -381,9 +385,10 @@ def _find(name: str, submission_dir: Path) -> Any:
 
 
 def _describe(error: BaseException, submission_dir: Path) -> dict:
-    """Return what a student needs to know of an exception.
+    """Return what a student needs to know about an exception.
 
-    This is its type, its text, and the lines in the student's own files, outermost first.
+    This is the type of the exception, its text, and the lines in the student's own files, outermost
+    first.
     """
     steps = traceback.extract_tb(error.__traceback__)
     own = [

@@ -29,29 +29,30 @@ BY_ENTRY = {
     "mse_loss_backward",
 }
 MOST = 20_000  # entries of the ledger
-# The meters that are entered. The process group of the hub tells them of each send, because there a
-# send passes through no operator of torch.
+# The meters that are entered now. The process group of the hub reports each send to these meters,
+# because a send on the hub passes through no operator of torch.
 METERS: list = []
 
 
 def operations_of(name: str, args: tuple) -> int:
     """Return the number of floating-point operations of a product of matrices.
 
-    These are one multiplication and one addition for each term.
+    Each term of the product counts as one multiplication and one addition.
     """
     left, right = args[PRODUCTS[name] :][:2]
     return 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
 
 
 class Meter(TorchDispatchMode):
-    """Keeps a ledger of products, sends and operators that a loss is made of, in program order.
+    """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
-    ``ledger`` holds ``[kind, amount, alive, at]`` for each of them. The amount is the number of
-    floating-point operations of a product (kind ``product``), the bytes of a send (kind ``send``),
-    or the number of entries that an operator of a loss reads (kind ``entries``). ``alive`` is the
-    number of bytes of the tensors that were made since the meter was entered and still exist, just
-    after the product or before the send. Tensors that existed before, and views of them, do not
-    count. ``at`` is the time in seconds of the monotonic clock.
+    ``ledger`` holds one list ``[kind, amount, alive, at]`` for each of these, in program order. The
+    amount is the number of floating-point operations of a product (kind ``product``), the bytes of
+    a send (kind ``send``), or the number of entries that an operator of a loss reads (kind
+    ``entries``). ``alive`` is the number of bytes that are alive just after a product or an
+    operator, or just before a send. It counts tensors that were made since the meter was entered
+    and still exist. Tensors that existed before, and views of them, do not count. ``at`` is the
+    time in seconds of the monotonic clock.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Meter(TorchDispatchMode):
         self.ledger: list[list] = []
         self.alive = 0
         # The address of a storage's C++ object → the number of bytes that the storage counts for.
-        # One that existed before counts for 0.
+        # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps them alive, so that no address is used again
 

@@ -6,8 +6,8 @@ DDP) come through the trampolines of ``ProcessGroup``, which exist for some of t
 
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
 ``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` adds up the memory of copies.
-All other operations send the memory as it lies there, and fill the memory of others with it. So a
-transposed tensor arrives as it was before it was transposed.
+All other operations send the memory of a tensor as it lies there, and write it unchanged to the
+memory of the receiving tensor. So a transposed tensor arrives as it was before it was transposed.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class HubGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub wants a store here
         self.options = SimpleNamespace(global_ranks_in_group=[], group_name="", _timeout=timeout)
         self._name = self._description = ""
-        # As with gloo, no rank goes on before all ranks have made the group.
+        # As with gloo, each rank waits here until all ranks have made the group.
         store.set(str(rank), "")
         store.wait([str(other) for other in range(size)])
 
@@ -241,9 +241,9 @@ class HubGroup(dist.ProcessGroup):
         """Start an operation that sends the tensors ``sent`` and fills the tensors ``landing``.
 
         ``root`` and ``peer`` are ranks in the group. With ``silent``, the operation sends nothing.
-        With ``in_order``, the entries of the tensors are communicated, however they lie in memory;
-        otherwise the memory is. ``output`` is what the operation's future gives, by default
-        ``landing``.
+        With ``in_order``, the entries of the tensors are communicated, however they lie in memory.
+        Otherwise the memory of the tensors is communicated. ``output`` is the result of the
+        operation's future, by default ``landing``.
         """
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         group = self.options.global_ranks_in_group or list(range(self.size()))
@@ -268,13 +268,13 @@ class HubGroup(dist.ProcessGroup):
         issued = Issued(kind, len(self.network.issued))
         self.network.on_issue(issued.position)
         self.network.issued.append(issued)
-        # A collective brings its bytes at once. Those of a send follow when the rank next waits.
+        # A collective sends its bytes at once. The bytes of a send follow when the rank next waits.
         blob = memory.read() if memory and kind != "send" else b""
         meta = {"operation": content, "pieces": pieces or [[], []], "batch": self.network.batch}
         number = self.network.ask(frames.OPERATION, meta, blob)
         if memory and kind == "send" and content["bytes"]:
             self.network.wire.owe(number, memory)
-        # The root of a broadcast keeps its tensor, which is what all get.
+        # The root of a broadcast keeps its tensor, because all ranks get this tensor.
         if kind != "broadcast" or silent:
             unfill(landing, in_order)
         output = list(landing) if output is None else output
@@ -290,7 +290,7 @@ def install(network: Network) -> None:
 def announce_batches(network: Network) -> None:
     """Tell the hub which operations ``batch_isend_irecv`` starts together.
 
-    torch tells this only to its own process groups.
+    torch itself announces this only to its own process groups.
     """
     start = dist.batch_isend_irecv
 
@@ -312,9 +312,9 @@ def _reduction(opts: Any) -> str:
 
 
 def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
-    """Return how many elements go to each of ``n`` ranks, or come from it.
+    """Return, for each of ``n`` ranks, how many elements go to it or come from it.
 
-    ``rows`` are the split sizes of dimension 0; without them all parts are equal. Raises
+    ``rows`` are the split sizes of dimension 0. If ``rows`` is empty, all parts are equal. Raises
     RuntimeError if the split does not fit the tensor.
     """
     if not rows:
@@ -327,7 +327,7 @@ def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether the entries fill their part of the memory, in whatever order."""
+    """Return whether the entries fill one part of the memory without gaps, in whatever order."""
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 

@@ -24,8 +24,8 @@ NAMES: dict[Any, str] = {}
 class Follower(TorchDispatchMode):
     """Collects the steps of a program (see ``wire.events.Step``) and reports them to the judge.
 
-    It reports many at a time, or when the rank has nothing else to do. A mode belongs to one
-    thread, so all steps are those of the main thread.
+    It reports many steps at a time. When all threads of the rank wait, or the call ends, it reports
+    the remaining steps. A mode belongs to one thread, so all steps are those of the main thread.
     """
 
     def __init__(self, tell: Callable[[dict], None], caller: Callable[[], tuple]) -> None:

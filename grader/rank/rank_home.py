@@ -1,7 +1,7 @@
-"""This module prepares the place of a rank, and the rank enters it.
+"""This module prepares the place of a rank before the rank enters it.
 
-A place is a folder of the rank's own, the file in which all ranks of its world meet, and a tier of
-confinement.
+A place consists of a folder of the rank's own, the file in which all ranks of its world meet, and a
+tier of confinement.
 """
 
 import os
@@ -40,7 +40,7 @@ class RankHome:
 
 
 def users(size: int, supervisor: int) -> set[int]:
-    """Return the uids that the ranks of a world have, if each of them has one of its own.
+    """Return the uids that the ranks of a world have, if each rank has a uid of its own.
 
     ``supervisor`` is the process id of the world's supervisor.
     """
@@ -55,7 +55,8 @@ def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
     own = tiers.TIERS[tier].uid
     inside = os.open(world["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        # The ranks have different users, and none of these owns the folder: let them pass.
+        # The ranks have different users, and none of these users owns the folder. Let all users
+        # pass.
         if own:
             os.fchmod(inside, 0o711)
         meets = "" if world.get("network") in frames.HUBS else _make_rendezvous(world, inside, own)
@@ -67,7 +68,7 @@ def prepare(world: dict, size: int, tier: str) -> list[RankHome]:
 def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
     """Make the file in which ranks meet, and return its path.
 
-    With ``for_all``, every user may read it and write to it.
+    With ``for_all``, every user may read the file and write to it; otherwise only its owner may.
     """
     file = os.open("rendezvous", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside)
     if for_all:
@@ -79,9 +80,9 @@ def _make_rendezvous(world: dict, inside: int, for_all: bool) -> str:
 def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> RankHome:
     """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
 
-    Around the rank's folder lies another one, which only the rank's user may pass. If the way to a
-    folder is open, other users can see what it holds, how large that is, and when it was changed,
-    even without a right to read it.
+    Around the rank's folder lies another folder, which only the rank's user may pass. If other
+    users could pass it, they could see what the rank's folder holds, how large its files are, and
+    when they were changed, even without a right to read them.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)

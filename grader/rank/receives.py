@@ -18,11 +18,11 @@ from grader.wire.frames import NEVER_AWAITED, UNFILLED
 class Receives:
     """While entered, hands messages over in ``wait()``, and not before.
 
-    At the end it leaves a mark for each receive that nobody has waited for.
+    At the end it adds a mark for each receive that nobody has waited for.
     """
 
-    # Those receives are kept for good. gloo drops a receive whose work is gone, and then its sender
-    # hangs.
+    # The receives that nobody has waited for are kept for good. gloo drops a receive whose work is
+    # gone, and then the sender of the message hangs.
     kept: list = []
 
     def __init__(self, mark: Callable[[str], None]) -> None:
@@ -35,8 +35,8 @@ class Receives:
     def __enter__(self) -> None:
         group, work = dist.ProcessGroup, dist.distributed_c10d.Work
         places = [(group, "recv"), (group, "recv_anysource"), (work, "wait")]
-        # Keep what the class itself holds. What ``getattr`` makes of it would be no method any more
-        # when it is put back.
+        # Keep each attribute as the class itself holds it. If the result of ``getattr`` were put
+        # back instead, it would not be a method any more.
         self.theirs = [(owner, name, vars(owner)[name]) for owner, name in places]
         for owner, name, _ in self.theirs:
             wrap = self._waiting if owner is work else self._receiving
@@ -54,7 +54,7 @@ class Receives:
             number, self.count = self.count, self.count + 1
             if any(tensor.is_cuda for tensor in tensors):
                 return receive(group, tensors, *rest)
-            # gloo looks at strides, so they are the same.
+            # gloo looks at strides, so the other memory has the same strides.
             landing = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype) for t in tensors]
             work = receive(group, landing, *rest)
             with torch.no_grad():

@@ -65,7 +65,7 @@ REDUCTIONS = {
 class Recorder(TorchDispatchMode):
     """Reports each communication through ``emit``, before it is started.
 
-    It is active in the thread that entered it. ``folder`` is that of the student's files.
+    It is active in the thread that entered it. ``folder`` is the folder of the student's files.
     """
 
     def __init__(self, emit: Callable[[dict], None], folder: Path) -> None:
@@ -74,7 +74,7 @@ class Recorder(TorchDispatchMode):
         self.folder = str(folder)
 
     def follow_threads(self) -> None:
-        """Record in threads that start from now on, too, because a mode belongs to one thread."""
+        """Also record in threads that start from now on, because a mode belongs to one thread."""
 
         def enter(*_: Any) -> None:
             sys.setprofile(None)
@@ -83,7 +83,7 @@ class Recorder(TorchDispatchMode):
         threading.setprofile(enter)
 
     def record(self, operator: Any, arguments: dict) -> None:
-        """Emit what is known of one call of an operator, if the operator communicates.
+        """Report one call of an operator if the operator communicates; otherwise do nothing.
 
         ``arguments`` holds the arguments by their names in the operator's schema.
         """
@@ -163,7 +163,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def caller(self) -> tuple[str | None, int | None]:
-        """Return file and line of the innermost student code that led here, or twice None."""
+        """Return file and line of the innermost student code that led here, or (None, None)."""
         frame: FrameType | None = sys._getframe(1)
         while frame:
             if frame.f_code.co_filename.startswith(self.folder):
@@ -188,7 +188,7 @@ Recorder.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignmen
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """Return all tensors in a tensor or in nested lists of tensors; none for any other value."""
+    """Return all tensors in a tensor or in nested lists of tensors; [] for any other value."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -197,10 +197,11 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def member(group: list[int], number: int, kind: str) -> int:
-    """Return the global rank of the rank ``number`` in its group.
+    """Return the global rank of the rank that has this ``number`` in its group.
 
-    Raises IndexError if there is no such rank; gloo itself would wait for it until its timeout. A
-    ValueError here could be taken for one that the student's function has to raise itself.
+    Raises IndexError if there is no such rank. gloo itself would wait for such a rank until its
+    timeout. A ValueError here could be taken for a ValueError that the student's function has to
+    raise itself.
     """
     if not 0 <= number < len(group):
         way = {"send": "send to", "recv": "receive from"}.get(kind, f"{kind} with root")
@@ -216,7 +217,7 @@ def _reduction(op: Any) -> str | None:
     if isinstance(op, str):  # a functional collective
         return {"avg": "average"}.get(op.lower(), op.lower())
     if isinstance(op, torch.ScriptObject):
-        # An older torch does not tell which one it is.
+        # An older torch does not tell which reduction this is.
         if not op._has_method("op"):  # type: ignore[attr-defined]
             return None
         op = dist.ReduceOp.RedOpType(op.op())  # type: ignore[attr-defined]

@@ -1,9 +1,10 @@
 """A filter of the kernel (seccomp) refuses system calls that a rank does not need, for good.
 
 Some of these calls give memory that no process is charged with. A file of ``memfd_create`` and a
-segment of ``shmget`` lie in memory until they are removed. Pages of them that no process has mapped
-count for no process, and a descriptor of such a file may hide in the queue of a socket. These calls
-fail as on a kernel that lacks them, so that libraries fall back on something else.
+segment of ``shmget`` lie in memory until they are removed. Pages of such a file or segment that no
+process has mapped count for no process, and a descriptor of such a file may hide in the queue of a
+socket. These calls fail as on a kernel that lacks them, so that libraries fall back on something
+else.
 
 Other calls lead to another process. A rank whose operations go through the hub does not need them.
 """
@@ -30,7 +31,7 @@ UNCHARGED = {
 CONNECTING = {
     "x86_64": {
         **{"socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288},
-        # These send descriptors, which are out of sight then, or make sockets hold more.
+        # These send descriptors, which no process shows then, or make sockets hold more data.
         **{"sendmsg": 46, "sendmmsg": 307, "setsockopt": 54},
         **{"msgget": 68, "semget": 64, "mq_open": 240},
         **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
@@ -130,7 +131,7 @@ OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, the other interface of
 # combine it with a constant, return a constant. A line of a filter is (instruction, lines to skip
 # if the comparison holds, lines to skip otherwise, constant).
 LOAD, EQUAL, AT_LEAST, HAS_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-# the positions of these in the data that the filter sees, in bytes
+# the positions, in bytes, of these fields in the data that the filter sees
 NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
@@ -138,8 +139,9 @@ ALLOW, FAIL = 0x7FFF0000, 0x00050000
 def refuse() -> bool:
     """Refuse memory that no process is charged with; return whether that works here.
 
-    This holds for this process and for all that it starts. The process can no longer hide from the
-    process that watches it, either, because that one looks at its open files.
+    The refusal holds for this process and for all processes that it starts. Also refuse
+    ``PR_SET_DUMPABLE``, with which a process could hide its open files from the process that
+    watches it.
     """
     if not can_refuse():
         return False
@@ -155,7 +157,7 @@ def refuse() -> bool:
 
 
 def cut_off() -> bool:
-    """Refuse all ways to another process; return whether that works here.
+    """Refuse all system calls that lead to another process; return whether that works here.
 
     The descriptors that are already open can still be used.
     """
@@ -193,7 +195,7 @@ def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
 
 
 def _install(lines: list[tuple]) -> bool:
-    """Have the kernel run these lines of a filter at each system call; return whether it does.
+    """Have the kernel run these lines of a filter at each system call; return if it accepts them.
 
     The number of the call is loaded before the first line. Calls of another interface fail.
     """

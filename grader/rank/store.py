@@ -1,4 +1,4 @@
-"""This is torch's key-value store, kept by the hub. Ranks that make a new group meet in it.
+"""This is torch's key-value store. The hub keeps it, and ranks that make a new group meet in it.
 
 This code runs beside student code.
 """
@@ -12,9 +12,9 @@ from grader.wire import frames
 
 
 class HubStore(dist.Store):
-    """A store that counts, and says which ranks are there.
+    """A store in which ranks may count, and record that they are there.
 
-    The hub refuses everything else, because ranks have to communicate through operations.
+    The hub refuses all other uses, because ranks have to communicate through operations.
     """
 
     def __init__(self, network: Network) -> None:

@@ -1,6 +1,6 @@
-"""This module looks at what a student's function may leave behind in its process, besides values.
+"""This module looks at the settings of a process that a student's function may have changed.
 
-A rank looks at it if the calls of another check may follow.
+A rank looks at these settings if the calls of another check may follow.
 """
 
 import os
@@ -19,7 +19,7 @@ TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 def look() -> tuple[Any, ...]:
     """Return the settings that one call could change for the next.
 
-    The results of two looks are only compared with each other.
+    The only use of the result is to compare it with the result of another call.
     """
     return (
         torch.get_default_dtype(),
@@ -47,6 +47,6 @@ def look() -> tuple[Any, ...]:
 
 
 def stop_timers() -> None:
-    """Stop all timers, so that no signal comes that a call has asked for."""
+    """Stop all timers, so that no signal arrives that an earlier call has asked for."""
     for which in TIMERS:
         signal.setitimer(which, 0)

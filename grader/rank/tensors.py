@@ -16,7 +16,7 @@ from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, 
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
-# the bytes of all tensors of a call together; the rest of a blob is for its header
+# the most bytes that all tensors of a call may have together; the rest of a blob is for its header
 MAX_TENSOR_BYTES = MAX_BLOB - MAX_META
 # The dtypes that the judge can read with numpy, see ``DTYPES`` in ``world/blobs.py``. Tensors of
 # other dtypes are described and not sent, because they are wrong anyway.
@@ -36,7 +36,7 @@ SHIPPABLE = {
 def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[dict], Any]) -> Any:
     """Return the value that the judge sent, with its tensors on ``device``.
 
-    ``make_probe`` makes a function of the node of a probe.
+    ``make_probe`` turns the node of a probe into a function.
     """
     tensors = load(blob) if blob else {}
 
@@ -58,10 +58,10 @@ def decode(tree: Any, blob: bytes, device: torch.device, make_probe: Callable[[d
 
 
 def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return the same values in memory of this layout, one of ``arrays.LAYOUTS``.
+    """Return the tensor's values in memory of this layout, one of ``arrays.LAYOUTS``.
 
-    The memory is contiguous, transposed, every other element of a larger memory, or the last two
-    together.
+    The memory is contiguous, or transposed, or every other element of a larger memory, or both
+    transposed and every other element of a larger memory.
     """
     if layout == "contiguous":
         return tensor
@@ -75,9 +75,9 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def originals(value: Any) -> Any:
-    """Return the same tensors in new containers.
+    """Return new containers that hold the very same tensors as the containers in ``value``.
 
-    The caller still holds these tensors, whatever student code does with the old containers.
+    Student code may change the old containers. The new containers still hold the tensors then.
     """
     if isinstance(value, (list, tuple)):
         return [originals(item) for item in value]
@@ -89,7 +89,7 @@ def originals(value: Any) -> Any:
 def is_intact(value: Any, original: Any) -> bool:
     """Return whether containers still hold the very same tensors at the same places.
 
-    ``original`` is what ``originals`` returned for them earlier.
+    ``original`` is what ``originals`` returned for these containers earlier.
     """
     if isinstance(original, list):
         return (
@@ -106,7 +106,7 @@ def is_intact(value: Any, original: Any) -> bool:
 
 @dataclass
 class Parcel:
-    """The tensors of one frame so far, and their bytes together."""
+    """The tensors that one frame holds so far, and the number of bytes of all of them."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     bytes: int = 0
@@ -115,7 +115,7 @@ class Parcel:
 def encode(*values: Any) -> tuple[list, bytes]:
     """Return the trees of the values, and the blob with all their tensors.
 
-    What cannot be sent becomes a description in its tree.
+    For a part that cannot be sent, the tree holds a description.
     """
     parcel = Parcel()
 

@@ -1,8 +1,8 @@
 """A rank runs these small programs for a timeline.
 
 Each program calls a student's function once to warm up, and then a few times between marks. These
-are drivers, as those in ``drivers``. But their inputs are made here, since what they return is of
-no interest.
+programs are drivers, as those in ``drivers``. But they make their inputs themselves, because nobody
+looks at what they return.
 """
 
 import time
@@ -18,20 +18,21 @@ import torch.distributed as dist
 Mark = Callable[[str], None]
 RUNS = 8
 LATE = 0.02  # seconds by which the last rank is late, if it is to be late
-# These are defaults. A scene's options may set them, by these names in small letters.
+# The following are defaults. A scene's options may replace them, by these names in small letters.
 ELEMENTS = 1 << 20  # 4 MiB
 WIDTH, ROWS = 1024, 128
-# This is also the number of layers on each stage of a pipeline. With so many, computing takes far
-# longer than a message.
+# This is also the number of layers on each stage of a pipeline. With so many layers, computing
+# takes far longer than a message.
 LAYERS = 4
 
 
 def _drawn(run: Callable[[], Any], mark: Mark, options: dict) -> None:
     """Run a program once to warm up, because the first run is slow, and then ``RUNS`` times.
 
-    Before each of these runs all ranks meet. Marks say when a run begins and ends, and how long the
-    main thread was on a core. With the option ``once`` there is a single run. This is for a cluster
-    on which nothing depends on this machine's speed.
+    Before each of the ``RUNS`` runs all ranks meet in a barrier. Marks record when a run begins and
+    ends, and how long the main thread was on a core. With the option ``once``, there is only a
+    single run, without warm-up, barrier or time on a core. The option is for a modelled cluster, on
+    which nothing depends on this machine's speed.
     """
     if options.get("once"):
         with _piece("run 0", mark):
@@ -63,7 +64,7 @@ def _random(*shape: int) -> torch.Tensor:
 
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run an all-reduce. With ``late``, the last rank comes to it later than the others."""
+    """Run an all-reduce. With ``late``, the last rank begins it later than the other ranks."""
     tensor, last = (
         torch.ones(kwargs.get("elements", ELEMENTS)),
         dist.get_rank() == dist.get_world_size() - 1,
@@ -79,7 +80,7 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 
 def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run an all-reduce beside ten products of matrices."""
+    """Run an all-reduce that should overlap with ten products of matrices."""
     tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(
         *2 * (kwargs.get("width", 512),)
     )
@@ -95,7 +96,8 @@ def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run a stopwatch on an all-reduce, while the last rank is late for every barrier.
 
-    The tensor has 4 MiB if the options do not say otherwise. Marks say when the watch runs.
+    The tensor has 4 MiB if the options do not say otherwise. Marks record when the
+    stopwatch runs.
     """
     tensor, last = (
         torch.ones(kwargs.get("elements", ELEMENTS)),
@@ -132,7 +134,7 @@ def data_parallel(function: Callable, args: list, kwargs: dict, mark: Mark) -> N
         "backward": [(mlp, "loss_backward"), (mlp, "layer_backward"), (torch.Tensor, "backward")],
     }
     passes["backward"] += [(torch.autograd, "backward"), (torch.autograd, "grad")]
-    # The step is a single call. The functions that it calls tell its two passes apart.
+    # The step is a single call. Its two passes are recognized by the functions that it calls.
     with ExitStack() as stack:
         for name, places in passes.items():
             for owner, attribute in places:
@@ -152,9 +154,9 @@ def _told(function: Callable, name: str, mark: Mark) -> Callable:
 
 
 def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
-    """Run the same step with ``GradientBuckets``.
+    """Run the step of ``data_parallel`` with ``GradientBuckets``.
 
-    There is a bucket for each layer, or for as many layers as ``together`` says.
+    Each bucket has room for as many layers as ``together`` says, by default for one layer.
     """
     from handout import mlp
 

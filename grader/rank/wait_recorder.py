@@ -47,7 +47,7 @@ STARTS = (
 
 
 class Waits:
-    """Sends on what a recorder emits, and also reports how the operations get on."""
+    """Passes on the events of a recorder, and also reports the progress of its operations."""
 
     def __init__(self, emit: Callable[[dict], None], tell: Callable[[dict], None]) -> None:
         self.send_on, self.tell = emit, tell

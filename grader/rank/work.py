@@ -45,11 +45,11 @@ class Network:
         return number
 
     def end_call(self) -> list[str]:
-        """Forget the operations of this call, and return marks of those that were used wrongly.
+        """Forget the operations of this call, and return marks for operations used wrongly.
 
-        These are operations that nobody waited for, or whose memory was overwritten before the
-        wait. Memory that has not been sent yet belongs to the caller again. So useless numbers are
-        sent in its place: see ``MemoryInUse.spoil``.
+        An operation was used wrongly if nobody waited for it, or if its memory was overwritten
+        before the wait. Memory that has not been sent yet now belongs to the caller again. So
+        useless numbers are sent instead of its contents: see ``MemoryInUse.spoil``.
         """
         issued, self.issued = self.issued, []
         marks, counts = [], Counter[str]()
@@ -67,7 +67,7 @@ class Network:
 
 @dataclass
 class Issued:
-    """The record of an operation that is kept to the end of its call."""
+    """The record of an operation. The record is kept until the end of the call."""
 
     kind: str
     position: int  # among all that the rank has issued in this call
@@ -78,8 +78,8 @@ class Issued:
 class MemoryInUse:
     """The memory that an operation sends.
 
-    The memory of a collective is read at once, and that of a send when its rank next waits. So a
-    program that overwrites the tensor of a send before its rank waits sends something else.
+    The memory of a collective is read at once. The memory of a send is read when its rank next
+    waits. So a program that overwrites the tensor of a send before this wait sends the new values.
     """
 
     def __init__(self, sent: Tensors, landing: Tensors) -> None:
@@ -104,14 +104,14 @@ class MemoryInUse:
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on: NaN, or ``UNFILLED`` for integers.
 
-        The memory belongs to somebody else then.
+        The memory belongs to the caller again from now on.
         """
         self.is_spoiled = True
 
     def was_overwritten(self) -> bool:
-        """Return whether the memory holds something else than what was sent.
+        """Return whether the memory now differs from the bytes that were sent.
 
-        Return False if ``read`` has not kept what was sent.
+        Return False if ``read`` has not kept these bytes.
         """
         return self.kept is not None and self.kept != self._now()
 
@@ -152,7 +152,7 @@ class HubWork(dist.Work):
         return True
 
     def _take(self) -> bool:
-        """Wait for the answer, write what has arrived to where it belongs, and return True."""
+        """Wait for the answer, write its data into the operation's tensors, and return True."""
         with self.lock:
             if self.answer is None:
                 self.network.on_wait(self.issued.position)
@@ -168,7 +168,7 @@ class HubWork(dist.Work):
         """Return whether the operation is completed.
 
         Before any wait, the first call returns False, so that a program that asks only once is not
-        right by luck. A send is not completed before somebody has waited for it, as with gloo.
+        right by luck. As with gloo, a send is completed only after somebody has waited for it.
         """
         if self.answer is not None:
             return True
@@ -246,7 +246,8 @@ def _memory(tensor: torch.Tensor) -> np.ndarray:
 
     The array can be written to, as a backend in C++ can write to the memory. It is an array of
     numpy, because torch would refuse to write to an inference tensor. Dispatch is disabled, so that
-    no mode that watches the program sees this. That would take longer than all the rest.
+    no mode that watches the program sees this access. A mode would make it take longer than all the
+    rest.
     """
     with torch._C._DisableTorchDispatch():
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
@@ -258,9 +259,10 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
-    """Write what has arrived to the tensors' memory, one tensor after the other.
+    """Write the bytes of ``blob`` to the tensors' memory, one tensor after the other.
 
-    With ``in_order``, write it as the tensors' entries. An empty blob changes nothing.
+    With ``in_order``, write the bytes as the tensors' entries, in order. An empty blob changes
+    nothing.
     """
     if not blob:
         return
@@ -271,9 +273,9 @@ def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
 
 
 def unfill(landing: Tensors, in_order: bool) -> None:
-    """Fill the tensors with values that no message holds.
+    """Fill the tensors of a pending operation with nan, or with ``UNFILLED`` for integers.
 
-    While an operation is pending, nobody else may read its memory.
+    Until somebody has waited for the operation, nobody else may read these tensors.
     """
     for tensor in landing:
         empty = combine.unfilled(bytes(tensor.nbytes), dtype_of(tensor))
@@ -281,7 +283,7 @@ def unfill(landing: Tensors, in_order: bool) -> None:
 
 
 def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
-    """Write bytes to a tensor's memory, or with ``in_order`` as its entries."""
+    """Write bytes to a tensor's memory. With ``in_order``, write them as its entries in order."""
     if not in_order or tensor.is_contiguous():
         _memory(tensor)[:] = content
         return
