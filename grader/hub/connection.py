@@ -17,7 +17,7 @@ class End:
     queue: deque = field(default_factory=deque)
     queued: int = 0  # bytes in the queue
     is_open: bool = True
-    # what reads from it; None until it is read for the first time
+    # the function that reads from the socket; None until the socket may be read
     handle: Callable[[int], None] | None = None
     events: int = 0  # that are waited for; 0 if none are
 

@@ -54,8 +54,8 @@ class Hub:
             judges: for each rank the socket to the judge.
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
-            steps: the rule for messages in step, see ``in_step``. By default it never applies.
-            size: how many ranks have calls to make. By default all have.
+            steps: the rule for messages in step, see ``in_step``. By default this rule never applies.
+            size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
                 say.
@@ -77,7 +77,7 @@ class Hub:
     def begin(self, size: int, steps: Steps) -> None:
         """Begin the calls of a check on the first ``size`` ranks, and forget earlier operations.
 
-        The other ranks have to be silent.
+        The other ranks must not send any frame.
         """
         self.size, self.steps = size, steps
         self.matching = Matching(size, steps, self._answer, self.is_strict)
@@ -105,10 +105,10 @@ class Hub:
         self.selector.register(end.socket, end.events, (handle, rank))
 
     def is_at_rest(self) -> bool:
-        """Return whether every rank waits for its next calls, and nothing is left of the last ones.
+        """Return whether every rank waits for its next calls, and the last calls are quite over.
 
-        For example, an unanswered question, bytes that are owed, a frame that is not written or
-        read completely, or a closed socket would be left.
+        They are not over, for example, if there is still an unanswered question, if bytes are owed,
+        if a frame is not written or read completely, or if a socket is closed.
         """
         ends = [*self.judges, *self.ranks]
         wait = all(self.waits.get(rank) == [frames.FOR_INPUTS] for rank in range(self.size))
@@ -174,10 +174,10 @@ class Hub:
             self.tell({"limit": f"had more than {MAX_HELD >> 20} MiB under way that nobody takes"})
 
     def _look_for_standstill(self) -> None:
-        """Tell the judge, once, if all ranks wait and no rank can go on.
+        """Tell the judge, once, if all ranks wait and no rank can continue.
 
-        If messages are withheld then, and the judge holds no rank, send these messages on instead:
-        see ``in_step``.
+        If all ranks wait because messages are withheld, and the judge holds no rank, do not tell
+        the judge of a standstill. Deliver these messages instead: see ``in_step``.
         """
         stands = len(self.waits) == self.size and all(
             end.is_open for end in self.ranks[: self.size]
@@ -203,7 +203,7 @@ class Hub:
         return self.ranks[rank] if its is self.ranks[rank].socket else self.judges[rank]
 
     def _choose_events(self) -> None:
-        """Wait for room if something is queued. Read a rank only while its judge keeps up."""
+        """Wait for room to write if data is queued. Read a rank only while the judge keeps up."""
         for rank, (judge, own) in enumerate(zip(self.judges, self.ranks)):
             for end, reads in ((judge, True), (own, judge.queued < MAX_QUEUED)):
                 events = selectors.EVENT_WRITE * bool(end.queue) | selectors.EVENT_READ * reads
@@ -222,7 +222,7 @@ class Hub:
     def _hang_up(self, rank: int) -> None:
         """Close both sockets of a rank, the one to the rank and the one to the judge.
 
-        The operations that it has posted stay, because other ranks may wait for them.
+        The operations that the rank has posted are kept, because other ranks may wait for them.
         """
         for end in (self.ranks[rank], self.judges[rank]):
             if end.is_open:
@@ -238,7 +238,7 @@ class Hub:
         if not data:
             raise ConnectionResetError
         for frame in self.judges[rank].reader.feed(data):
-            # This is the judge's first frame. Only from now on is the rank read.
+            # This is the judge's first frame. Read from the rank from now on, and not before.
             if self.ranks[rank].reader.nonce is None:
                 self.ranks[rank].reader.nonce = self.judges[rank].reader.nonce
                 self._register(self.ranks[rank], self._on_rank, rank)
@@ -295,15 +295,15 @@ class Hub:
     def _call_of(self, rank: int) -> int:
         """Return the number of the call that a rank is in, whatever the rank itself says.
 
-        All that it does after its last call counts as a part of that call.
+        Everything that the rank does after its last call counts as a part of that call.
         """
         return min(self.ended[rank], max(len(self.steps.towards) - 1, 0))
 
     def _expect(self, rank: int, number: Any) -> None:
-        """Note that a rank expects an answer with this number.
+        """Record that a rank expects an answer with this number.
 
-        Raises FrameError if this is no number, if the number is taken, or if too many answers are
-        still to come.
+        Raises FrameError if ``number`` is no whole number, if the rank already expects an answer
+        with this number, or if the rank expects too many answers.
         """
         if not frames.is_whole(number) or number in self.unanswered[rank]:
             raise frames.FrameError("an operation of no known form")
@@ -314,7 +314,7 @@ class Hub:
     def _weigh(self, rank: int) -> None:
         """Tell the judge by how many bytes a rank's memory has grown, if the check asks for it.
 
-        Only a new maximum of the call is told.
+        Tell the judge only if the growth is a new maximum in the call.
         """
         given, call = self._given(rank), self._call_of(rank)
         if not given or not given.weighs or not (memory := self.memory(rank)):
@@ -359,10 +359,10 @@ class Hub:
             self._write(rank, {"to": number})
 
     def _on_wait(self, rank: int, meta: dict) -> None:
-        """Note that all threads of a rank wait, unless one of them has got its answer meanwhile.
+        """Record that all threads of a rank wait, unless one has got its answer meanwhile.
 
-        Pass on the steps of the rank's program that come with this. Raises FrameError if the frame
-        is not of the agreed form.
+        If the frame also holds steps of the rank's program, pass the steps on to the judge. Raises
+        FrameError if the frame is not of the agreed form.
         """
         waits = meta.get("for")
         if not isinstance(waits, list) or len(waits) > MAX_THREADS:
@@ -384,7 +384,7 @@ class Hub:
         self.judges[rank].write(self.ranks[rank].reader.pack(kind, meta, blob))
 
     def _read(self, rank: int, frame: frames.Frame) -> Posted:
-        """Return the operation in a frame, and tell the judge of it.
+        """Return the operation in a frame, and tell the judge of this operation.
 
         Raises FrameError if the frame holds no valid operation.
         """
@@ -411,10 +411,11 @@ class Hub:
         return posted
 
     def _on_contents(self, rank: int, frame: frames.Frame) -> None:
-        """Take the bytes of a send, and answer the operations that are complete with them.
+        """Take the bytes of a send, and answer the operations that these bytes complete.
 
-        If the rank owes no more bytes, send it the answers that were postponed. Raises FrameError
-        if no send waits for these bytes, or if there are too many or too few.
+        If the rank owes no more bytes, send it the answers that were postponed. Otherwise they stay
+        postponed. Raises FrameError if no send waits for these bytes, or if a send announced more
+        or fewer bytes.
         """
         number = frame.meta.get("number")
         posted = self.owed[rank].pop(number, None) if frames.is_whole(number) else None
@@ -431,8 +432,8 @@ class Hub:
     def _answer(self, posted: Posted, blob: bytes, **more: int) -> None:
         """Answer an operation, or postpone the answer while the rank owes the bytes of a send.
 
-        Otherwise a rank could announce all its sends, receive everything, and only then compute
-        what it sends.
+        Without this delay, a rank could announce all its sends, receive everything, and only then
+        compute the contents of its sends.
         """
         self.held[posted.rank] -= len(posted.blob)
         meta = {"to": posted.number, **more}

@@ -1,8 +1,8 @@
-"""The hub can withhold a message until its receiver has sent on the message before it.
+"""The hub can withhold a message until its receiver has sent on the previous message.
 
-``report.Call.in_step`` asks for this rule. With it, a rank that wants to receive all messages
-before it sends any on comes to a standstill, and so do all others. This shows the mistake without a
-clock.
+``report.Call.in_step`` asks for this rule. Under this rule, a rank that wants to receive all
+messages before it sends on the first one comes to a standstill, and so do all other ranks. This
+shows the mistake without a clock.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Steps:
     def note_sent(self, operation: Operation) -> bool:
         """Count a message that a rank has started to send; return whether the rule applies to it.
 
-        If it does, the rank may get another message in return.
+        If the rule applies, the rank may now get one more message.
         """
         towards = self._towards(operation)
         if not towards or operation.peer != operation.rank + towards:
@@ -51,7 +51,7 @@ class Steps:
             self.withheld.discard((receive.rank, receive.call))
 
     def withholds(self, receive: Operation, source: int, size: int) -> bool:
-        """Return whether the message for this receive has to wait; if so, remember it.
+        """Return whether the message for this receive has to wait; record it if it has to.
 
         ``source`` is the sender, and ``size`` the world size. The last rank in the direction gets
         every message at once, because it sends nothing on.
@@ -70,10 +70,11 @@ class Steps:
         return bool(towards) and source == receive.rank - towards
 
     def lift(self) -> list[tuple[int, int, int]]:
-        """Stop withholding messages for the ranks that wait for one, because all ranks wait.
+        """Stop withholding messages. Call this when all ranks wait and some messages are withheld.
 
-        Return (sender, call, number of the message before) for each message that was withheld. Its
-        receiver has not sent on the message before.
+        The rule no longer applies to the receivers of these messages. Return (sender, call, number)
+        for each message that was withheld. ``number`` is the number of the previous message, which
+        the receiver has not sent on.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)

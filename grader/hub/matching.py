@@ -1,8 +1,8 @@
-"""The hub decides here which operations of different ranks match, and what each of them gets.
+"""The hub decides here which operations of different ranks match, and what each rank receives.
 
 The collectives of a group match in the order in which each rank has issued them. A receive gets the
-earliest message that it may take. In strict order an operation takes part only when those before it
-have ended: see ``strict``.
+earliest message that it may take. In strict order, an operation takes part only when the earlier
+operations of its rank and group have ended: see ``strict``.
 """
 
 from collections import defaultdict, deque
@@ -44,8 +44,8 @@ class Posted:
 class Matching:
     """Matches the operations of a world, and answers each of them when it is complete.
 
-    It calls ``answer(posted, bytes)`` for that. For a receive it adds ``source=…``, the sender's
-    rank in the group.
+    To answer an operation, it calls ``answer(posted, bytes)``. For a receive it adds ``source=…``,
+    the sender's rank in the group.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Matching:
     ) -> None:
         self.size, self.steps, self.tell = size, steps, answer
         self.order = StrictOrder() if is_strict else None
-        # Operations that may begin because those before them have ended. They are queued, so that
-        # a long chain of them is no deep recursion.
+        # Operations that may begin because the operations before them have ended. They are queued,
+        # so that a long chain of such operations is no deep recursion.
         self.beginning: deque[Posted] = deque()
         # (rank, lane) → the number of the rank's collectives so far; the lane is the group
         self.counts: dict[tuple, int] = defaultdict(int)
@@ -65,7 +65,7 @@ class Matching:
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
 
     def post(self, posted: Posted) -> None:
-        """Take an operation that a rank has issued, and answer all that is complete with it."""
+        """Take an operation that a rank has issued, and answer all operations that it completes."""
         if self.order is None or self.order.begins(posted):
             self._begin(posted)
             self._begin_others()
@@ -75,17 +75,17 @@ class Matching:
             self._begin(self.beginning.popleft())
 
     def answer(self, posted: Posted, blob: bytes, **more: int) -> None:
-        """Answer an operation, which ends it. In strict order, others may begin then."""
+        """Answer and so end an operation. In strict order, queue the operations that may begin."""
         if self.order:
             self.beginning += self.order.ends(posted)
         self.tell(posted, blob, **more)
 
     def _begin(self, posted: Posted) -> None:
-        """Make an operation available to those of other ranks, and match it."""
+        """Make an operation available to the operations of other ranks, and match it."""
         operation, lane = posted.operation, self._lane(posted.operation)
         if operation.kind == "send":
             self.sends[lane].append(posted)
-            # A rank that has sent a message on may get one that was withheld from it.
+            # A rank that has sent a message on may get a message that was withheld from it.
             if self.steps.note_sent(operation):
                 for other in [other for other in self.receives if other[2] == operation.rank]:
                     self._match(other)
@@ -98,7 +98,7 @@ class Matching:
         self._meet(posted)
 
     def meet(self, posted: Posted) -> None:
-        """Answer the operations that are complete now that the bytes of this one have arrived."""
+        """Answer the operations that are complete now. The bytes of ``posted`` have arrived."""
         self._meet(posted)
         self._begin_others()
 
@@ -129,7 +129,8 @@ class Matching:
     def _match(self, lane: Lane) -> None:
         """Give each receive of a lane, in order of issue, the earliest message that it may take.
 
-        The receive waits if that message has no bytes yet, does not fit, or is withheld.
+        The receive waits if there is no such message, or if the message has no bytes yet, does not
+        fit, or is withheld.
         """
         sends, waiting = self.sends[lane], deque[Posted]()
         for receive in self.receives[lane]:
@@ -198,7 +199,7 @@ def collect(together: list[Posted]) -> list[bytes] | None:
 def _has_room(posted: Posted, result: bytes) -> bool:
     """Return whether a result has as many bytes as its rank has said that it receives.
 
-    An empty result always fits, and so does that of a barrier.
+    An empty result always fits, and the result of a barrier always fits, too.
     """
     operation = posted.operation
     if operation.kind == "barrier":
@@ -236,8 +237,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
         return [total] * n
     if first.kind == "reduce_scatter":
         return combine.cut(total, n)
-    # On the other ranks nobody may rely on the output of a reduce. gloo leaves partial sums there.
-    # The hub leaves NaN, or ``UNFILLED`` for integers.
+    # On the other ranks nobody may rely on the output of a reduce. gloo puts partial sums into this
+    # output. The hub puts NaN into it, or ``UNFILLED`` for integers.
     return [total if rank == root else combine.unfilled(total, dtype) for rank in range(n)]
 
 

@@ -1,9 +1,10 @@
 """The hub keeps the values of the store that the ranks of a world share.
 
 Ranks meet in this store, but they must not communicate through it. They may only count and say that
-they are there, as torch does when it makes a process group. This holds from the beginning, because
-in ranks that were used before student code may run between two checks. Text could also be spelled
-in counts and keys, so a rank may ask only few questions in each call.
+they are there, as torch does when it makes a process group. This rule holds from the beginning of a
+check: if its ranks were used by an earlier check, student code may run in them between the two
+checks. Text could also be spelled in counts and keys, so a rank may ask only few questions in each
+call.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ MAX_LETTERS = 500  # characters in a key
 class Keys:
     """Holds the values, and answers questions about them.
 
-    ``get`` and ``wait`` are answered as soon as all their keys are there.
+    ``get`` and ``wait`` are answered as soon as all their keys have a value.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -32,8 +33,9 @@ class Keys:
     def ask(self, rank: int, call: int, meta: dict) -> Iterator[tuple[int, int, dict]]:
         """Take a question; yield (rank, number, answer) for each question that can be answered now.
 
-        ``number`` is the number of the question. The new question may allow an answer to earlier
-        ones. Raises FrameError if it is not of the agreed form, or is not allowed.
+        ``number`` is the number of the question that is answered. With the new question, earlier
+        questions may get an answer, too. Raises FrameError if the new question is not of the agreed
+        form, or is not allowed.
         """
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
@@ -57,9 +59,9 @@ class Keys:
         self.waiting = still
 
     def _check_small(self, rank: int, call: int, meta: dict) -> None:
-        """Raise FrameError if torch does not ask such a question when it makes a group.
+        """Raise FrameError unless torch asks such questions when it makes a group.
 
-        Also raise it if the rank has asked too many questions in this call.
+        Also raise FrameError if the rank has asked too many questions in this call.
         """
         self.asked[rank, call] += 1
         do, value, amount = (meta.get(name) for name in ("do", "value", "amount"))

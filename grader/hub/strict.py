@@ -1,11 +1,11 @@
 """In strict mode the hub carries out operations in nccl's order.
 
-In each group, a rank's next operation begins only when its previous one has ended. torch does this
-if the process group has a ``device_id``: its ProcessGroupNCCL warns that single sends and receives
-are then "serialized with all other ops on this ProcessGroup". Here a send ends when it is received;
-nccl may end small ones earlier. The operations of one ``batch_isend_irecv`` begin together (NCCL
-User Guide, Point-to-point communication). There are no tags. gloo has none of these rules, so a
-program that passes with gloo may deadlock on GPUs.
+In each group, a rank's next operation begins only when its previous operation has ended. torch
+keeps this order if the process group has a ``device_id``: its ProcessGroupNCCL warns that single
+sends and receives are then "serialized with all other ops on this ProcessGroup". In strict mode a
+send ends when it is received; nccl may end small sends earlier. The operations of one
+``batch_isend_irecv`` begin together (NCCL User Guide, Point-to-point communication). Messages have
+no tags. gloo has none of these rules, so a program that passes with gloo may deadlock on GPUs.
 """
 
 from collections import defaultdict, deque
@@ -28,7 +28,7 @@ class StrictOrder:
         self.queues: dict[tuple, deque[list[Posted]]] = defaultdict(deque)
 
     def begins(self, posted: "Posted") -> bool:
-        """Queue an operation behind those of its rank and group; return whether it begins now."""
+        """Add an operation to the queue of its rank and group; return whether it begins now."""
         queue = self.queues[_key(posted)]
         if posted.batch is not None and queue and queue[-1][0].batch == posted.batch:
             queue[-1].append(posted)
@@ -46,10 +46,11 @@ class StrictOrder:
         return list(queue[0]) if queue else []
 
     def behind(self) -> list[list[int]]:
-        """Return [rank, time, time] for each queue in which an operation waits, up to ``MAX_TOLD``.
+        """Return [rank, begun, waits] for each queue in which an operation waits.
 
-        The times say when the rank issued an operation that has begun and not ended, and the first
-        operation that waits for that end. They are in nanoseconds of the monotonic clock.
+        ``begun`` is the time when the rank issued an operation that has begun and not ended.
+        ``waits`` is the time when the rank issued the first operation that waits for this end. Both
+        are in nanoseconds of the monotonic clock. Return at most ``MAX_TOLD`` such lists.
         """
         pairs = [
             (queue[0][0].operation, queue[1][0].operation)

@@ -19,7 +19,7 @@ class Contents(Protocol):
     """The data that an operation sends. It is read as late as possible, at the next wait."""
 
     def read(self, keep: bool) -> bytes:
-        """Return the data. With ``keep``, remember it, to compare the memory with this data later."""
+        """Return the data. With ``keep``, remember it, to compare the memory with it later."""
 
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on, which nobody can compute with."""
