@@ -54,7 +54,7 @@ class Hub:
             judges: for each rank the socket to the judge.
             ranks: for each rank the socket to the rank.
             tell: sends the judge a message.
-            steps: the rule for messages in step, see ``in_step``. By default this rule never applies.
+            steps: the rule for messages in step, see ``in_step``; by default it never applies.
             size: how many ranks have calls to make. By default all ranks have calls to make.
             memory: returns the bytes of a rank's memory, or 0 if the system does not say.
             spent: returns the nanoseconds of a rank's processor time, or 0 if the system does not
@@ -176,8 +176,8 @@ class Hub:
     def _look_for_standstill(self) -> None:
         """Tell the judge, once, if all ranks wait and no rank can continue.
 
-        If all ranks wait because messages are withheld, and the judge holds no rank, do not tell
-        the judge of a standstill. Deliver these messages instead: see ``in_step``.
+        If messages are withheld at a standstill, and the judge holds no rank, do not tell the judge
+        of the standstill. Deliver these messages instead: see ``in_step``.
         """
         stands = len(self.waits) == self.size and all(
             end.is_open for end in self.ranks[: self.size]

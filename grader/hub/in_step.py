@@ -72,9 +72,9 @@ class Steps:
     def lift(self) -> list[tuple[int, int, int]]:
         """Stop withholding messages. Call this when all ranks wait and some messages are withheld.
 
-        The rule no longer applies to the receivers of these messages. Return (sender, call, number)
-        for each message that was withheld. ``number`` is the number of the previous message, which
-        the receiver has not sent on.
+        In this call, the rule no longer applies to the receivers of these messages. Return (sender,
+        call, number) for each message that was withheld. ``number`` is the number of the previous
+        message, which the receiver has not sent on.
         """
         found = [
             (rank - self.towards[call], call, self.received[rank, call] - 1)
