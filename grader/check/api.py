@@ -133,9 +133,10 @@ class Request:
         return Call(self.function, arguments, note=self._note(), served=served, **self.options)
 
     def _taken_out(self, args: list, kwargs: dict) -> dict:
-        """Remove from the arguments what a rank must not know before it asks for it.
+        """Return the values that a rank must not know before it asks for them.
 
-        Return these values: see ``wire.served``.
+        See ``wire.served``. Also remove these values from the arguments. Probes stay there, because
+        a probe is sent without the value that it returns.
         """
         served = {}
         if probes := _probes([args, kwargs]):
@@ -151,8 +152,7 @@ class Request:
     def _note(self) -> str:
         """Return the arguments in short, to tell one call of a check from another.
 
-        Of an argument that differs from rank to rank, show the value of the first rank that has
-        one: the first that is not None.
+        If an argument differs from rank to rank, show its first value that is not None.
         """
         parts = []
         of_student = self.options["driver"] in OF_STUDENT
@@ -179,7 +179,7 @@ class Request:
 def _probes(value: Any) -> dict[str, Any]:
     """Return what each probe in an argument returns, by the probe's name.
 
-    Raises GraderFault if two probes of one name return different things.
+    Raises GraderFault if two probes have the same name, but return different values.
     """
     if isinstance(value, Probe):
         return {value.name: value.returns}
@@ -229,7 +229,7 @@ def call(
     """Return a call of ``module.function`` with these arguments on every rank.
 
     An argument ``per_rank(…)`` gives each rank a value of its own. ``driver`` names the program
-    around the call (see ``rank.drivers``). ``may_raise`` lets the ranks go on to the next call
+    around the call (see ``rank.drivers``). With ``may_raise``, a rank continues with the next call
     after an exception. ``delays`` makes ranks come late, and ``in_step`` holds messages back (see
     ``Call``). ``weighs`` has the hub look at the ranks' memory (see ``CallResult.grown``), and
     ``clocks`` at their processor time (see ``CallResult.spent``).

@@ -33,7 +33,7 @@ class CallEvidence:
     def values(self) -> list:
         """Return each rank's value.
 
-        Fails if a rank did not return. Raises GraderFault if that was a failure of the grader's.
+        Fails if a rank did not return. If the grader itself caused this, raises GraderFault.
         """
         if found := diagnose(self.report, self.index):
             if self.report.grader_fault:
@@ -55,7 +55,7 @@ class CallEvidence:
     def read(self, reader: Callable[[Any], T], label: str) -> list[T]:
         """Return the result of ``reader`` for each rank's value.
 
-        Fails if ``reader`` raises; ``label`` names what it reads, for the message.
+        Fails if ``reader`` raises. ``label`` names what ``reader`` reads, for the message.
         """
         return self._parts(self.values(), reader, label)
 
@@ -66,7 +66,7 @@ class CallEvidence:
     def ledger(self, rank: int) -> list[driver_results.Entry]:
         """Return a rank's ledger: the products and sends that the driver's meter saw.
 
-        They are in the order of the program.
+        The entries are in the order of the program.
         """
         return self.read(driver_results.ledger, "the ledger of what was computed and sent")[rank]
 
@@ -79,9 +79,9 @@ class CallEvidence:
         return [e for e in trail if isinstance(e, Mark) and e.call == self.index and e.name == name]
 
     def waits_for_nobody(self, sentence: str) -> None:
-        """Fail with this sentence if the ranks waited for late ranks outside of operations.
+        """Fail with this sentence if ranks waited, outside of operations, for late ranks.
 
-        In that case the late ranks were let go early.
+        If they did, the judge released the late ranks early, and the report records it.
         """
         self.require(self.index not in self.report.let_go, sentence)
 
@@ -98,22 +98,24 @@ class CallEvidence:
         numbers = [
             name.removeprefix(NOT_SENT_ON).strip() for name in names if name.startswith(NOT_SENT_ON)
         ]
-        # A rank may leave a mark of any name, so what follows need not be a number.
+        # A rank may add a mark of any name, so the rest of the name need not be a number.
         return [int(number) for number in numbers if number.isdecimal() and len(number) < 6]
 
     def grown(self, rank: int) -> int | None:
-        """Return by how many bytes, at most, a rank's memory had grown when it communicated.
+        """Return the most bytes by which a rank's memory had grown when the rank communicated.
 
-        The operating system measures it, and growth counts from before the first check on this
-        rank. None if the system does not say, or if no hub looks (see ``Call.weighs``).
+        The operating system measures the memory. Growth counts from the time before the first check
+        on this rank. Return None if the system does not report the memory, or if no hub looks at it
+        (see ``Call.weighs``).
         """
         return self.report.ranks[rank].grown.get(self.index)
 
     def spent(self, rank: int) -> list[int] | None:
         """Return a rank's processor time (nanoseconds) when the call began and before each send.
 
-        The call's driver must have a meter: see ``Call.clocks``. None if the system does not say,
-        or if no hub looks. Fails if the rank issued a send that no look came before.
+        The call's driver must have a meter: see ``Call.clocks``. Return None if the system does not
+        report the time, or if no hub looks at it. Fails if the rank issued a send before which the
+        hub did not look.
         """
         looks = iter(self.report.ranks[rank].spent.get(self.index, []))
         found: list[int] = []
@@ -136,7 +138,7 @@ class CallEvidence:
     def passed(self, rank: int, name: str, times: int = 0) -> int:
         """Return when a rank passed this mark, in nanoseconds, after ``times`` earlier passes.
 
-        Fails if it never did.
+        Fails if the rank did not pass the mark again after these.
         """
         marks = self.marks(rank, name)
         if len(marks) <= times:

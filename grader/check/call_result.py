@@ -84,11 +84,11 @@ class CallResult(CallEvidence):
         communicate although it cannot know the answer alone.
 
         ``expected`` holds one value for each rank; lists of numbers stand for float32 tensors.
-        ``known_mistakes`` holds for each rank the values that known mistakes produce, by the
-        sentence that explains the mistake. It may be a function without arguments, which is called
-        only if the mistakes are needed. ``select`` picks from a rank's value what is compared, and
-        ``label`` names that. ``otherwise`` says what a difference most likely means if nothing else
-        is recognised.
+        ``known_mistakes`` holds one dict for each rank. It maps a sentence that explains a mistake
+        to the value that this mistake produces. ``known_mistakes`` may also be a function without
+        arguments that returns these dicts. The function is called only if the dicts are needed.
+        ``select`` picks the part of a rank's value that is compared, and ``label`` names this part.
+        ``otherwise`` says what a difference most likely means if no other cause is recognised.
         """
         wanted = [as_argument(value) for value in expected]
         if len(wanted) != self.report.size:
@@ -269,7 +269,8 @@ class CallResult(CallEvidence):
     def _awaited(self) -> None:
         """Fail if the values are right by luck.
 
-        They are if a rank did not wait for a message, or overwrote its memory before the wait.
+        They are right by luck if a rank did not wait for a message, or overwrote the memory of an
+        operation before it waited for this operation.
         """
         if by_luck := next(
             (hazard for hazard in hazards(self.report, self.index) if hazard.is_luck), None

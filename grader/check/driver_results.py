@@ -1,7 +1,7 @@
 """Reads what drivers send back, and returns it as typed data.
 
-A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that it
-reads. The drivers themselves are in ``rank/drivers.py``.
+A rank may send anything. A reader raises ``Unreadable`` if the data do not have the form that the
+reader expects. The drivers themselves are in ``rank/drivers.py``.
 """
 
 import math
@@ -15,9 +15,9 @@ KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"
 
 
 class Unreadable(ValueError):
-    """Raised if what came back does not have the form that it should have.
+    """Raised if the data that a rank sent back do not have the expected form.
 
-    The text says in what respect.
+    The text says what is wrong with the data.
     """
 
 
@@ -73,12 +73,12 @@ def values(found: Any) -> list:
 
 
 def results(found: Any) -> list:
-    """Return the results of several calls whose memory was looked at."""
+    """Return the results of several calls, sent together with the memory that they keep."""
     return _list(_part(found, "results"), "the list of results")
 
 
 def gradients(found: Any) -> list:
-    """Return the gradients of the arguments, None for each that got none."""
+    """Return the gradients of the arguments; None for each argument without a gradient."""
     return _list(_part(found, "gradients"), "the list of gradients")
 
 
@@ -88,7 +88,7 @@ def upstream(found: Any) -> Any:
 
 
 def views(found: Any) -> list:
-    """Return what the views hold that the function was given."""
+    """Return what the views that the function was given hold after the call."""
     return _list(_part(found, "views"), "the list of views")
 
 
@@ -98,7 +98,7 @@ def schedule(found: Any) -> Any:
 
 
 def fractions(found: Any) -> list:
-    """Return the bubble of each list of spans."""
+    """Return the bubble that the function has computed in each call."""
     return _list(_part(found, "fractions"), "the list of bubbles")
 
 
@@ -108,7 +108,7 @@ def requires_gradient(found: Any) -> bool:
 
 
 def is_kept(found: Any) -> bool:
-    """Return whether an argument is kept, or was left as it was: see the driver."""
+    """Return whether an argument is still alive, or still unchanged: this depends on the driver."""
     return _truth(found, "kept")
 
 

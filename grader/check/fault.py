@@ -1,8 +1,9 @@
-"""Decides whose fault an exception in a check is: that of what a rank sent, or ours.
+"""Decides what caused an exception in a check: the values that a rank sent, or our own mistake.
 
-Ranks may send anything. If a check raises an exception because of it, the check has failed. To tell
-this from a mistake of our own, the same judging is done again with the expected values in place of
-the ranks' values. If that also raises an exception, the mistake is ours.
+Ranks may send anything. If a check raises an exception because of a rank's values, the check has
+failed. To tell this from a mistake of our own, the same judging is done again with the expected
+values in place of the ranks' values. If the second judging also raises an exception, the mistake is
+ours.
 """
 
 import copy
@@ -88,8 +89,8 @@ class _Ranks:
 def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
     """Fail the check if its judging takes more than ``seconds`` of processor time.
 
-    Python handles signals in the main thread only, and judges run there. In any other thread there
-    is no limit.
+    Python handles signals in the main thread only, and judges run in the main thread. In any other
+    thread, this sets no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -109,7 +110,10 @@ def _time_limit(ranks: _Ranks, seconds: float) -> Iterator[None]:
 
 
 def _finding(error: Exception, report: WorldReport) -> Finding:
-    """Return what came back, for the student, and where the judge failed, for the instructor."""
+    """Return a finding that shows the student what came back.
+
+    It also shows the instructor where the judge failed.
+    """
     came = []
     for rank in report.ranks:
         values = [

@@ -1,6 +1,6 @@
 """Finds operations that nobody waited for, or whose memory was used before the wait.
 
-If the values are right all the same, they may be right by luck.
+If the values of such a call are right, they may be right by luck.
 """
 
 import re
@@ -50,7 +50,7 @@ class Hazard:
 
     @property
     def is_luck(self) -> bool:
-        """Return whether values that are right are right by luck only."""
+        """Return whether right values of this call are right by luck only."""
         return self.what == OVERWRITTEN or self.operation.kind in ("send", "recv")
 
 
@@ -71,9 +71,10 @@ def hazards(report: WorldReport, call: int) -> list[Hazard]:
 def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str | None:
     """Return the sentence for a rank that seems to have read a tensor before it was filled.
 
-    A tensor that is to be filled holds nan on the hub, or ``UNFILLED`` if it holds integers, until
+    On the hub, a tensor that an operation will fill holds nan, or ``UNFILLED`` for integers, until
     somebody has waited for the operation. ``value`` are the arrays that the rank returned, and
-    ``issued`` the operations that it issued. None if there is no sign of it.
+    ``issued`` the operations that it issued. Return None if nothing shows that the rank has read a
+    tensor too early.
     """
     filling = [operation for operation in issued if operation.received]
     kept = "nan" if any(_holds_nan(array) for array in value) else str(UNFILLED)

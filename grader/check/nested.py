@@ -31,7 +31,7 @@ def by_path(value: Any, path: str = "") -> dict[str, np.ndarray]:
 
 
 def at_path(value: Any, path: str) -> np.ndarray | None:
-    """Return the array at a path such as ``[0][1]``; None if there is none."""
+    """Return the array at a path such as ``[0][1]``; None if there is no array at this path."""
     try:
         for index in path.strip("[]").split("][") if path else ():
             value = value[int(index)]

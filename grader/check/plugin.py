@@ -85,9 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _read_options(option: argparse.Namespace) -> None:
-    """Check and convert the options. Raises ValueError with a sentence.
+    """Check and convert the options. Raises ValueError with a sentence for the user.
 
-    ``addoption`` could check them, too, but answers a mistake with all of pytest's usage text.
+    ``addoption`` could check the options, too, but it would answer a mistake with all of pytest's
+    usage text.
     """
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
@@ -113,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _function(item: pytest.Item) -> Any:
-    """Return a test's function, whose attributes describe the check; None if it has none."""
+    """Return a test's function, which has the check's attributes; None without a function."""
     return getattr(item, "function", None)
 
 
@@ -123,7 +124,7 @@ def _is_in(item: pytest.Item, part: str, problems: list[str]) -> bool:
 
 
 def candidate(item: pytest.Item) -> Candidate:
-    """Return what ``--only`` looks at: the test's id, and a check's number and names."""
+    """Return what ``--only`` looks at: a test's id, and for a check also its number and names."""
     record = record_of(item)
     if not record:
         return Candidate(item.nodeid, names=(item.nodeid,))
@@ -134,7 +135,7 @@ def candidate(item: pytest.Item) -> Candidate:
 
 
 def part_of(item: pytest.Item) -> str:
-    """Return the name of a check's part: ``collectives`` if the check is one of problem 1.7.
+    """Return the name of a check's part, such as ``collectives`` for a check of problem 1.7.
 
     Return an empty string for a test that is no check.
     """
@@ -169,15 +170,15 @@ def record_of(item: pytest.Item) -> Record | None:
 # ——— what a check gets
 
 
-# The cache holds for this process, whatever pytest makes of a fixture's scope. If the server had to
-# be replaced, all later checks of this process use the new one.
+# The cache lasts as long as this process, whatever pytest makes of a fixture's scope. If the server
+# had to be replaced, all later checks of this process use the new server.
 @cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
     try:
         found.server.door  # noqa: B018 (raises where it is no address)
     # A fresh interpreter has not inherited the server's socket. It starts a server of its own,
-    # which ends with it.
+    # which ends with this interpreter.
     except WorldsUnavailable:
         found.replace_server()
     return found
@@ -200,7 +201,7 @@ def world(grading_session: Session, request: pytest.FixtureRequest) -> CheckWorl
 def shared_with(item: pytest.Item) -> Hashable:
     """Return a key that is the same for checks that may share ranks, one after the other.
 
-    None if all ranks of this check are fresh.
+    Return None if this check gets only fresh ranks.
     """
     record = record_of(item)
     network = network_of(_function(item)) or usual_network()
@@ -216,7 +217,7 @@ def is_shown_at_once(item: pytest.Item) -> bool:
 
 
 def network_of(check: Callable) -> str | None:
-    """Return the network that a check asks for; None if it takes the usual one."""
+    """Return the network that a check asks for; None if the check takes the usual network."""
     return getattr(check, "__network__", None)
 
 
@@ -289,7 +290,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def verdict(error: BaseException | None) -> tuple[str, Finding]:
-    """Return the status and finding of a check that ended with this exception, or with none."""
+    """Return the status and finding of a check; ``error`` is None if it raised no exception."""
     if error is None:
         return PASSED, Finding()
     if isinstance(error, CheckFailed):
@@ -303,9 +304,10 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Say what the public checks do not look at.
+    """Print what the public checks do not look at.
 
-    Say it in a student's copy only, if checks have passed and none has failed.
+    Print it only in a student's copy. Print it only if some checks have passed, no check has
+    failed, and no check is “not implemented”.
     """
     counted = terminalreporter.stats
     if (

@@ -29,8 +29,8 @@ class Record:
     # The sizes of those worlds that new ranks were started for.
     fresh: list[int] = field(default_factory=list)
     in_worlds: float = 0.0  # how many of the seconds were spent in worlds
-    # Whether the check itself states its visibility. If not, the visibility is the default, and a
-    # course may choose another.
+    # Whether the check itself states its visibility. If it does not, the visibility is the default,
+    # and a course may choose another visibility.
     visibility_written: bool = True
 
     @property

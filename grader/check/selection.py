@@ -25,7 +25,7 @@ DEFINED = re.compile(
 
 
 class NothingChosen(ValueError):
-    """Raised if words mean no check.
+    """Raised if the words match no check.
 
     The text is a sentence for the person who wrote the words. It lists the possible choices.
     """
@@ -52,7 +52,7 @@ def part_named(words: str) -> str:
 def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
     """Return the ids of the candidates that these words mean.
 
-    Raises NothingChosen if they mean none.
+    Raises NothingChosen if the words mean no candidate.
     """
     candidates = list(candidates)
     if number := _number(words):
@@ -78,8 +78,9 @@ def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
     """Return the ids of the checks that these words mean by a name.
 
     A check is chosen if a name of its own matches. All checks of a problem are chosen if the
-    problem's title matches. They are also chosen if one of the problem's functions matches and it
-    is the only function, or none of these checks has matched by a name of its own.
+    problem's title matches. They are also chosen if one of the problem's functions matches, but
+    only under one of two conditions: the problem has no other function, or no check of the problem
+    has matched by a name of its own.
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
@@ -103,7 +104,7 @@ def _squeezed(text: str) -> str:
 def _matches(words: str, name: str) -> bool:
     """Return whether ``words`` match the name, from the beginning of one of its words on.
 
-    The last word may go on. “ring” matches “ring_all_reduce”, but not “during”.
+    The name may be longer than ``words``. “ring” matches “ring_all_reduce”, but not “during”.
     """
     wanted, parts = _squeezed(words), re.findall(r"\w+", name.replace("_", " ").lower())
     return bool(wanted) and any("".join(parts[i:]).startswith(wanted) for i in range(len(parts)))

@@ -27,8 +27,8 @@ TRIES = 2  # of a check whose worker died, perhaps for want of memory
 class Workers:
     """Forks up to ``many`` workers, and gives them the checks to run.
 
-    They are forked as soon as the checks are collected, because this process may start threads
-    after that.
+    The workers are forked as soon as the checks are collected, because this process may start
+    threads later.
     """
 
     def __init__(self, many: int) -> None:
@@ -62,10 +62,11 @@ class Workers:
         return True
 
     def _make(self, session: pytest.Session, units: deque[deque[int]], tries: list[int]) -> None:
-        """Have the workers run these checks, and return when all of them have ended.
+        """Have the workers run these checks, and return when all these checks have ended.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
-        ``TRIES`` times at most. If all workers have died, return at once.
+        again, but no check is begun more than ``TRIES`` times. If all workers have died, return at
+        once.
         """
         own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker runs
         busy: dict[Connection, int] = {}
@@ -104,10 +105,10 @@ class Workers:
 
 
 def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]]:
-    """Return these numbers of checks in units: checks that may share ranks are one unit.
+    """Group these numbers of checks into units. Checks that may share ranks form one unit.
 
-    The largest units come first. One worker runs the checks of a unit, in order. So what one check
-    may leave for the next is the same in every run.
+    The largest units come first. One worker runs the checks of a unit, in order. So in every run,
+    the same checks use the ranks of a unit before a given check.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:

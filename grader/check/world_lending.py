@@ -3,9 +3,9 @@
 Starting ranks takes much of the time of a grading. Ranks are lent only if nothing is left behind in
 them. A check that fails on used ranks is tried again on fresh ranks, so that no check fails because
 of another one. A check that passes on used ranks has passed. After a check has failed, the other
-checks of its problem get fresh ranks. Public and hidden checks never share ranks, because a message
-must not tell of both. Only the hub can tell whether ranks are at rest, so ranks are always fresh if
-gloo or nccl connects them.
+checks of its problem get fresh ranks. Public and hidden checks never share ranks, because one
+message must not tell of both kinds. Only the hub can tell whether ranks are at rest, so ranks are
+always fresh if gloo or nccl connects them.
 """
 
 import copy
@@ -48,7 +48,7 @@ class KeptProcesses:
     failed: set[Hashable] = field(default_factory=set)
 
     def take(self, key: Hashable) -> Processes | None:
-        """Return the processes kept for this key, or None. Close those kept for another key."""
+        """Return the processes kept for this key, or None. Close processes kept for another key."""
         found, self.processes = self.processes, None
         if found and self.key != key:
             found.close()
@@ -80,7 +80,7 @@ class RankStarter:
     ) -> None:
         """Prepare to start ranks. Each world that is run will be added to ``spent``.
 
-        Ranks are shared with checks of the same ``key``. If it is None, all ranks are fresh.
+        Ranks are shared with checks of the same ``key``. If ``key`` is None, all ranks are fresh.
         ``network`` is None for the usual network.
         """
         self.session, self.spent, self.limits, self.network = session, spent, limits, network
@@ -95,14 +95,14 @@ class RankStarter:
     def __call__(self, size: int, calls: list[Call]) -> WorldReport:
         try:
             report = self._start(size, calls)
-            # This may be nobody's fault. If it happens again, it is the submission's.
+            # Such an ending may be nobody's fault. If it happens again, the submission is at fault.
             return (
                 self._start(size, calls)
                 if report.ending == "lost" or self._has_crashed_on_gloo(report)
                 else report
             )
-        # The server was killed, perhaps for want of memory. Start another one, which ends with this
-        # process.
+        # The server was killed, perhaps because memory ran out. Start another server, which ends
+        # with this process.
         except WorldsUnavailable:
             self.session.replace_server()
             return self._start(size, calls)
@@ -110,8 +110,8 @@ class RankStarter:
     def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
         """Return whether a rank has had a segmentation fault on gloo, a real network.
 
-        Correct programs have had one there when they gave up a process group, once in a thousand
-        gradings on a busy machine.
+        On a busy machine, once in a thousand gradings, even a correct program has had such a fault
+        on gloo when it destroyed a process group.
         """
         return self.network == GLOO and any(rank.exit == -signal.SIGSEGV for rank in report.ranks)
 
@@ -151,11 +151,11 @@ class RankStarter:
 
 
 def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """Run a check, and run it again on fresh ranks if it fails on used ones.
+    """Run a check, and run it again on fresh ranks if it fails on used ranks.
 
-    ``arguments`` are those that pytest has for the check. Raises what the check raises on ranks
-    that no other check has used. If no time is left to start them, raises what the first run
-    raised.
+    ``arguments`` are the arguments that pytest has for the check. If the check fails on ranks that
+    no other check has used, raises what the check raised on them. If no time is left to start fresh
+    ranks, raises what the first run raised.
     """
     ranks = arguments["world"].runner if "world" in arguments else None
     again = (
@@ -178,6 +178,6 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
         except NotRun:
             raise first from None
         finally:
-            # Even if this passes, the problem's other checks get fresh ranks. Otherwise each of
-            # them could be tried twice.
+            # Even if the second run passes, the problem's other checks get fresh ranks. Otherwise
+            # each of these checks could be tried twice.
             KEPT.failed.add(key)
