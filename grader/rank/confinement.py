@@ -116,7 +116,7 @@ def _limit(device: str) -> None:
 def kill_as(user: int) -> None:
     """Kill all processes of a rank's user.
 
-    For this, this process becomes that user, and it is of no use afterwards. Raises Unconfined and
+    To kill them, this process becomes that user, and is of no use afterwards. Raises Unconfined and
     kills nothing if ``user`` is no rank's user, or if this process could still signal processes of
     other users.
     """
@@ -180,7 +180,7 @@ def eyes_of(user: int) -> Iterator[None]:
         libc.capget(CAPABILITIES, sets)
         _, low, *rest, _, high, last = struct.unpack("6I", sets.raw)
         # Make all permitted capabilities effective again. A process may not look into another
-        # process that has more capabilities.
+        # process that has a capability which the first process lacks.
         libc.capset(CAPABILITIES, struct.pack("6I", low, low, *rest, high, high, last))
         yield
     finally:
@@ -271,7 +271,7 @@ def _memory() -> int:
 
 
 def get_ready() -> None:
-    """Compute what is the same for all processes that will be forked from this process."""
+    """Compute once what is the same for all processes that are forked from this process."""
     if LINUX:
         _memory.cache_clear()
         _memory(), _common()

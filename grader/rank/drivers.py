@@ -86,7 +86,7 @@ def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the result, whether it requires a gradient, and the bytes its tensors keep alive.
+    """Return the result, whether it requires a gradient, and the bytes that its tensors keep alive.
 
     The result requires a gradient if any tensor in it requires a gradient.
     """
@@ -278,7 +278,8 @@ def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Run a sweep whose runs take no time, and return the list of the rows that it yields.
 
     The judge answers the runs, in order. Each row adds a mark to the trail. If the function returns
-    something that is not iterable, return that as it is. Do the same with a row.
+    something that is not iterable, return that as it is. A row that is not iterable is added to the
+    list as it is.
     """
 
     def run(collective: str, size: int) -> tuple:
@@ -333,7 +334,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
     """Return the value of a ``torch.autograd.Function``, and whether its argument is still alive.
 
-    If the argument is still alive, the function has kept it: nobody else could have.
+    If the argument is still alive, only the function can have kept it.
     """
     (leaf,) = args
     term = leaf * 1
@@ -382,7 +383,8 @@ def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Ma
     This rank sends a message only after the neighbour has sent on the previous message. ``towards``
     is the direction of the messages: +1 to the next rank, -1 to the rank before. If the neighbour
     does not send a message on in time, a mark records that, and this rank does not wait any more.
-    This driver is for gloo. The hub has a rule of its own: see ``hub.in_step``.
+    It never waits for a neighbour that has no rank to send messages on to. This driver is for gloo.
+    The hub has a rule of its own: see ``hub.in_step``.
     """
     step = Step(towards, mark)
     with Meter(_tensors([args, kwargs]), step.before_a_send) as meter:

@@ -279,7 +279,7 @@ class Rank:
             return False
 
     def _make_call(self, index: int, call: dict, args: list, kwargs: dict) -> bool:
-        """Make one call and send its result or its exception. Return False after an exception."""
+        """Make one call, send its result or exception, and return whether there was a result."""
         self.marks("call began")
         before = tensors.originals(args), tensors.originals(kwargs)
         try:

@@ -81,8 +81,8 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
     """Make the place of one rank in the folder of the descriptor ``inside``, and return it.
 
     Around the rank's folder lies another folder, which only the rank's user may pass. If other
-    users could pass it, they could see what the rank's folder holds, how large its files are, and
-    when they were changed, even without a right to read them.
+    users could pass it, they could see what the rank's folder holds, how large that is, and when it
+    was changed, even without a right to read the rank's folder.
     """
     around, name, user = f"rank-{rank}", f"rank-{rank}/own", confinement.user_of(os.getpid(), rank)
     os.mkdir(around, 0o700, dir_fd=inside)

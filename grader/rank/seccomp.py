@@ -195,7 +195,7 @@ def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
 
 
 def _install(lines: list[tuple]) -> bool:
-    """Have the kernel run these lines of a filter at each system call; return if it accepts them.
+    """Make the kernel run these lines of a filter at each system call; return whether that works.
 
     The number of the call is loaded before the first line. Calls of another interface fail.
     """

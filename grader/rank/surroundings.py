@@ -47,6 +47,6 @@ def look() -> tuple[Any, ...]:
 
 
 def stop_timers() -> None:
-    """Stop all timers, so that no signal arrives that an earlier call has asked for."""
+    """Stop all timers, so that signals which an earlier call has asked for do not arrive."""
     for which in TIMERS:
         signal.setitimer(which, 0)
