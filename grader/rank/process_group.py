@@ -6,7 +6,7 @@ DDP) come through the trampolines of ``ProcessGroup``, which exist for some of t
 
 Tensors that are not contiguous are treated as gloo treats them. Gathers, all-to-alls of lists and
 ``reduce_scatter_tensor`` communicate the entries. ``reduce_scatter`` adds up the memory of copies.
-All other operations send the memory of a tensor as it lies there, and write it unchanged to the
+All other operations send the memory of a tensor as it lies there, and write what arrives into the
 memory of the receiving tensor. So a transposed tensor arrives as it was before it was transposed.
 """
 
