@@ -26,7 +26,7 @@ LAYOUTS = ("contiguous", "transpose", "slice", "transposed slice")
 class Strided:
     """An argument that the rank gets in one of the ``LAYOUTS``.
 
-    A slice is every other element of a larger memory.
+    A slice takes every second element of a larger memory.
     """
 
     array: np.ndarray
@@ -46,10 +46,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Probe:
-    """An argument that is a function, which takes no arguments and leaves marks.
+    """An argument that is a function without parameters. Each call of it leaves two marks.
 
-    It returns ``returns`` (JSON) after ``seconds``. The marks are ``NAME began`` and
-    ``NAME ended``.
+    A call waits for ``seconds``, and then returns ``returns``, a JSON value. The marks are
+    ``NAME began`` and ``NAME ended``, where NAME is ``name``.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A returned value that cannot be sent, and so cannot be right: only its description."""
+    """The description of a returned value that cannot be sent, and so cannot be right."""
 
     description: str
 
@@ -78,7 +78,7 @@ def encode(value: Any) -> tuple[Any, bytes]:
         if isinstance(value, dict):
             return {"dict": [[key, tree(item)] for key, item in value.items()]}
         if isinstance(value, Probe):
-            # What it returns is not sent here, but when it is called: see ``wire.served``.
+            # The probe's result is sent only when the rank calls the probe: see ``wire.served``.
             return {"probe": value.name, "seconds": value.seconds}
         is_leaf, layout = isinstance(value, Leaf), "contiguous"
         if is_leaf:
@@ -96,9 +96,10 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 
 def decode(trees: Any, blob: bytes) -> list:
-    """Return the values that a rank returned.
+    """Return the values that a rank has sent: ``trees`` in JSON, and their tensors in ``blob``.
 
-    Nothing in them is trusted. Raises FrameError for whatever is not as ``frames`` says.
+    Nothing in these values is trusted. Raises FrameError if one of them is not of the form that
+    ``frames`` describes.
     """
     if not isinstance(trees, list):
         raise FrameError("a result without values")

@@ -5,9 +5,9 @@ The format is that of safetensors:
     blob = length of the header (8 bytes, little-endian) · header (JSON) · data
     header = {name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …}
 
-Every length is checked against the bytes that are there, before anything is made of them. Tensors
-lie side by side: there are no gaps, and no two tensors share memory. So the arrays never take more
-memory than the blob did.
+Every length is checked against the number of bytes that have arrived, before an array is made.
+Tensors lie side by side: there are no gaps, and no two tensors share memory. So the arrays never
+take more memory than the blob did.
 """
 
 import math
@@ -24,7 +24,7 @@ from grader.wire.frames import (
     read_object,
 )
 
-# What ranks send, see ``SHIPPABLE`` in ``rank/tensors.py``.
+# The dtypes of the tensors that ranks send: see ``SHIPPABLE`` in ``rank/tensors.py``.
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -39,9 +39,9 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def read(blob: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays by their names.
+    """Return the arrays in a blob, by name.
 
-    Raises FrameError if the blob is not of the form above.
+    Raises FrameError if the blob is not of the form that this module describes.
     """
     if not blob:
         return {}
@@ -69,7 +69,8 @@ def read(blob: bytes) -> dict[str, np.ndarray]:
 def _entry(content: Any, room: int) -> tuple[np.dtype, list[int], int, int]:
     """Return a tensor's dtype and shape, and where it begins and ends in the data, in bytes.
 
-    ``room`` is the length of the data. Raises FrameError if the entry does not fit it.
+    ``content`` is the tensor's entry in the header, and ``room`` is the length of the data. Raises
+    FrameError if the entry is malformed or does not fit the data.
     """
     if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data_offsets"}:
         raise FrameError("a tensor without dtype, shape and place")
@@ -94,7 +95,7 @@ def _are_counts(values: Any) -> bool:
 
 
 def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
-    """Return the array as a copy: aligned, writable, and without the rest of the blob."""
+    """Return a tensor's bytes as a new array: aligned, writable, without the rest of the blob."""
     if dtype == np.bool_:  # a byte of 2 would be true, but not equal to True
         return (np.frombuffer(bytes(data), np.uint8) != 0).reshape(shape)
     return np.frombuffer(bytes(data), dtype).reshape(shape).copy()

@@ -65,11 +65,11 @@ def address_of(door: int) -> str:
 class Server:
     """A running fork server.
 
-    The process that started it reaches it through ``address``, and so do processes that inherit
-    from that one. The address is a descriptor and a file number. The descriptor is one end of a
-    pair of sockets that have no name. By the file number a process can tell that it has inherited
-    this descriptor, and no other of the same number. A process that has not inherited it cannot ask
-    for anything.
+    ``address`` is a descriptor and a file number. The descriptor is one end of a pair of sockets
+    that have no name. The process that started the server can send requests through this
+    descriptor, and so can every process that has inherited the descriptor. Other processes cannot.
+    The file number lets a process check that it has inherited this descriptor, and not a different
+    one with the same number.
     """
 
     address: str
@@ -92,18 +92,18 @@ class Server:
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
-        """Start a server, which ends with this process.
+        """Start a server that ends when this process ends.
 
-        Return before the server has imported torch: requests wait for that. ``ahead`` are modules
-        of ``frames.HEAVY`` that are certain to be needed. ``run`` is a folder, by default a new
-        one, in which the server makes the folders of worlds. The server removes it when this
-        process is gone, however it went.
+        Return before the server has imported torch: requests wait for this import. ``ahead`` are
+        modules of ``frames.HEAVY`` that are certain to be needed. The server makes the folders of
+        worlds in the folder ``run``, by default a new folder. When this process has ended, in
+        whatever way, the server removes ``run``.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks pass through to their own folders, and cannot list it
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        # A rank has one thread, and the server has no further ones, because a fork copies no
-        # threads. Ranks open no ports that can be reached from outside this machine.
+        # Limit the server and each rank to one thread, because a fork copies no other threads.
+        # Ranks open no ports that can be reached from outside this machine.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
         environment |= {
@@ -137,7 +137,7 @@ class Server:
     def request(self, message: dict, descriptors: Iterable[int] = ()) -> socket.socket:
         """Send one request and return the socket for the answer.
 
-        Raises WorldsUnavailable if no server takes it.
+        Raises WorldsUnavailable if no server takes the request.
         """
         mine, its = socket.socketpair()
         with its:
@@ -156,7 +156,7 @@ class Server:
                     socket.send_fds(door, [data], descriptors, socket.MSG_DONTWAIT)
                     return
                 except OSError as error:
-                    # The socket may be full with the requests of others.
+                    # The socket may be full with the requests of other processes.
                     full = error.errno in (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
                     if not full or time.monotonic() > deadline:
                         raise WorldsUnavailable(
@@ -165,12 +165,13 @@ class Server:
                 time.sleep(0.005)
 
     def facts(self, **more: bool) -> dict:
-        """Return what the server knows of this machine; wait until it has imported torch.
+        """Return what the server knows of this machine; wait until torch has been imported.
 
         Among the keys are ``torch`` (its version), ``gpus`` (their number), ``way`` (fork or
         spawn), ``kernel``, ``tier`` (how ranks are confined), and ``failed`` (why better tiers do
-        not work). With ``tiers=True`` there may also be ``tiers``, which says for each tier why it
-        does not work. Raises WorldsUnavailable if the server does not run.
+        not work). With ``tiers=True``, and if the way is fork, there is also ``tiers``: for each
+        tier, why it does not work (empty if it works). Raises WorldsUnavailable if the server does
+        not run, or does not answer within ``SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SECONDS)

@@ -1,6 +1,6 @@
-"""Holds ranks that come late because a check asks for it.
+"""Holds back the ranks that a check wants to come late.
 
-It knows which ranks are held, at which mark, and what lets them go.
+This module knows which ranks are held, at which mark, and what releases them.
 """
 
 import time
@@ -13,9 +13,9 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 
 
 class HeldRanks:
-    """Holds the ranks of a world as its calls' delays ask.
+    """Holds the ranks of a world where the delays of its calls ask for it.
 
-    ``let_on`` gives a rank the sign to go on. ``pids`` is the world's own table rank → pid.
+    ``let_on`` gives a rank the sign to go on. ``pids`` is the world's table rank → pid, not a copy.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class HeldRanks:
         let_on: Callable[[int], None],
     ) -> None:
         self.calls, self.report, self.pids, self.let_on = calls, report, pids, let_on
-        # the marks that decide when held ranks go on, as (rank, call, name), and those of them that
-        # have been passed
+        # ``awaited`` holds the marks that decide when held ranks go on, as (rank, call, name).
+        # ``passed`` holds the marks of these that ranks have passed.
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
         self.awaited = {
             (delay.on, i, name) for i, delay in delays for name in (delay.until, delay.at)
@@ -46,32 +46,41 @@ class HeldRanks:
         return [(rank, rank.held) for rank in self.report.ranks if rank.held is not None]
 
     def hold(self, rank: RankReport, call: int) -> None:
-        """Note that a rank waits at its mark. Raises FrameError if no delay asks it to."""
+        """Record that a rank is held in a call, then release the ranks that need not wait.
+
+        Raises FrameError if this call has no delay for the rank, or if the rank has been released
+        already.
+        """
         if rank.rank not in self.calls[call].delays or (rank.rank, call) in self.released:
             raise frames.FrameError("a rank that says it is held, and is not")
         rank.held, self.since[rank.rank] = call, time.monotonic()
         self.release()
 
     def on_mark(self, mark: Mark) -> None:
-        """Note a mark that a rank has passed, and release the ranks that wait for it."""
+        """Record that a rank has passed a mark, and release the ranks that wait for this mark.
+
+        If no rank waits for the mark, do nothing.
+        """
         passed = (mark.rank, mark.call, mark.name)
         if passed in self.awaited:
             self.passed.add(passed)
             self.release()
 
     def leaves_out_its_delay(self, rank: int, call: int, at: str = CALL_BEGAN) -> bool:
-        """Return whether a rank has come to the mark ``at``, or past it, without its delay.
+        """Return whether a rank has skipped its delay at the mark ``at``.
 
-        The rank should have been held there, and was not.
+        The caller knows that the rank has come to this mark, or past it. The rank has skipped its
+        delay if it should have been held at this mark, but has not been held and released.
         """
         delay = self.calls[call].delays.get(rank)
         return delay is not None and delay.at == at and (rank, call) not in self.released
 
     def release(self, everybody: bool = False) -> None:
-        """Release the held ranks that need not wait any more; all of them if ``everybody``.
+        """Release the held ranks that need not wait any more; all held ranks if ``everybody``.
 
-        A rank need not wait any more if the mark that it waits for has been passed, or never will
-        be because the call has ended there. The same holds if its patience is over.
+        A held rank need not wait any more if rank ``on`` of its delay has passed the mark
+        ``until``. The same holds if the call has ended on rank ``on``, so that this rank will never
+        pass the mark. It also holds if the patience of the delay is over.
         """
         for rank, call in self._ranks_and_calls():
             delay = self._delay(rank, call)
@@ -85,9 +94,9 @@ class HeldRanks:
                 self.let_on(rank.rank)
 
     def wake(self) -> bool:
-        """Release the ranks that are held until the others stand still.
+        """Release the ranks whose delay lasts until ``STANDSTILL``.
 
-        Return whether there are any.
+        Return whether there are such ranks.
         """
         held = [(call, self._delay(rank, call)) for rank, call in self._ranks_and_calls()]
         waking = {
@@ -99,16 +108,17 @@ class HeldRanks:
         return bool(waking)
 
     def release_all(self) -> None:
-        """Release all held ranks, and note their calls in the report's ``let_go``.
+        """Release all held ranks, and add their calls to ``let_go`` in the report.
 
-        The others wait for them outside of operations, perhaps for a new group.
+        The caller has found that the other ranks wait for the held ranks, but not in an operation.
+        They may wait for a new group, for example.
         """
         self.report.let_go |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
 
     @property
     def are_patient(self) -> bool:
-        """Return whether a held rank goes on by itself after a while."""
+        """Return whether a held rank has patience, so that it is released after some time."""
         return any(self._delay(rank, call).patience for rank, call in self._ranks_and_calls())
 
     def _delay(self, rank: RankReport, call: int) -> Delay:
@@ -117,8 +127,9 @@ class HeldRanks:
     def _has_had_patience(self, rank: RankReport, call: int, patience: float) -> bool:
         """Return whether a held rank with patience may go on.
 
-        That is so if the rank ``on`` of its delay also waits, after its own mark, or has had enough
-        time to come to that.
+        The held rank may go on if rank ``on`` of its delay has passed its own mark ``at`` and now
+        waits, too. It may also go on if it has been held for more than ``patience`` seconds, or a
+        quarter of them if the system does not show who waits.
         """
         now, delay = time.monotonic(), self._delay(rank, call)
         sleeps = self.sleepers.sleeps(self.pids.get(delay.on, 0), now)

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 class Limits:
     """The limits of one world.
 
-    Computing is limited by processor time, so that a slow machine is no fault of a student's.
+    Computing is limited by processor time, so that no student is blamed for a slow machine.
     """
 
     cpu_seconds: float = 5.0  # of processor time, for one rank in one call
-    # further processor time, for what torch imports on first use
+    # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
-    # for one call; time in which ranks wait for a processor does not count, up to a bound
+    # for one call; the time in which ranks wait for a processor does not count, up to a bound
     wall_seconds: float = 20.0
     world_seconds: float = 40.0  # for all calls of a world; likewise
     output_bytes: int = 1 << 20  # printed by all ranks together
     output_kept: int = 1 << 14  # bytes of each rank's output, for its report
     events: int = 50_000  # of all ranks together, by ``events.weight``
     sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
-    # of all ranks together, beyond what they begin with; None means the share of this machine
+    # of all ranks together, beyond the memory that they begin with; None means as much as
+    # ``machine_limits.world_memory_limit`` allows
     memory_bytes: int | None = None
-    # after the first failure, in which other ranks may fail by themselves; see VICTIMS_PATIENCE
+    # time after the first failure in which other ranks may fail by themselves; see VICTIMS_PATIENCE
     grace_seconds: float = 0.25

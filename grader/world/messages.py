@@ -1,6 +1,6 @@
-"""Reads what a rank says of a call from a frame: a result or an exception.
+"""Reads from a frame how a call has ended on a rank: with a result or with an exception.
 
-Nothing is trusted. Functions raise FrameError for whatever is not of the agreed form.
+Nothing in the frame is trusted. If it is not of the agreed form, the functions raise FrameError.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ def read_returned(frame: Frame) -> Returned:
 def read_raised(meta: dict) -> Raised:
     """Return the exception that a rank describes.
 
-    Raises FrameError if it is not of the agreed form. Only the four known parts of each line are
-    kept, because the others may be anything, and large.
+    Raises FrameError if the description is not of the agreed form. Only the four known parts of
+    each line are kept, because other parts may be anything, and large.
     """
     lines = meta.get("lines")
     flags = {

@@ -1,7 +1,7 @@
-"""Holds the processes of a world on the judge's side: sockets to ranks and to their supervisor.
+"""Holds the judge's connections to a world's processes: to the ranks and to their supervisor.
 
-The processes may serve one check after another. A rank that has made all its calls, and left
-nothing behind, waits for more.
+The processes may serve one check after another. A rank that has made all its calls, and has left
+nothing behind, waits for the calls of the next check.
 """
 
 import json
@@ -21,8 +21,8 @@ ANSWER_SECONDS = 5.0  # in which a supervisor has to say whether its ranks may g
 class Processes:
     """The processes of a world, with room for a number of ranks.
 
-    ``asked`` is what they were started for. The lists have an entry for each possible rank, except
-    ``pids``, which has one for each rank that was started.
+    ``asked`` is the request with which the processes were started. ``pids`` has an entry for each
+    rank that was started. Every other list has an entry for each rank that there is room for.
     """
 
     supervisor: socket.socket
@@ -67,9 +67,10 @@ class Processes:
         return cls(supervisor, asked, nonce, wires, readers, outputs, stacks)
 
     def go_on(self, asked: dict, imports: Iterable[str]) -> bool:
-        """Have these ranks make other calls; return whether they can.
+        """Have these ranks make the calls of another check; return whether they can.
 
-        ``asked`` says how many of the ranks have calls to make.
+        ``asked`` is the request for this check. Its ``size`` says how many of the ranks have calls
+        to make. ``imports`` are modules that the ranks must have.
         """
         fixed = ("network", "submission_dir", "device")
         if any(self.asked[name] != asked[name] for name in fixed) or asked["size"] > len(
@@ -89,9 +90,10 @@ class Processes:
             self.supervisor.settimeout(None)
 
     def _is_ready(self) -> bool:
-        """Read what the supervisor says up to its answer; return whether the ranks can go on.
+        """Read the supervisor's messages up to its answer; return whether the ranks can go on.
 
-        A standstill is no news, because all ranks wait. After any other message they cannot go on.
+        The answer is the message with ``ready``. Ignore a standstill that is reported before it,
+        because all ranks wait anyway. After any other message the ranks cannot go on.
         """
         heard = b""
         while data := self.supervisor.recv(4096):
@@ -108,7 +110,7 @@ class Processes:
     def close(self) -> None:
         """Close all sockets and pipes.
 
-        The supervisor ends the ranks when nobody is at the other end.
+        The supervisor ends the ranks when the judge's end of its socket is closed.
         """
         ends: list[socket.socket | FileIO]
         ends = [self.supervisor, *self.wires, *self.outputs, *self.stacks]

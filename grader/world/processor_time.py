@@ -1,8 +1,8 @@
-"""Measures how much processor time a rank has used, with all that it has started.
+"""Measures the processor time of a rank, together with all processes that it has started.
 
 The system adds a child's time to its parent's, but only when the parent waits for the child. If the
-parent ignores the child, or has died before it, the child's time would be counted nowhere. So what
-was seen of each process is remembered.
+parent ignores the child, or dies first, the system counts the child's time nowhere. So this module
+remembers the time that it has seen of each process.
 """
 
 import os
@@ -18,7 +18,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds
 
 @dataclass(frozen=True)
 class Process:
-    """The data that the system gives of a process. Times are in seconds."""
+    """The system's data on a process. Processor times are in seconds."""
 
     parent: int
     group: int
@@ -31,20 +31,23 @@ class Process:
 class Spending:
     """The processor time of the ranks of a world.
 
-    Their supervisor is their parent, and adopts processes whose own parent has died.
+    The supervisor is the parent of the ranks. It adopts the processes below it whose own parent
+    has died.
     """
 
     # The keys of these dicts are the pids of ranks.
-    # the seconds last seen of each process that came of the rank, by its pid and when it began
+    # the seconds last seen of each process that comes from the rank, by the pid and the start of
+    # the process
     seen: dict[int, dict[tuple[int, int], float]] = field(default_factory=lambda: defaultdict(dict))
     own: dict[int, float] = field(default_factory=dict)  # seconds of the rank's own process
     # pids of the living processes that the rank has started
     started: dict[int, set[int]] = field(default_factory=dict)
 
     def look(self, ranks: Iterable[int]) -> dict[int, float]:
-        """Return the seconds that ranks and all that they have started have used so far, by rank.
+        """Return how many seconds each rank, with all that it has started, has used so far.
 
-        ``ranks``, and the keys of the result, are pids. Ranks that cannot be seen are left out.
+        ``ranks`` and the keys of the result are the pids of ranks. The result leaves out ranks that
+        the system does not show.
         """
         processes = {rank: found for rank in ranks if (found := read(rank))}
         supervisors = {process.parent for process in processes.values()} - {1}
@@ -70,7 +73,8 @@ class Spending:
     def _owners(self, pid: int, processes: Mapping[int, Process], ranks: list[int]) -> list[int]:
         """Return the pid of the rank that a process comes from, in a list.
 
-        Return those of all ranks if the process hides it: it has left its parent and its group.
+        If the process hides this, because it has left its parent and its group, return the pids of
+        all ranks.
         """
         ancestor = pid
         while ancestor in processes:

@@ -10,13 +10,15 @@ from grader.world.processor_time import Spending
 from grader.world.report import Call, Raised, RankReport, WorldReport
 from grader.world.stacks import Stacks, is_communicating, seems_to_wait
 
-# Time between two looks at what ranks do, for each rank, because a look takes some time itself.
+# Seconds between two looks at what the ranks do. The first number counts once for each rank,
+# because a look at more ranks takes longer. The second number is the least.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
-# If the machine is too busy, ranks get this many times the limit of wall time in addition.
+# If ranks have to wait for a processor, they get up to this many times the limit of wall time in
+# addition.
 PATIENCE = 3
-# If the ranks that failed only say that a peer has gone, the rank at fault gets so many times the
-# grace to fail, too.
+# If all ranks that failed only say that a peer has gone, the grace is this many times as long, so
+# that the rank at fault can fail, too.
 VICTIMS_PATIENCE = 20
 
 
@@ -24,8 +26,8 @@ class ProgressJudge:
     """Decides when one world has ended, and sets ``report.ending``.
 
     It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
-    needs evidence that every rank waits: the hub knows it, or idle threads and equal stacks show it
-    twice.
+    needs evidence that every rank waits. Either the hub says so, or the threads are idle and two
+    looks at the stacks in a row show the same.
     """
 
     def __init__(
@@ -67,9 +69,10 @@ class ProgressJudge:
         self.starved_before = self.starved_at_start = dict(self.watch.starved)
 
     def on_frame(self) -> None:
-        """Note that a rank has sent a frame.
+        """Record that a rank has sent a frame.
 
-        The frame ends a standstill, unless the hub passed it on before reporting the standstill.
+        If the hub has reported a standstill, the frame ends the standstill. The exception is a
+        frame that the hub passed on before this report.
         """
         self.frames += 1
         if self.frames > self.frames_before_standstill:
@@ -78,18 +81,18 @@ class ProgressJudge:
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
 
     def on_standstill(self, held: list[int], frames: int) -> None:
-        """Note that the hub says that every rank waits.
+        """Record that the hub says that every rank waits.
 
-        ``held`` are the ranks that were held then, and ``frames`` is the number of frames that the
-        hub had passed on by then. What the hub says and what the ranks send arrive on different
-        sockets. If the judge has had more frames, a rank has gone on since, and the standstill is
-        over.
+        ``held`` are the ranks that were held at that time, and ``frames`` is the number of frames
+        that the hub had passed on by that time. The hub's reports and the ranks' frames arrive on
+        different sockets. If the judge has received more than ``frames`` frames, a rank has moved
+        since the report. Then the standstill is over, and is not recorded.
         """
         if self.frames <= frames:
             self.standstill, self.frames_before_standstill = held, frames
 
     def on_outcome(self) -> None:
-        """Note that a call has ended on a rank. The time of the next call begins now."""
+        """Record that a call has ended on a rank. The time of the next call begins now."""
         self.call_began, self.cpu_before, self.starved_before = (
             time.monotonic(),
             {},
@@ -99,10 +102,10 @@ class ProgressJudge:
     # ——— what it means
 
     def step(self, now: float, silent: bool) -> None:
-        """Set the report's ending if there is one by now.
+        """Set ``report.ending`` if the world has ended by now; otherwise look for evidence.
 
-        ``now`` is the monotonic time in seconds. ``silent`` says that nothing has come since the
-        last step.
+        ``now`` is the monotonic time in seconds. ``silent`` says whether nothing has arrived since
+        the last step.
         """
         if self.report.ending or self._has_ended(now, silent):
             return
@@ -119,7 +122,8 @@ class ProgressJudge:
     def _has_ended(self, now: float, silent: bool) -> bool:
         """Set the ending if the ranks finished or failed; return whether there is an ending.
 
-        If one rank has failed, the others get some time to fail by themselves.
+        If one rank has failed, the other ranks get some time to fail by themselves, unless the hub
+        says that no rank moves any more.
         """
         failed = [rank for rank in self.report.ranks if self._has_failed(rank)]
         if not self._unsettled():
@@ -145,7 +149,7 @@ class ProgressJudge:
         return bool(raised) or rank.exit is not None or rank.refused is not None
 
     def _is_victim(self, rank: RankReport) -> bool:
-        """Return whether a rank failed only because another one has gone."""
+        """Return whether a rank failed only because another rank has gone."""
         raised = [outcome for outcome in rank.outcomes.values() if isinstance(outcome, Raised)]
         return (
             rank.exit is None
@@ -154,9 +158,10 @@ class ProgressJudge:
         )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at what the processes do.
+        """Look at what the ranks' processes do.
 
-        Ask for their stacks if a limit is exceeded, or if all of them are idle.
+        Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
+        are idle, unless a held rank has patience left.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}
@@ -199,7 +204,8 @@ class ProgressJudge:
     def _starved(self, before: dict[int, float]) -> float:
         """Return for how many seconds ranks have waited for a processor since ``before``.
 
-        ``before`` maps pids to seconds. This is the machine's fault, up to a bound.
+        ``before`` maps each pid to its seconds of waiting by that time. Such waits are the
+        machine's fault, up to a bound: the result is at most ``PATIENCE`` limits of wall time.
         """
         waited = sum(seconds - before.get(pid, 0.0) for pid, seconds in self.watch.starved.items())
         return min(waited, PATIENCE * self.limits.wall_seconds)
@@ -207,10 +213,11 @@ class ProgressJudge:
     # ——— ranks that wait
 
     def _on_standstill(self, told: list[int], now: float) -> None:
-        """Release held ranks that can go on; otherwise ask for stacks.
+        """Release held ranks that can go on; if there are none, ask for stacks.
 
-        The hub says that no rank will move by itself, and ``told`` are the ranks that were held
-        then.
+        The hub has reported that no rank will move by itself. ``told`` are the ranks that were held
+        at the time of the report. Do nothing if one of these ranks has been released since. Ask for
+        no stacks if a held rank has patience left.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # else one of these ranks has been released meanwhile
@@ -224,9 +231,9 @@ class ProgressJudge:
             self._ask_stacks(now, "stuck")
 
     def _wake(self) -> bool:
-        """Release the ranks that are held until the others stand still.
+        """Release the ranks that are held until all other ranks stand still.
 
-        Return whether there are any.
+        Return whether there are such ranks.
         """
         woke = self.held.wake()
         if woke:
@@ -238,13 +245,16 @@ class ProgressJudge:
         self.stacks.ask(self._unsettled(), now)
 
     def _read_stacks(self, now: float) -> None:
-        """Draw a conclusion if every stack has arrived, or none will arrive any more."""
+        """Draw a conclusion from the stacks, when all have arrived or the time for them is over.
+
+        Until then, do nothing.
+        """
         asked = [rank for rank in self._unsettled() if rank.held is None]
         if not self.stacks.have_arrived(asked, now):
             return
         are_as_before = self.stacks.read(asked)
-        # Ranks that have been silent for long and stand in communications are stuck, whatever their
-        # threads seemed to do.
+        # Ranks that have sent nothing for long, and whose stacks show communications, are stuck.
+        # What their threads seemed to do does not matter.
         silent = (
             not any(rank.busy for rank in asked) and now - self.heard > self.limits.wall_seconds / 4
         )
@@ -263,7 +273,8 @@ class ProgressJudge:
     def _conclude_stuck(self, now: float, are_as_before: bool) -> None:
         """End a world in which all ranks wait.
 
-        Do not end it if the ranks have moved since the last look, or if held ranks can go on.
+        Do not end the world if the stacks have changed since the last look. Do not end it either if
+        held ranks can go on: release them.
         """
         if not are_as_before:
             if self.verdict_pending == "late":
@@ -277,9 +288,10 @@ class ProgressJudge:
             self.report.ending = "stuck"
 
     def _may_import(self, asked: list[RankReport]) -> bool:
-        """Return whether a rank is importing something for torch, and may have more time.
+        """Return whether a rank may have more time because it is importing something for torch.
 
-        torch imports some modules on first use. ``Limits.import_seconds`` bounds the time for that.
+        torch imports some modules on first use. ``Limits.import_seconds`` bounds the additional
+        time.
         """
         most, submission_dir = (
             self.limits.cpu_seconds + self.limits.import_seconds,
@@ -293,9 +305,9 @@ class ProgressJudge:
     def _is_stuck(self, asked: list[RankReport], silent: bool) -> bool:
         """Return whether all ranks wait in communications, or seemed to several times in a row.
 
-        Ranks only seem to wait if none of their operations is open, because what they wait for may
-        come by itself. If a thread sleeps for a limited time, the ranks are not stuck, unless they
-        have been ``silent`` for long.
+        If none of their operations is open, the ranks only seem to wait, because what they wait for
+        may come by itself. The ranks are not stuck if a thread sleeps for a limited time, unless
+        they have been ``silent`` for long.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

@@ -1,4 +1,4 @@
-"""Holds what a world was asked to do, and what came of it. This is plain data."""
+"""Defines the calls that a world makes and the report on what happened. Both are plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,18 +15,18 @@ STANDSTILL = "a standstill"  # all ranks that are not held wait in a communicati
 
 @dataclass(frozen=True)
 class Delay:
-    """Holds a rank before its mark ``at`` of a call until rank ``on`` has passed a mark ``until``.
+    """Holds a rank before its mark ``at`` until rank ``on`` has passed its mark ``until``.
 
-    The rank is also released when the call has ended on rank ``on``. After its release it waits
-    ``then`` seconds more.
+    Both marks belong to the same call. The held rank is also released when this call has ended on
+    rank ``on``. After its release the held rank waits ``then`` seconds more.
 
     If ``until`` is ``STANDSTILL``, the rank is held until all ranks that are not held wait. No
-    clock decides this. It takes half a second if no hub reports the standstill.
+    clock decides when they do. If no hub reports the standstill, it takes half a second to see it.
 
-    With ``patience`` the rank is also released when rank ``on`` itself waits after its own mark
-    ``at``, or after so many seconds (a quarter of them if the system does not show who waits). So a
-    rank ``on`` that waits for this one can go on. A rank ``on`` that should wait and does not is
-    too early every time.
+    With ``patience`` the rank is also released when rank ``on`` has passed its own mark ``at`` and
+    now waits. If that does not happen, the rank is released after ``patience`` seconds (a quarter
+    of them if the system does not show who waits). So if rank ``on`` waits for the held rank, both
+    go on. If rank ``on`` should wait and does not, it is too early every time.
     """
 
     until: str
@@ -45,19 +45,19 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
-    # +1: a rank gets a message only when it has sent the message before on to the next rank. −1:
-    # likewise to the previous rank. 0: no such rule
+    # +1: a rank gets its next message only when it has passed its last one on to the next rank. −1:
+    # the same, with the previous rank in place of the next. 0: there is no such rule
     in_step: int = 0
-    # for each rank, what it may call and what that gives: see ``wire.served``
+    # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
     weighs: bool = False  # have the hub look at each rank's memory whenever the rank communicates
     # have the hub look at each rank's processor time before every send, if the driver has a meter;
-    # the rank waits for that
+    # the rank waits for this look
     clocks: bool = False
     note: str = ""  # what distinguishes this call from its neighbours, for the message
 
 
-# Parts of torch's messages on a rank whose peers have gone.
+# Parts of the error messages that torch gives on a rank whose peers have gone.
 GONE_AGAIN = (
     "Connection closed by peer",
     "Connection reset",
@@ -71,9 +71,9 @@ GONE_AGAIN = (
 class Raised:
     """An exception that a rank raised: its type, its text, and the student's lines.
 
-    It came through these ``lines``, outermost first. ``stub`` says that the student's own file
-    raised a NotImplementedError. ``missing`` says that the file lacks the function. ``at`` is the
-    monotonic time in nanoseconds.
+    The exception came through these ``lines``, outermost first. ``stub`` says whether the student's
+    own file raised a NotImplementedError. ``missing`` says whether the file lacks the function.
+    ``at`` is the time of the exception, in nanoseconds of the monotonic clock.
     """
 
     type: str
@@ -92,15 +92,16 @@ class Raised:
 
     @property
     def unusable(self) -> bool:
-        """Return whether the student's file could not be imported, or lacks what is asked of it."""
+        """Return whether the student's file could not be imported, or lacks what the call needs."""
         return self.missing or bool(self.lines) and self.lines[-1]["function"] in ("", "<module>")
 
 
 @dataclass(frozen=True)
 class Returned:
-    """A call's result on one rank, and its arguments as they were afterwards.
+    """The result of a call on one rank, and the call's arguments as they were afterwards.
 
-    ``intact`` says whether the lists and dicts among the arguments still held the same tensors.
+    ``intact`` says whether the lists and dicts among the arguments still held the same tensors
+    after the call.
     """
 
     value: Any
@@ -120,9 +121,11 @@ class RankReport:
     held: int | None = None  # the call in which it is held now
     done: bool = False
     may_go_on: bool = False  # by its own word: nothing of its process has been changed
-    # call → the most bytes of memory that it had beyond those before its first check
+    # call → the most bytes of memory that the rank had, beyond those that it had before its first
+    # check
     grown: dict[int, int] = field(default_factory=dict)
-    # call → nanoseconds of processor time at each look, with all that it has started
+    # call → at each look, the nanoseconds of processor time of the rank and of all that it has
+    # started
     spent: dict[int, list[int]] = field(default_factory=dict)
     busy: bool = False  # used most of the processor time that its call was allowed
     # where its threads stood when the world was ended
@@ -138,10 +141,11 @@ class WorldReport:
     ending: str = ""  # finished, failed, stuck, late, excessive or lost
     limit: str = ""  # in words: the deadline that was passed, or what there was too much of
     grader_fault: str = ""  # a failure of the grader itself
-    # calls whose held ranks were released early, because the others waited for them
+    # calls whose held ranks were released early, because the other ranks waited for the held ranks
     let_go: set[int] = field(default_factory=set)
-    # If all wait on the network ``strict``: [rank, when it issued an operation that has begun and
-    # not ended, when it issued the first one that begins only after that]
+    # If all ranks wait, and the network is ``strict``: lists of [rank, time, time]. At the first
+    # time the rank issued an operation that has begun and not ended. At the second time the rank
+    # issued the first operation that can begin only when that one has ended.
     behind: list[list[int]] = field(default_factory=list)
     # The trails that were matched last, and how long they were. They are kept so that no new list
     # can be taken for one of them.
@@ -154,12 +158,12 @@ class WorldReport:
         return [rank.trail for rank in self.ranks]
 
     def matching(self) -> Matches:
-        """Return which operations of the ranks met, among those recorded so far."""
+        """Return which of the operations recorded so far belong together."""
         self._match()
         return self._matching
 
     def disagreements(self) -> list[Disagreement]:
-        """Return the operations that met and do not fit, the earliest first."""
+        """Return where operations belong together but do not agree, the earliest case first."""
         self._match()
         return self._disagreements
 

@@ -1,6 +1,6 @@
 """Asks ranks for their Python stacks, and the hub for its count of frames.
 
-Both are evidence that ranks stand still.
+If neither the stacks nor the count change, this is evidence that the ranks stand still.
 """
 
 import os
@@ -16,7 +16,8 @@ from grader.world.report import RankReport
 PATIENCE_SECONDS = 2.0  # for all answers to arrive
 QUIET_SECONDS = 0.03  # without news, after which all stacks are taken to be complete
 MAX_TEXT = 1 << 18  # bytes of one rank
-# Lines of the grader around a wait, which are neither the student's nor torch's, are left out.
+# Stacks leave out the lines of the grader around a wait. These lines are neither the student's nor
+# torch's.
 OUR_LINES = ("wait_recorder.py", "receives.py", "process_group.py", "work.py", "link.py")
 AROUND_WAITS = {str(ENGINE / "grader" / "rank" / name) for name in OUR_LINES}
 
@@ -34,7 +35,7 @@ class Stacks:
         self.ever_asked = False
         self.grew_at = 0.0
         self.moves: int | None = None  # the hub's count of frames
-        # moves and stacks of the last time; None if a rank has sent something since then
+        # moves and stacks of the last reading; None if a rank has sent something since then
         self.before: tuple | None = None
 
     @property
@@ -58,7 +59,7 @@ class Stacks:
                     pass
 
     def add(self, rank: int, data: bytes) -> None:
-        """Keep what a rank has written of its stacks."""
+        """Add a part of the text of a rank's stacks, unless the text is too long already."""
         if len(self.texts[rank]) < MAX_TEXT:
             self.texts[rank] += data
             self.grew_at = time.monotonic()
@@ -76,8 +77,9 @@ class Stacks:
     def read(self, ranks: list[RankReport]) -> bool:
         """Write the stacks into the reports; return whether nothing has changed since last time.
 
-        This compares the stacks and the hub's count. Ranks may have gone on just before they were
-        asked. On a busy machine that takes a while to be seen.
+        Nothing has changed if the stacks and the hub's count are the same. One reading is not
+        enough: a rank may have moved just before it was asked, and on a busy machine it takes a
+        while until this shows.
         """
         for rank in ranks:
             stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
@@ -88,7 +90,7 @@ class Stacks:
         return self.moves is not None and self.before == before
 
     def read_crash(self, rank: RankReport) -> None:
-        """Put the stacks of a rank that has crashed into its report."""
+        """Write the stacks of a rank that has crashed into the rank's report."""
         rank.stacks = watchdog.parse_stacks(self.texts[rank.rank].decode(errors="replace"))
 
 
@@ -101,5 +103,5 @@ def is_communicating(rank: RankReport, submission_dir: Path, has_open_operation:
 
 
 def seems_to_wait(rank: RankReport, submission_dir: Path) -> bool:
-    """Return whether a thread of a rank waits for something that cannot be named."""
+    """Return whether a thread of a rank seems to wait, though nobody can tell for what."""
     return any(watchdog.waits_for_nothing(stack, submission_dir) for stack in rank.stacks)

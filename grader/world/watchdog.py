@@ -3,8 +3,8 @@
 A rank that waits in a communication sleeps: its threads use no processor time and are not even
 runnable. A rank that computes is runnable, and so is a rank that other programs starve. So a world
 is idle if three things hold for half a second: no frame came from any rank, no thread of any rank
-stayed runnable, and their processor time stood still. Then the judge asks for the ranks' Python
-stacks. If they show communication on every rank, nothing will ever move again.
+stayed runnable, and the threads used no processor time. Then the judge asks for the ranks' Python
+stacks. If the stacks show communication on every rank, nothing will ever move again.
 """
 
 import os
@@ -19,7 +19,7 @@ from grader.assignment import GIVEN
 
 IDLE_SECONDS = 0.5
 IDLE_SECONDS_BLIND = 3.0  # the same if the system does not show what threads do
-# So many idle spells in a row count as a standstill if nothing proves that a wait has no end.
+# If nothing proves that a wait has no end, this many idle spells in a row count as a standstill.
 DOUBTS = 3
 IDLE_LOAD = 0.05  # cores; ranks that poll a file for the rendezvous stay below it
 SLEEPS = 0.02  # seconds; a main thread that does nothing for so long waits
@@ -48,12 +48,13 @@ class Thread:
     runnable: bool = False
 
     def wanted(self, before: "Thread") -> int:
-        """Return the nanoseconds that it used a processor, or waited for one, since ``before``.
+        """Return for how many nanoseconds the thread has used or awaited a processor.
 
-        The time in which it waited counts only if the thread computes. A thread that polls has to
-        wait, too, if much is going on: gloo's thread looks a hundred times a second whether
-        something has come. The time slices tell the two apart. Those of a thread that polls are
-        short. A thread that computes runs until it is interrupted.
+        ``before`` is the thread as it was at an earlier look. The time in which the thread waited
+        counts only if the thread computes. A thread that polls has to wait, too, if the machine is
+        busy: gloo's thread looks a hundred times a second whether something has come. The time
+        slices tell the two kinds apart. A thread that polls has short slices. A thread that
+        computes runs until it is interrupted.
         """
         ran, slices = self.ran - before.ran, self.slices - before.slices
         computes = slices and ran / slices > SHORT_SLICE
@@ -87,9 +88,9 @@ class Watch:
     def look(self, pids: Iterable[int], now: float) -> float:
         """Look at the processes, and return for how many seconds they have been idle.
 
-        ``now`` is the monotonic time in seconds. The idle time follows from the looks so far. If
-        the system shows nothing of the processes, it is scaled so that ``IDLE_SECONDS_BLIND`` count
-        as ``IDLE_SECONDS``.
+        ``now`` is the monotonic time in seconds. The idle time follows from all looks so far. If
+        the system shows nothing of the processes, the idle time is scaled, so that
+        ``IDLE_SECONDS_BLIND`` count as ``IDLE_SECONDS``.
         """
         self.looked, seen = now, {pid: found for pid in pids if (found := pulse(pid))}
         self.starved |= {
@@ -109,16 +110,19 @@ class Watch:
 
 @dataclass
 class Sleepers:
-    """Tells whether the main threads of processes wait, if it is asked again and again."""
+    """Tells whether the main threads of processes wait.
 
-    # pid → since when its main thread has done nothing, and what that had done by then
+    It has to be asked again and again, because it compares each look with earlier looks.
+    """
+
+    # pid → since when its main thread has done nothing, and the activity of this thread so far
     still: dict[int, tuple[float, Thread]] = field(default_factory=dict)
 
     def sleeps(self, pid: int, now: float) -> bool | None:
         """Return whether the main thread of a process waits; None if the system does not show it.
 
-        It waits if it has done nothing for a while and no other thread wants to run. Otherwise the
-        main thread may wait for that thread.
+        The main thread waits if it has done nothing for a while and no thread of the process wants
+        to run. If another thread wants to run, the main thread may only wait for that one.
         """
         threads = pulse(pid)
         if pid not in threads:
@@ -137,7 +141,10 @@ def _load(since: float, before: dict[int, Pulse], now: float, seen: dict[int, Pu
 
 
 def _pairs(seen: dict[int, Pulse], before: dict[int, Pulse]) -> Iterator[tuple[Thread, Thread]]:
-    """Yield each thread with what it had done at the look before; ``NEW`` if it was not there."""
+    """Yield each thread as it is now and as it was at the earlier look.
+
+    A thread that did not exist at the earlier look is paired with ``NEW``.
+    """
     for pid, threads in seen.items():
         for tid, thread in threads.items():
             yield thread, before.get(pid, {}).get(tid, NEW)
@@ -163,8 +170,8 @@ def pulse(pid: int) -> Pulse:
     return threads
 
 
-# A rank may write anything in place of a report. So no part of these patterns may match without a
-# bound in time or in length.
+# A rank may write anything in place of its stacks. So every part of these patterns has a bound for
+# the time and for the length of a match.
 THREAD = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,200}\(most recent call first\):$",
     re.MULTILINE,
@@ -181,9 +188,9 @@ IMPORTS = "<frozen importlib"
 
 
 def imports(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether this thread imports something that is not the student's.
+    """Return whether a thread is importing a module that is not the student's.
 
-    torch does so when a function is used for the first time.
+    torch imports such modules when one of its functions is used for the first time.
     """
     for place in stack:
         if _is_own(place, submission_dir):
@@ -237,20 +244,21 @@ def in_communication(
 
 
 def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the thread stands in a line of the student's that calls ``.wait()``.
+    """Return whether the innermost line of a stack is the student's and calls ``.wait()``.
 
-    The caller asks this about ranks without an open operation. Such a rank may have waited for the
-    operation before: gloo's ``wait()`` of a send or receive returns once, and a second one never
-    does. Nothing proves that it will not return, so the caller should ask more than once.
+    The caller asks this about a rank without an open operation. The rank may wait for the same
+    operation a second time: for a send or receive of gloo the first ``wait()`` returns, but a
+    second ``wait()`` never returns. Nothing proves that this ``wait()`` will not return, so the
+    caller should ask more than once.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
 
 
 def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
-    """Return whether the student's line waits for a limited time only.
+    """Return whether the student's innermost line waits for a limited time only.
 
-    That is so if the line contains “sleep” or “timeout”.
+    A line that contains “sleep” or “timeout” is taken to do so.
     """
     line = next((source(place) for place in stack if _is_own(place, submission_dir)), "")
     return "sleep" in line or "timeout" in line
@@ -259,7 +267,7 @@ def may_wake(stack: list[StackFrame], submission_dir: Path) -> bool:
 def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFrame | None:
     """Return the student's innermost line; None if there is none.
 
-    If several threads stand in the student's code, take the line that is nearest to the top of its
+    If several threads are in the student's code, return the line that is nearest to the top of its
     stack. Files that the assignment gives, such as ``run.py``, are not the student's.
     """
     found = []
@@ -274,7 +282,8 @@ def own_frame(stacks: list[list[StackFrame]], submission_dir: Path) -> StackFram
 def _is_own(place: StackFrame, submission_dir: Path) -> bool:
     """Return whether a line is in a file of the submission.
 
-    A rank may claim any path. It must not be shown a line of another file.
+    A rank may claim any path, but must never get to see a line of another file. So a path with
+    ``..`` in it does not count.
     """
     return place.file.startswith(f"{submission_dir}/") and ".." not in Path(place.file).parts
 

@@ -1,9 +1,11 @@
 """Runs one world from the judge's side.
 
-It starts ranks or uses those of an earlier world, feeds them, watches them, and ends or keeps them.
+It starts ranks, or uses the ranks of an earlier world. It feeds the ranks and watches them. In the
+end it kills them, or keeps them for a later world.
 
-inputs → one frame to each rank;  events and results ← frames from each rank;  exits ← the
-supervisor
+    inputs → one frame to each rank
+    events and results ← frames from each rank
+    exits ← the supervisor
 """
 
 import json
@@ -29,16 +31,18 @@ END_SECONDS = 30  # for a world to end; the machine may be busy with what the ra
 
 
 class World:
-    """One world. Its ``run()`` returns the report, and is called once.
+    """One world. Call ``run()`` once: it returns the report.
 
     Args:
-        follow: the ranks also tell how their operations go on, for a timeline. If the hub is the
-            ``network``, they tell what a replay needs of their programs: see ``timeline.replay``.
-        network: what carries the operations of the ranks, if not what usually does.
-        room: if not 0, the processes are kept for a later world, with room for so many ranks, if
-            nothing is left of this world.
-        processes: those of an earlier world. Fresh ones are started if there are none, or if these
-            cannot go on.
+        follow: whether the ranks also send how their operations progress, for a timeline. If the
+            hub is the ``network``, the ranks send instead what a replay needs of their programs:
+            see ``timeline.replay``.
+        network: what carries the operations of the ranks; None means the usual network, or gloo
+            with ``follow``. On GPUs this argument is ignored.
+        room: if 0, the processes are ended. Otherwise they are kept for a later world of up to this
+            many ranks, if a hub is the network and nothing is left of this world.
+        processes: the processes of an earlier world, to be used again. If this is None, or if these
+            processes cannot go on, fresh processes are started.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class World:
         )
         self.follow = follow
         usual = frames.GLOO if follow else usual_network()
-        # On GPUs nccl carries the operations. GLOO only means here that no hub does.
+        # On GPUs nccl carries the operations. GLOO here only means that no hub carries them.
         self.network = frames.GLOO if device == "cuda" else network or usual
         self.report = WorldReport(
             size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
@@ -167,7 +171,8 @@ class World:
     def _driver(self, call: Call) -> str:
         """Return the name of the driver for a call.
 
-        If no hub keeps the messages of an ``in_step`` call in step, a driver has to.
+        The hub keeps the messages of an ``in_step`` call in step. If there is no hub, a special
+        driver does this instead.
         """
         return (
             f"in_step {call.in_step:+d}"
@@ -176,8 +181,8 @@ class World:
         )
 
     def _foreseen(self) -> list[str]:
-        """Return what the ranks of this world are going to import."""
-        # Memory of modules that a rank imports itself would count as its own.
+        """Return the modules of ``frames.HEAVY`` that the ranks of this world will import."""
+        # If a rank imported a module itself, the module's memory would count as the rank's own.
         if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
         trains = any(call.function.endswith(".train") for call in self.calls)
@@ -187,9 +192,10 @@ class World:
         return [frames.COMPILER] * trains + [frames.SHAPES] * differentiates
 
     def _keep(self) -> bool:
-        """Keep the processes for a later world if this world ended without an error.
+        """Keep the processes for a later world, if possible; return whether they are kept.
 
-        Return whether they are kept.
+        This is possible if this world ended without an error, and nothing of it is left in the
+        ranks. Otherwise the caller has to end the processes.
         """
         for _ in range(MAX_LEFT):
             if not self.selector.select(0):
@@ -210,7 +216,10 @@ class World:
         return True
 
     def _end(self) -> None:
-        """Have the supervisor kill everything, and wait until it says that nothing is left."""
+        """Have the supervisor kill everything, and wait until it says that nothing is left.
+
+        If it does not say this within ``END_SECONDS``, report a fault of the grader.
+        """
         try:
             self.supervisor.sendall(b"end\n")
         except OSError:
@@ -257,7 +266,7 @@ class World:
             self.gone = True
 
     def _on_supervisor_line(self, line: dict) -> None:
-        # A rank that has no calls here has ended, or has sent something.
+        # This line is about a rank that has no calls here: it has ended, or has sent something.
         if line.get("rank", 0) >= self.size:
             self.is_spoiled = True
         elif "pids" in line:
@@ -342,9 +351,9 @@ class World:
             raise frames.FrameError("a frame that only the judge may send")
 
     def _read(self, rank: RankReport, frame: frames.Frame) -> Event | Returned | Raised | None:
-        """Return the content of a frame as typed data; None if it has none.
+        """Return the content of a frame as typed data; None if the frame has no content.
 
-        Raises FrameError if it cannot be read.
+        Raises FrameError if the content cannot be read.
         """
         try:
             if frame.kind == frames.EVENT:
@@ -389,14 +398,14 @@ class World:
         self.held.release()
 
     def _let_on(self, rank: int) -> None:
-        """Send the sign to go on to a rank that waits for it."""
+        """Give a rank the sign to go on, for which the rank waits."""
         try:
             self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
         except OSError:
             pass  # it died meanwhile
 
     def _ask_moves(self) -> None:
-        """Ask the hub how many frames it has had."""
+        """Ask the hub how many frames and answers it has exchanged with the ranks so far."""
         try:
             self.supervisor.sendall(json.dumps(frames.MOVES_ASKED).encode() + b"\n")
         except OSError:
