@@ -1,15 +1,15 @@
 """Finds out whether the ranks agree on what they communicate, and who waits for whom.
 
-It finds where the ranks first disagree. gloo is silent about much of this: ranks that reduce 4 and
-6 elements, or sum on one and max on the other, get wrong numbers and no error. The trails show it,
-without any help from the backend:
+It finds where the ranks first disagree. gloo does not report many disagreements: if one rank
+reduces 4 elements and another rank 6, or if one takes the sum and the other the maximum, the ranks
+get wrong numbers and no error. The trails show the disagreement, without any help from the backend:
 
-- the k-th collective of a group must be the same on all its ranks: kind, elements, dtype,
+- the k-th collective of a group must be the same on all ranks of the group: kind, elements, dtype,
   reduction, root;
-- the k-th send from i to j in a group with a tag meets the k-th receive there: elements and dtype
-  must agree.
+- the k-th send from rank i to rank j with a certain group and tag belongs to the k-th receive of
+  rank j from rank i with this group and tag: elements and dtype must agree.
 
-Messages, the report and the timeline all use this matching.
+The student's messages, the report and the timeline all use this matching.
 """
 
 from collections import defaultdict
@@ -21,9 +21,10 @@ from grader.wire.events import Operation, lane, operations
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Operations that met and do not fit.
+    """Operations that belong together but do not agree.
 
-    ``sides`` holds one operation of each rank concerned. ``what`` says in what they differ.
+    ``sides`` holds one operation of each rank concerned. ``what`` names the thing that the
+    operations disagree about.
     """
 
     what: str
@@ -55,8 +56,9 @@ def _ranks(ranks: list[int]) -> str:
 class Match:
     """Operations of some ranks that are one communication.
 
-    ``absent`` lists the ranks that have not come to it. ``is_certain`` is False for a message if
-    nobody can tell which receive took it, because some receives take a message from any rank.
+    ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
+    False if nobody can tell which receive took a message, because some receives take a message from
+    any rank. Otherwise it is True.
     """
 
     operations: list[Operation]
@@ -80,9 +82,9 @@ class Matches:
 def match(trails: list[list]) -> Matches:
     """Match the operations of all ranks.
 
-    ``trails`` holds the trail of each rank. The k-th collective of a group meets the k-th
-    collective of all its ranks. The k-th send on a lane meets the k-th receive on it. A receive
-    from any rank meets the earliest send that no other receive takes.
+    ``trails`` holds the trail of each rank. The k-th collectives that the ranks of a group issue in
+    this group belong together. The k-th send on a lane belongs to the k-th receive on this lane. A
+    receive from any rank belongs to the earliest send that no other receive takes.
     """
     groups: dict[tuple, list[dict[int, Operation]]] = defaultdict(list)
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]] = defaultdict(lambda: ([], []))
@@ -113,8 +115,9 @@ def match(trails: list[list]) -> Matches:
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # Keep tables by landing, which is where a message arrives and its tag. A rank may have used a
-    # new tag for each of fifty thousand messages, so a search through all lanes would take long.
+    # The keys of these tables are landings: the place where a message arrives, and its tag. A rank
+    # may have used a new tag for each of fifty thousand messages, so a search through all lanes
+    # would take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
@@ -129,7 +132,7 @@ def _match_messages(
         found += [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
         found += [Match([receive], [key[2]]) for receive in receives[len(sends) :]]
         left[_landing(key)] += sends[len(receives) :]
-    # landings where some receives name their source
+    # the landings at which some receives name their source
     mixed = {_landing(key) for key, (_, receives) in lanes.items() if receives}
     for landing, sends in left.items():
         sends.sort(key=lambda send: send.at)
@@ -144,9 +147,10 @@ def _match_messages(
 
 
 def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
-    """Return all disagreements, and all operations that still wait for other ranks.
+    """Return the disagreements, and the operations that still wait for other ranks.
 
-    Disagreements are sorted by the time at which their last operation was issued.
+    The disagreements are sorted by the time at which the last operation of each was issued. After
+    the first disagreement in a group, the group's later collectives are not examined.
     """
     disagreements: list[Disagreement] = []
     waiting: list[Waiting] = []
@@ -182,9 +186,9 @@ def _landing(lane: tuple) -> tuple:
 
 
 def difference(operations: list[Operation]) -> str | None:
-    """Return in what the operations of one collective differ, in a student's words.
+    """Return what the operations of one collective disagree about, in words for a student.
 
-    Return None if they agree.
+    Return None if the operations agree.
     """
     aspects = {
         "which operation this is": lambda o: o.kind,

@@ -1,4 +1,4 @@
-"""Computes what each rank of a collective receives from the bytes that all ranks have sent.
+"""Computes from the bytes that all ranks have sent what each rank of a collective receives.
 
 This module runs in the hub. It needs numpy only.
 """
@@ -27,7 +27,7 @@ ITEMSIZES = {name: np.dtype(name).itemsize for name in NAMES} | {"bfloat16": 2}
 
 
 def reduced(blobs: list[bytes], dtype: str, reduction: str) -> bytes:
-    """Return the blobs combined entry by entry, in the order of the ranks.
+    """Return the blobs of all ranks, combined entry by entry in the order of the ranks.
 
     The blobs hold numbers of ``dtype``.
     """
@@ -53,7 +53,7 @@ def can_reduce(dtype: str | None, reduction: str | None) -> bool:
 
 
 def unfilled(blob: bytes | np.ndarray, dtype: str) -> bytes:
-    """Return as many bytes as ``blob`` has, of entries that are no result of a computation.
+    """Return bytes for memory where no result has arrived, as many as ``blob`` has.
 
     The entries are nan if the dtype is floating-point or complex, else ``UNFILLED``.
     """
@@ -77,9 +77,9 @@ def cut_by(blob: bytes, counts: list[int], itemsize: int) -> list[bytes]:
 
 
 def _read(blob: bytes, dtype: str) -> np.ndarray:
-    """Return the entries as an array to compute with.
+    """Return the entries of a blob as an array to compute with.
 
-    A bfloat16 becomes a float32, whose upper half it is.
+    numpy has no bfloat16. So each bfloat16 becomes the upper half of a float32.
     """
     if dtype == "bfloat16":
         return (np.frombuffer(blob, np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -90,6 +90,6 @@ def _write(values: np.ndarray, dtype: str) -> bytes:
     if dtype != "bfloat16":
         return values.astype(dtype, copy=False).tobytes()
     bits = values.astype(np.float32, copy=False).view(np.uint32)
-    # Round to the nearest bfloat16, and to the even one if two are equally near.
+    # Round to the nearest bfloat16. If two are equally near, round to the even one.
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return np.where(np.isnan(values), 0x7FC0, rounded >> 16).astype(np.uint16).tobytes()

@@ -1,12 +1,13 @@
-"""Bounds what each world takes by a control group of its own.
+"""Puts each world into a control group of its own, which bounds what the world takes.
 
-The kernel enforces the bounds also between two looks of the world's supervisor. This works only if
-this process may make control groups: as root, outside of most containers. The supervisor enters the
-group before it starts a rank, so that ranks and all that they start are born inside. To enter takes
-the kernel some milliseconds. To be born inside takes no time.
+The kernel enforces the bounds all the time, also between two looks of the world's supervisor. This
+works only if this process may make control groups. Root may do so, but not in most containers. The
+supervisor enters the group before it starts a rank, so that ranks and all that they start are born
+in the group. When a process enters a group, this takes the kernel some milliseconds. When a process
+is born in a group, this takes no time.
 
-This module treats both versions of control groups alike. A group is a folder of its name, either in
-one place or in one place for each controller.
+This module treats both versions of control groups alike. A group is a folder with the name of the
+group. There is one such folder, or one for each controller.
 """
 
 import contextlib
@@ -20,16 +21,17 @@ from pathlib import Path
 from grader.wire import machine_limits
 
 CONTROLLERS = ("memory", "pids")
-# The parts are the namespace of process numbers, the process, its start and the world.
+# The parts of a group's name are the namespace of process numbers, the number of the process that
+# made the group, the start of this process, and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
 NEARLY = 0.97  # part of a bound; if more of it was used, something did not fit
 REMOVAL_SECONDS = 1.0  # in which the processes in a group have to end
 
 
 class Group:
-    """A control group with this name in each of these places.
+    """A control group: a folder called ``name`` in each of ``places``.
 
-    It is no more than a name until ``make`` or ``enter`` is called.
+    The folders do not exist until ``make`` or ``enter`` is called.
     """
 
     def __init__(self, places: Iterable[Path], name: str) -> None:
@@ -43,7 +45,7 @@ class Group:
     def enter(self) -> None:
         """Make the group, and move this process into it.
 
-        Raises OSError if that is not possible.
+        Raises OSError if one of the two is not possible.
         """
         self.make()
         for folder in self.folders:
@@ -52,8 +54,8 @@ class Group:
     def hold(self, memory: int | None, tasks: int) -> None:
         """Bound the group's bytes, swap included, and its threads.
 
-        A bound is never lowered, because that much may be in use. Without ``memory`` the bound of
-        bytes stays as it is.
+        A bound is never lowered, because the group may use that much already. If ``memory`` is
+        None, the bound of bytes stays as it is.
         """
         if tasks > self.tasks:
             self.tasks = tasks
@@ -67,8 +69,9 @@ class Group:
 
         Raises FileNotFoundError if the group has no bound of memory.
         """
-        # Version 1 bounds memory and swap together by this file. That bound may never be below the
-        # bound of memory alone. So it is set first if it grows, and last if it shrinks.
+        # In version 1 this file bounds memory and swap together. This bound may never be below the
+        # bound of memory alone. So write it twice: the first write succeeds if the bound grows, the
+        # second one if it shrinks.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
@@ -78,7 +81,7 @@ class Group:
         self.set("memory.swap.max", 0)
 
     def set(self, name: str, value: int | str) -> bool:
-        """Write a setting, and return whether the group has it."""
+        """Write a setting if the group has it; return whether the group has it."""
         if found := self.file(name):
             found.write_text(str(value))
         return found is not None
@@ -89,7 +92,7 @@ class Group:
     def is_out_of_memory(self) -> bool:
         """Return whether the kernel has killed a process of the group because of the group's bound.
 
-        A process that it killed because the machine had too little memory does not count.
+        A process that the kernel killed because the machine had too little memory does not count.
         """
         if not self.memory:
             return False
@@ -103,7 +106,10 @@ class Group:
         return self._count("pids.events", "max") > 0
 
     def _count(self, name: str, key: str = "") -> int:
-        """Return the number after ``key`` in a file, or its only number; 0 if there is none."""
+        """Return the number after ``key`` in a file; 0 if there is none.
+
+        Without ``key``, return the only number in the file.
+        """
         with contextlib.suppress(OSError):
             if found := self.file(name):
                 numbers = dict(line.rpartition(" ")[::2] for line in found.read_text().splitlines())
@@ -113,7 +119,7 @@ class Group:
     def remove(self, seconds: float = REMOVAL_SECONDS) -> bool:
         """Remove the group, and kill what is still in it; return whether the group is gone.
 
-        Give up after so many seconds.
+        Give up after ``seconds``.
         """
         deadline = time.monotonic() + seconds
         left = list(self.folders)
@@ -137,7 +143,7 @@ def _is_removed(folder: Path) -> bool:
 def _below(folder: Path) -> list[Path]:
     """Return the groups inside a group, innermost first.
 
-    A grader that was killed may have made some.
+    A grader that was killed may have left such groups.
     """
     return [path for path in sorted(folder.rglob("*"), reverse=True) if path.is_dir()]
 
@@ -155,9 +161,10 @@ def _kill(folder: Path) -> None:
 
 
 def find() -> tuple[tuple[Path, ...], str]:
-    """Return where this process may make control groups, and why not if it may not.
+    """Return the folders in which this process may make control groups, and a reason if none.
 
-    There is one folder, or one for each controller. The reason is empty if there is a folder.
+    There is one folder, or one for each controller. If this process may make no control groups,
+    there is no folder, and the reason says why. Otherwise the reason is empty.
     """
     if os.environ.get("LOCKSTEP_GROUPS") == "none":
         return (), "LOCKSTEP_GROUPS=none asks for no control group"
@@ -187,8 +194,8 @@ def _place(controller: str) -> Path | None:
         given = own / "cgroup.subtree_control"
         if not given.exists():
             return own  # version 1
-        # In version 2 a group that has processes gives no controllers to the groups inside it. A
-        # group further up may still do so.
+        # In version 2 a group that has processes gives no controllers to the groups inside it. But
+        # a group further up may still give its controllers to the groups inside it.
         if not _has_controllers(given):
             with contextlib.suppress(OSError):
                 given.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
@@ -211,15 +218,15 @@ def _text(path: Path) -> str:
 
 
 def own_name() -> str:
-    """Return a name for the groups of this process that no other process has.
+    """Return how the names of this process's groups begin. No other process uses this beginning.
 
-    It also tells whether the process is still alive.
+    The name also shows other processes whether this process is still alive.
     """
     return f"lockstep-{_namespace()}-{os.getpid()}-{_start(os.getpid())}"
 
 
 def clean_up(where: Iterable[Path]) -> None:
-    """Remove the groups of processes that have ended, and kill what is still in them."""
+    """Remove the groups that ended processes have made; kill what is still in these groups."""
     for place in where:
         with contextlib.suppress(OSError):
             for name in os.listdir(place):

@@ -1,8 +1,8 @@
 """Defines the events of a rank's trail, and reads them from what a rank sends.
 
 A trail lists the operations that a rank issued and the marks that it passed, in order. It is plain
-data on the judge's side. If a world was asked to follow waits, for a timeline, the trail also holds
-how the operations went on.
+data on the judge's side. If the ranks of a world follow their waits for a timeline, the trail also
+holds how the operations progressed.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ class Operation:
     """One communication, as it was issued.
 
     Ranks, peers and roots are global ranks. ``sent`` and ``received`` hold the number of elements
-    of each tensor. ``bytes`` is the size of the tensors that are sent, or if there are none, of
-    those that are received.
+    of each tensor. ``bytes`` is the size of the tensors that are sent. If none are sent, it is the
+    size of the tensors that are received.
     """
 
     rank: int
@@ -60,9 +60,9 @@ class Operation:
 
     @property
     def elements(self) -> int:
-        """Return the number of elements that must agree between operations that meet.
+        """Return the number of elements, on which operations that belong together must agree.
 
-        These are the operations of a collective, or a send and its receive.
+        The operations of one collective belong together, and so do a send and its receive.
         """
         if self.kind == "all_gather":
             return sum(self.received) or sum(self.sent) * len(self.group)
@@ -76,9 +76,9 @@ class Operation:
     def traffic(self) -> float:
         """Return the bytes that a rank must send at least, on average over the ranks.
 
-        These are the costs of the best algorithms for the operation. They are also the factors of
-        NVIDIA's nccl-tests (doc/PERFORMANCE.md): an all-reduce costs what a reduce-scatter and an
-        all-gather cost together [Patarasuk and Yuan, 2009].
+        This is the cost of the best algorithm for the operation. The factors are those of NVIDIA's
+        nccl-tests (doc/PERFORMANCE.md): an all-reduce costs as much as a reduce-scatter and an
+        all-gather together [Patarasuk and Yuan, 2009].
         """
         n = len(self.group)
         if self.kind == "send":
@@ -125,15 +125,17 @@ class Mark:
 class Progress:
     """How far an operation has come.
 
-    ``what`` is one of ``PROGRESS``: the start of the operation returned, the rank began to wait for
-    it, the rank ended its wait, or the backend completed it.
+    ``what`` is one of ``PROGRESS``: the function that starts the operation has returned, the rank
+    has begun to wait for the operation, this wait has ended, or the backend has completed the
+    operation.
     """
 
     rank: int
     call: int
     what: str
     at: int
-    # when the operation was issued, which identifies it; None if that is not known
+    # the time at which the operation was issued, which identifies the operation; None if this time
+    # is not known
     of: int | None
     file: str | None
     line: int | None
@@ -143,11 +145,15 @@ class Progress:
 class Step:
     """One step of a rank's own program.
 
-    ``kind`` is one of ``STEPS``. The rank issued its operation ``number``, or began to wait for
-    that operation. Or it spent ``number`` floating-point operations on products of matrices. Or it
-    passed the mark ``text``. For a wait, ``text`` is the line, if it is known.
+    ``kind`` is one of ``STEPS``:
 
-    Operations are numbered by their order among all that the rank has issued in this call.
+    - issues: the rank issued its operation ``number``;
+    - awaits: the rank began to wait for its operation ``number``, in the line ``text`` if the line
+      is known;
+    - multiplies: the rank spent ``number`` floating-point operations on products of matrices;
+    - passes: the rank passed the mark ``text``.
+
+    A rank's operations are numbered in the order in which the rank issued them in this call.
     """
 
     kind: str
@@ -160,9 +166,9 @@ STEPS = ISSUES, AWAITS, MULTIPLIES, PASSES = "issues", "awaits", "multiplies", "
 
 @dataclass(frozen=True)
 class Program:
-    """Some steps of a rank's program, in order. A replay uses them in place of marks.
+    """Some steps of a rank's program, in order. A replay uses the steps in place of marks.
 
-    They are the rank's own word, and never evidence.
+    Only the rank itself reports these steps, so they are never evidence.
     """
 
     rank: int
@@ -301,7 +307,8 @@ def weight(event: Event) -> int:
 def counts(sizes: Sequence[int]) -> list[int]:
     """Return the sizes of tensors as a rank sends them: at most ``MAX_COUNTS`` numbers.
 
-    If there are more, the last number is the sum of all others. So the sum is always that of all.
+    If there are more sizes, the last number is the sum of all sizes that remain. So the sum of the
+    numbers is always the sum of all sizes.
     """
     return (
         [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
@@ -311,10 +318,10 @@ def counts(sizes: Sequence[int]) -> list[int]:
 
 
 def lane(operation: Operation) -> tuple:
-    """Return what a message and its receive have in common.
+    """Return the lane of a send or a receive. A send and its receive have the same lane.
 
-    These are the group, its name, the source, the target and the tag. The source is None if the
-    receive takes a message from any rank.
+    A lane is the group, the group's name, the source, the target and the tag. The source is None
+    for a receive that takes a message from any rank.
     """
     ends = (
         (operation.rank, operation.peer)

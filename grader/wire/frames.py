@@ -6,8 +6,8 @@ only, and uses no pickle.
     frame = magic · version · kind · the world's nonce · length of meta · length of blob · meta
     (JSON) · blob (safetensors if the frame carries values, else raw bytes)
 
-The judge draws a nonce for the processes of a world. The first frame tells it to a rank. Every
-frame carries it, in both directions.
+The judge draws a random nonce for the processes of a world. Every frame carries the nonce, in both
+directions. A rank learns the nonce from the first frame that it gets.
 
 Values travel as JSON trees. A plain JSON value stands for itself. Every other value is an object,
 and one key tells its type: ``{"list": […]}``, ``{"tuple": […]}``, ``{"dict": [[k, v], …]}``,
@@ -51,15 +51,16 @@ USE = b"U"  # the rank calls something that the judge has given to it: see ``ser
 WAIT = b"W"  # every thread of the rank waits from now on; the frame says for what
 ANSWER = b"A"  # what an operation receives, what the store answers, or what a use gives
 
-# What carries the operations of ranks. With ``strict`` the hub does, and enforces nccl's order.
+# What may carry the operations of ranks. With ``strict`` the hub carries the operations, and
+# enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = (
     "gloo",
     "hub",
     "strict",
 )
 HUBS = HUB, STRICT
-# A WAIT names what each thread waits for: the number of an operation, or one of these. They stand
-# for the judge's sign to go on, the calls of the next check, and the end of the world.
+# A WAIT names what each thread waits for: the number of an operation, or one of these words. The
+# words mean the judge's sign to go on, the calls of the next check, and the end of the world.
 FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
 
 # The judge asks its supervisor: how many frames and answers have ranks and hub exchanged so far?
@@ -84,25 +85,25 @@ WITH_VALUES = INPUTS + RETURNED
 WITH_BYTES = WITH_VALUES + OPERATION + CONTENTS + ANSWER
 
 # Modules that torch imports only when it needs them. Each import takes half a second or more. The
-# server does it once, so that not every rank has to.
+# server imports each module once, so that the ranks need not import it.
 
-# Optimizers and functional collectives import this one, to ask whether they are being compiled.
+# Optimizers and functional collectives import this module, to ask whether they are being compiled.
 COMPILER = "torch._dynamo"
-# backward(gradient) and grad(…, grad_outputs) import this one, for their shapes.
+# backward(gradient) and grad(…, grad_outputs) import this module, to handle shapes.
 SHAPES = "torch.fx.experimental.symbolic_shapes"
 HEAVY = (COMPILER, SHAPES)
-# The value of integers in memory where nothing has arrived yet. Any value would do. Floating-point
-# and complex numbers are nan there.
+# The value of integers in memory where nothing has arrived yet. Any other value would do, too. In
+# such memory floating-point and complex numbers are nan.
 UNFILLED = 77
-# The use that a rank makes when a call begins and before each send, if the judge wants to know its
-# processor time: see ``report.Call.clocks``.
+# The name of the USE that a rank sends when a call begins and before each send, if the judge wants
+# to know the processor time of the rank: see ``report.Call.clocks``.
 PAUSE = "pause"
-# Marks at the end of a call. The kind of an operation follows, and its number among the operations
-# of this kind, in the order of issue.
+# Each of these begins the name of a mark at the end of a call. What follows is the kind of an
+# operation, and its number among the operations of this kind, in the order of issue.
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
-# A mark of a rank whose next message is kept back. What follows is the number of the message
-# that the next rank did not send on. See ``report.Call.in_step``.
+# This begins the name of a mark of a rank whose next message the hub keeps back. What follows is
+# the number of the message that the next rank did not send on. See ``report.Call.in_step``.
 NOT_SENT_ON = "not sent on:"
 
 
@@ -135,8 +136,9 @@ def pack(kind: bytes, meta: dict, blob: bytes = b"", nonce: bytes = NOBODY) -> b
 def read_object(text: bytes) -> dict:
     """Return the JSON object in bytes that an untrusted sender has sent.
 
-    Raises FrameError if the bytes are no JSON object, or one that no honest rank would write: with
-    a key that occurs twice, a lone surrogate, or an integer of more than ``MAX_DIGITS`` digits.
+    Raises FrameError if the bytes are no JSON object. Raises FrameError, too, if they are an object
+    that no honest rank would write: one with a key that occurs twice, with a lone surrogate, or
+    with an integer of more than ``MAX_DIGITS`` digits.
     """
     try:
         found = DECODER.decode(text.decode())
@@ -169,7 +171,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 def is_text(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is a string of at most ``most`` characters.
 
-    They may be any characters, so whoever shows them has to clean them.
+    The string may have any characters, so whoever shows the string has to clean it.
     """
     return isinstance(value, str) and len(value) <= most
 
@@ -177,13 +179,13 @@ def is_text(value: Any, most: int) -> TypeGuard[str]:
 def is_name(value: Any, most: int) -> TypeGuard[str]:
     """Return whether a value is printable text of at most ``most`` characters.
 
-    Python's own names look like this. A terminal would not take any of it as a command.
+    Python's own names have this form. A terminal takes no part of such a text as a command.
     """
     return is_text(value, most) and value.isprintable()
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """Return whether a value is an int that fits into 64 bits, and not True or False."""
+    """Return whether a value is an int (not True or False) that fits into 64 bits."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
@@ -191,18 +193,18 @@ def is_whole(value: Any) -> TypeGuard[int]:
 class Reader:
     """Collects received bytes and yields the frames that are complete.
 
-    It holds at most one frame and the bytes of one read. Without a nonce it takes the nonce of the
-    first frame.
+    It holds at most one frame and the bytes of one read. If ``nonce`` is None, the reader learns
+    the nonce from the first frame. Every other frame must carry the nonce that the reader knows.
     """
 
     nonce: bytes | None = None
     buffer: bytearray = field(default_factory=bytearray)
-    # Bytes of the buffer that were given out as frames. They are deleted all at once, not frame by
-    # frame.
+    # how many bytes of the buffer were given out as frames; they are deleted all at once, not frame
+    # by frame
     taken: int = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes, and yield the frames that are complete now.
+        """Add received bytes to the buffer, and yield the frames that are complete now.
 
         Raises FrameError as soon as a header is wrong, before the lengths in it are used.
         """
@@ -250,6 +252,6 @@ class Reader:
 def _weight(kind: bytes, text: bytes, blob: bytes) -> int:
     if kind not in WITH_VALUES:
         return HEADER.size + len(text) + len(blob)
-    # Python takes 64 bytes for a small object, and up to four for each character.
+    # Python takes 64 bytes for a small object, and up to four bytes for each character.
     parts = text.count(b",") + text.count(b"[") + text.count(b"{")
     return HEADER.size + 4 * len(text) + 64 * parts + len(blob)

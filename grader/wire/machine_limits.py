@@ -1,8 +1,8 @@
-"""Finds out what this machine or container lets us have, and how much of it a world gets.
+"""Finds out which cores and memory this machine or container allows, and a world's share of them.
 
 Containers are control groups. In version 2 one file states each limit. In version 1 there is a
-folder for each controller. A process's own group may lie below the folder that can be seen, or be
-that folder. The tightest limit on the way down to it counts.
+folder for each controller. A process's own group may be the folder that can be seen, or may lie
+below this folder. What counts is the tightest limit of the own group and of all groups above it.
 """
 
 import math
@@ -24,7 +24,7 @@ LEAST_BYTES = 128 << 20  # for a world, however little there is; honest worlds n
 def cores() -> int:
     """Return how many cores this process may really use.
 
-    These are the cores of its affinity, cut to the container's quota.
+    This is the number of cores in the affinity of this process, but at most the container's quota.
     """
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """Return the bytes that all processes here may have together."""
+    """Return how many bytes of memory all processes here may have together."""
     limits = [*_read("memory", "memory.max"), *_read("memory", "memory.limit_in_bytes")]
     if sys.platform != "win32":
         limits.append(str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
@@ -49,7 +49,7 @@ def workers() -> int:
     """Return how many worlds may run at a time.
 
     Ranks wait for each other now and then. So one world more than there are cores keeps the cores
-    busy, if there is memory for it.
+    busy. Fewer worlds may run if there is too little memory, and only one if there is one core.
     """
     wanted = cores() + 1 if cores() > 1 else 1
     return max(1, min(wanted, (memory() - ENGINE_BYTES) // LEAST_BYTES))
@@ -57,19 +57,19 @@ def workers() -> int:
 
 @cache  # because it is called for each world, and a container does not change
 def world_memory_limit(size: int) -> int:
-    """Return the bytes that a world's ranks may have together, beyond what they begin with."""
+    """Return how many bytes a world's ranks may take together, beyond what they begin with."""
     return max(LEAST_BYTES, min(size * WORLD_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
 def rank_memory_limit() -> int:
-    """Return the bytes that one rank may have beyond what it begins with."""
+    """Return how many bytes one rank may take, beyond what it begins with."""
     return world_memory_limit(1)
 
 
 def own_groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and those above it, innermost first.
+    """Yield the folders of this process's control group and the groups above it, innermost first.
 
-    A folder need not be visible to this process.
+    Some of these folders may not be visible to this process.
     """
     try:
         lines = OWN.read_text().splitlines()
@@ -86,7 +86,10 @@ def own_groups(controller: str) -> Iterator[Path]:
 
 
 def _read(controller: str, name: str) -> Iterator[str]:
-    """Yield what a file says in each of these groups, as far as they can be seen."""
+    """Yield the content of the file ``name`` in each folder of ``own_groups(controller)``.
+
+    Folders that cannot be seen are left out.
+    """
     for group in own_groups(controller):
         try:
             yield (group / name).read_text().strip()

@@ -1,4 +1,4 @@
-"""Wraps functions of the operating system, with the next best way if one is missing."""
+"""Wraps functions of the operating system. If one is missing, the next best way is used."""
 
 import ctypes
 import os
@@ -28,29 +28,32 @@ def _prctl(option: int, value: int) -> None:
 def hide_from_tracers() -> None:
     """Let nobody but root trace this process, or read its memory and environment.
 
-    Only Linux can do this.
+    Only Linux can do this. On other systems this function does nothing.
     """
     _prctl(PR_SET_DUMPABLE, 0)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask for this signal when the parent of this process dies.
+    """Have the system send this process a signal when the parent of this process dies.
 
-    Only Linux can do this. Elsewhere the end of the judge's socket has the same effect.
+    Only Linux can do this. On other systems the end of the judge's socket has the same effect.
     """
     _prctl(PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies (Linux)."""
+    """Become the parent of every descendant whose own parent dies.
+
+    Only Linux can do this. On other systems this function does nothing.
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
     """Return the living descendants of a process, each with its number of threads.
 
-    Processes in ``spare`` and their descendants are left out. On other systems than Linux none are
-    found.
+    Processes in ``spare`` and their descendants are left out. On other systems than Linux the
+    result is empty.
     """
     found: dict[int, int] = {}
     children = _way_to_children(ancestor)
@@ -71,7 +74,7 @@ def family(ancestor: int, spare: Collection[int] = ()) -> dict[int, int]:
 def children(pid: int) -> list[int]:
     """Return the children of a process, including dead ones that nobody has collected.
 
-    On other systems than Linux none are found.
+    On other systems than Linux the result is empty.
     """
     return _way_to_children(pid)(pid) if LINUX else []
 
@@ -85,7 +88,7 @@ def _way_to_children(pid: int) -> Callable[[int], list[int]]:
 def _children(pid: int) -> list[int]:
     """Return the children in the system's own list.
 
-    The list of a process with much to do may lack some.
+    If the process has much to do, this list may lack some children.
     """
     found: list[int] = []
     for path in glob(f"/proc/{pid}/task/*/children"):
@@ -98,7 +101,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_search() -> Callable[[int], list[int]]:
-    """Look at every process once, and return a function that gives the children of one.
+    """Look at all processes once, and return a function that gives the children of a process.
 
     This is for kernels that keep no list of children.
     """
@@ -121,10 +124,10 @@ def _stat(pid: int) -> list[bytes]:
 def processor_time(pid: int) -> int:
     """Return the nanoseconds of processor time of a process and all its descendants.
 
-    The result is 0 if nobody can tell, as on other systems than Linux. Descendants that have ended
-    count as far as they were waited for, in ticks of 10 ms. The process must be about to wait,
-    since the system knows of a running one only what it had at its last tick. It gets
-    ``REST_SECONDS`` to stop running.
+    The result is 0 if nobody can tell, as on other systems than Linux. An ended descendant counts
+    only if its parent has waited for it, and in ticks of 10 ms. The process itself must be about to
+    wait, because the system knows the time of a running process only up to its last tick. The
+    process gets ``REST_SECONDS`` to stop running.
     """
     if not LINUX:
         return 0
@@ -149,8 +152,8 @@ def _own_time(pid: int) -> int:
 def use_huge_pages() -> None:
     """Lay this process's own memory into huge pages, so that a fork takes less time.
 
-    A fork then copies and drops hundreds of entries, not ten thousands. This only asks the kernel:
-    the pages stay small if Linux is older than 6.1, or has no room.
+    A fork then copies and drops hundreds of entries, and not tens of thousands. This function only
+    asks the kernel: the pages stay small if Linux is older than 6.1, or has no room.
     """
     if not LINUX:
         return

@@ -1,8 +1,8 @@
-"""Removes what student code may have made.
+"""Removes files and folders that student code may have made.
 
-That may be folders of any depth, folders that may not be opened, links to anywhere, and entries
+There may be folders of any depth, folders that may not be opened, links to anywhere, and entries
 that vanish meanwhile. ``shutil.rmtree`` calls itself for each folder, and so ends with a
-RecursionError a thousand folders down. Judges, the server and the supervisors use this module. So
+RecursionError a thousand folders down. Judges, the server and the supervisors use this module, so
 it needs the standard library only.
 """
 
@@ -18,9 +18,10 @@ MAX_SECONDS = 60.0  # in case somebody makes folders as fast as they are removed
 
 
 def remove(path: str | os.PathLike) -> bool:
-    """Remove a file, a link, or a folder with all that is in it; return whether it is gone.
+    """Remove a file, a link, or a folder with all its content; return whether the entry is gone.
 
-    Follow no link below the parent. Come to an end, whatever others do there meanwhile.
+    Follow links only on the way to the parent of ``path``. Give up after a limited time, because
+    other processes may make entries in the folder meanwhile.
     """
     parent, name = os.path.split(os.path.abspath(path))
     try:
@@ -51,10 +52,10 @@ def _kind(name: str, above: int) -> int | None:
 
 
 def _empty(name: str, above: int, deadline: float) -> None:
-    """Remove all that is in a folder.
+    """Remove all that is in a folder; give up at ``deadline``.
 
-    The folders inside each subfolder are first moved up into this folder, so that none lies deep
-    when its turn comes.
+    Before a subfolder is removed, the folders in it are moved up into this folder. So no folder
+    lies deep when it is removed.
     """
     top = _open(name, above)
     if top is None:
@@ -101,7 +102,8 @@ def _without_files(folder: int) -> list[str]:
 def _move(name: str, folder: int, target: str, top: int) -> bool:
     """Move an entry of a folder to the top; return whether that worked.
 
-    A folder that its owner may not write to cannot be moved before its rights are changed.
+    A folder cannot be moved if its owner may not write to it. So if the first try fails, change the
+    rights of the entry and try again.
     """
     for _ in range(2):
         try:
@@ -115,7 +117,7 @@ def _move(name: str, folder: int, target: str, top: int) -> bool:
 def _open(name: str, above: int) -> int | None:
     """Open a folder and return its descriptor; None if there is no such folder.
 
-    From then on the owner of the folder may do everything with it.
+    From then on the owner of the folder may do everything with the folder.
     """
     for _ in range(2):
         try:
@@ -130,9 +132,9 @@ def _open(name: str, above: int) -> int | None:
 
 
 def _allow(name: str, above: int) -> None:
-    """Give the owner of a folder all rights to it, even if it may not be opened.
+    """Give the owner of a folder all rights to the folder, even if it may not be opened.
 
-    What a link points to stays as it is.
+    If the entry is a link, the folder that the link points to stays as it is.
     """
     with contextlib.suppress(OSError, NotImplementedError):
         if not hasattr(os, "O_PATH"):  # not Linux

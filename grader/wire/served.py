@@ -1,8 +1,9 @@
-"""Serves what the judge gives to a student's function to call.
+"""Serves the things that the judge gives to a student's function, which then calls them.
 
-This may be a probe, a stopwatch's clock and operation, or the runs of a sweep. If the hub is the
-network, the hub answers, outside of the ranks. So a rank knows no answer before it asks, and cannot
-claim that it has asked. On other networks a rank answers itself. Standard library only.
+Such a thing may be a probe, a stopwatch's clock and operation, or the runs of a sweep. If the hub
+is the network, the hub answers each call, outside of the ranks. So a rank knows no answer before it
+asks, and cannot claim to have asked when it has not. On other networks a rank answers its own
+calls. This module needs the standard library only.
 """
 
 import inspect
@@ -16,7 +17,7 @@ TELLING = 0.001  # seconds that the host takes to tell the device what to do
 class Served:
     """The things that one rank is given for one call.
 
-    It is made of a dict with these keys, or some of them:
+    This object is made from a dict with some or all of these keys:
 
         {"probes": {name: what it returns}, "bench": {…}, "runs": [answer, …], "weighs": bool,
          "clocks": bool}
@@ -33,7 +34,7 @@ class Served:
         self.made = 0  # runs so far
 
     def has(self, name: str) -> bool:
-        """Return whether this is the name of a use of something that the rank was given."""
+        """Return whether ``name`` is the name of a use of something that the rank was given."""
         what, _, moment = name.rpartition(" ")
         if moment in ("began", "ended") and what in self.probes or self.clocks and name == PAUSE:
             return True
@@ -45,9 +46,9 @@ class Served:
         )
 
     def use(self, name: str) -> Any:
-        """Carry out a use, and return what it gives, which is JSON.
+        """Carry out a use, and return its result, which is a JSON value.
 
-        Raises LookupError if the rank asks for a run too many.
+        Raises LookupError if the rank asks for more runs than it was given.
         """
         if self.bench and name in Bench.USES:
             return getattr(self.bench, name)()
@@ -63,10 +64,10 @@ class Bench:
 
     Args:
         rank: only makes the clocks of ranks differ.
-        calls: seconds that each call of the operation takes; calls beyond these take none.
-        asynchronous: the operation returns at once, and the device carries it out.
-        barrier_takes: seconds that it takes the ranks to meet.
-        late: seconds that a call takes longer if the ranks have not met before it.
+        calls: seconds that each call of the operation takes; further calls take no time.
+        asynchronous: whether the operation returns at once while the device carries it out.
+        barrier_takes: seconds that a barrier takes.
+        late: seconds that a call takes in addition if there was no barrier since the last call.
         busy: seconds of work that the device still has to do at the beginning.
     """
 

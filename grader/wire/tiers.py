@@ -4,9 +4,9 @@
     landlock   sees its own folder, submission, Python, system; writes to its own    Linux 5.13
     uid        a user of its own for every rank                                      root
 
-The table shows each protection and what it needs. A tier is a row of ``TIERS``: limits, with one of
-the other two, with both, or alone. The fork server finds out by a probe which tier works here: see
-``supervisor.probe``. Nothing in this module is secret.
+The table shows each protection and what it needs. A tier is an entry of ``TIERS``: limits alone,
+limits with one of the other two protections, or limits with both. The fork server finds out by a
+probe which tier works here: see ``supervisor.probe``. Nothing in this module is secret.
 """
 
 import os
@@ -25,12 +25,12 @@ PROCESSES = 8  # of a rank, itself included
 
 @dataclass(frozen=True)
 class Tier:
-    """The protections that a rank gets beside its limits."""
+    """The protections that a rank gets in addition to its limits."""
 
     uid: bool = False  # a user of its own
     landlock: bool = False
-    # The rank may read all files that Landlock allows, whoever owns them. Python may lie in root's
-    # home.
+    # The rank may read all files that Landlock allows, whoever owns them. This is needed, for
+    # example, if Python lies in root's home.
     reader: bool = False
 
     @property
@@ -45,8 +45,8 @@ class Tier:
         ranks communicate. ``is_held`` says whether a control group that ranks cannot leave bounds
         what a world takes.
 
-        The tests compare these words with the hostile submissions that show each gap: the `unless`
-        in their header has the same words.
+        A hostile submission that shows a gap names the gap in the `unless` of its header, in the
+        same words as here. The tests compare these words.
         """
         alone = self.landlock and not self.uid
         nothing = not self.landlock and not self.uid
@@ -68,8 +68,8 @@ class Tier:
                 " process"
             ): (not is_held),
             "open connections to other machines": True,  # in checks on gloo
-            # These are ways to cheat, not to harm. Without a hub, the rank itself tells what it
-            # communicated.
+            # The following are ways to cheat, not to harm. Without a hub, the rank itself reports
+            # what it communicated.
             "forge the record of what it communicated": not has_hub,
             "forge the record of what it communicated, in checks on gloo": has_hub,
             "forge the account of what it computed": True,
@@ -78,7 +78,7 @@ class Tier:
 
 
 # The best tier comes first. With ``reader``, only Landlock confines what the rank reads. Landlock
-# and its user together confine the rest.
+# and the rank's user together confine everything else.
 TIERS = {
     "uid+landlock": Tier(uid=True, landlock=True),
     "uid+landlock+reader": Tier(uid=True, landlock=True, reader=True),
