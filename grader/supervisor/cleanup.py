@@ -1,6 +1,6 @@
-"""Removes what ranks leave in places where processes of any user may leave something.
+"""Removes what ranks have left in places that every user may write to.
 
-These are shared memory, and folders for all.
+These places are shared memory, and the folders that are open to all users.
 """
 
 import contextlib
@@ -15,10 +15,12 @@ IPC_RMID = 0
 
 
 def clean_up(users: set[int], pids: set[int], files: bool) -> None:
-    """Remove the shared memory and the files that these users have left.
+    """Remove the shared memory and the files that the ranks of a world have left.
 
-    ``pids`` are processes that these users had. ``files`` says whether they could write outside of
-    their folders. An error in one part does not stop the others.
+    ``users`` are the users that the ranks had, if they had users of their own. ``pids`` are the
+    processes that the world had. ``files`` says whether the ranks could write outside of their
+    folders; if not, no files are removed. An error with the shared memory does not keep the files
+    from being removed.
     """
     with contextlib.suppress(Exception):
         remove_shared_memory(users, pids)
@@ -28,7 +30,7 @@ def clean_up(users: set[int], pids: set[int], files: bool) -> None:
 
 
 def remove_files(users: set[int]) -> None:
-    """Remove files and folders of these users that lie directly in the folders for all."""
+    """Remove files and folders of these users that lie directly in one of ``FOR_ALL``."""
     for folder in FOR_ALL:
         try:
             with os.scandir(folder) as entries:
@@ -50,7 +52,7 @@ def _owner(entry: os.DirEntry) -> int:
 def remove_shared_memory(users: set[int], pids: set[int]) -> None:
     """Remove System V segments, semaphores and queues that ranks have left.
 
-    These are the ones that belong to these users, and the segments that these processes made.
+    Remove those that belong to ``users``. Also remove the segments that processes in ``pids`` made.
     """
     libc = ctypes.CDLL(None)
     removals = {

@@ -1,9 +1,9 @@
 """Ends the processes of a world.
 
-These are the descendants of this process, and whatever runs as a user that a rank has had.
-Everything is killed first and collected afterwards. Nothing here waits for one certain process: if
-another process traces it, it cannot be collected before its tracer is dead. A stop changes nothing,
-because a stopped process can be killed, too.
+These processes are the descendants of this process, and all processes that run as the user of a
+rank. First all of them are killed, then they are collected. Nothing here waits for one certain
+process, because a process that is traced cannot be collected before its tracer is dead. It does not
+matter whether a process is stopped, because a stopped process can be killed, too.
 """
 
 import os
@@ -24,7 +24,7 @@ ROUNDS = 50  # of stopping processes that fork without end
 def wakeup() -> int:
     """Return a descriptor that becomes readable when this process gets a signal that it handles.
 
-    The signal's number can be read from it. From now on this process handles SIGCHLD.
+    The signal's number can be read from the descriptor. From now on this process handles SIGCHLD.
     """
     read, write = os.pipe()
     os.set_blocking(read, False)
@@ -37,7 +37,7 @@ def wakeup() -> int:
 
 
 def signals(wake: int) -> bytes:
-    """Return the numbers of the signals that came since the last time, one in each byte."""
+    """Return the numbers of the signals that came since the last call, one in each byte."""
     try:
         return os.read(wake, 4096)
     except BlockingIOError:
@@ -47,8 +47,8 @@ def signals(wake: int) -> bytes:
 def collect(spare: Collection[int] = ()) -> dict[int, int]:
     """Collect the children that have ended, except those in ``spare``; return their wait statuses.
 
-    Raises ChildProcessError if no other child is left. ``spare`` has to be empty on systems that
-    keep no list of children.
+    Raises ChildProcessError if no child is left except those in ``spare``. On other systems than
+    Linux ``spare`` has to be empty, because the children cannot be listed.
     """
     ended: dict[int, int] = {}
     if not spare:
@@ -65,7 +65,8 @@ def collect(spare: Collection[int] = ()) -> dict[int, int]:
                 raise
             if not pid:
                 break
-            # A child that has made this process its tracer may report a stop. It has not ended.
+            # A child that has made this process its tracer may report a stop. Such a child has not
+            # ended.
             if not os.WIFSTOPPED(status):
                 ended[pid] = status
     return ended
@@ -83,7 +84,7 @@ def end_descendants(
     Args:
         known: children that are killed at once, without a search.
         spare: children that are left alone, with all their descendants.
-        users: if anything is found beside ``known``, kill the processes of these users, too.
+        users: their processes are killed, too, if a descendant is found that is not in ``known``.
         wake: a descriptor from ``wakeup``.
         seconds: how long to try.
 
@@ -119,7 +120,8 @@ def end_descendants(
 def _kill_family(spare: Collection[int]) -> set[int]:
     """Stop all descendants of this process, then kill them; return their pids.
 
-    They are stopped first, so that what forks without end does not go on while others are killed.
+    All are stopped before the first one is killed. So a process that forks without end cannot fork
+    while the other processes are killed.
     """
     stopped: set[int] = set()
     for _ in range(ROUNDS):
@@ -137,7 +139,7 @@ def _kill_family(spare: Collection[int]) -> set[int]:
 def end_user(user: int, seconds: float = 0.5) -> None:
     """Kill every process of a rank's user, wherever it is.
 
-    A helper process becomes this user and does it. Give up after so many seconds.
+    A helper process becomes this user and kills the processes. Give up after ``seconds``.
     """
     helper = os.fork()
     if helper == 0:
@@ -146,7 +148,7 @@ def end_user(user: int, seconds: float = 0.5) -> None:
             confinement.kill_as(user)
         finally:
             os._exit(0)
-    # A process that the helper is to kill may stop the helper first. A later call tries again.
+    # A process may stop the helper before the helper kills it. A later call tries again.
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

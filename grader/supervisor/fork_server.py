@@ -3,15 +3,15 @@
     python -I fork_server.py ENGINE DOOR FOLDER fork|spawn [MODULE …]
 
 The modules (``frames.HEAVY``) are imported at once, and not when the first rank needs them. DOOR is
-the number of an inherited socket. The socket has no name: only a process that inherited its other
-end can send to it. Judges inherit it; ranks, and what they start, do not.
+the number of an inherited socket. The socket has no name, so only a process that has inherited its
+other end can send to it. Judges inherit the other end. Ranks, and what they start, do not.
 
 A judge's request is one datagram of JSON, ``{"size": n, …}``. It carries the socket for the answer,
 and three descriptors for each possible rank. The socket for the answer then belongs to the world's
 supervisor.
 
-The server creates the worlds' folders in FOLDER. The process that started the server holds its
-standard input open. When that input closes, the server removes FOLDER and ends.
+The server creates the worlds' folders in FOLDER. The process that started the server keeps the
+server's standard input open. When this input closes, the server removes FOLDER and ends.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-# Most in one request: three for each of 64 ranks, and a socket. The system's own limit is 253.
+# The most descriptors in one request: three for each of 64 ranks, and a socket. The system's own
+# limit is 253.
 DESCRIPTORS = 193
 LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
@@ -59,8 +60,8 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     facts |= {"unheld": "ranks are not forked", "looks": world_supervisor.LOOK_EVERY}
     where: tuple[Path, ...] = ()
     if way == "fork":
-        # What is imported stays. To look through it for garbage again and again takes a fifth of
-        # the time.
+        # Imported modules stay in memory. To look through them for garbage again and again takes a
+        # fifth of the time.
         gc.disable()
         import torch
 
@@ -101,9 +102,9 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 
 @dataclass
 class Kept:
-    """A supervisor at work."""
+    """A child of the server: a supervisor, or a process that cleans up after a supervisor."""
 
-    # The judge's socket. It is closed when nothing of the world is left: the judge waits for that.
+    # The judge's socket. It is closed when nothing of the world is left. The judge waits for this.
     judge: int | None
     users: set[int]
     folder: str
@@ -114,20 +115,21 @@ class Kept:
 class Supervisors:
     """Keeps the server's children: supervisors of worlds, and processes that clean up after them.
 
-    If a supervisor dies too early, the server adopts what it leaves. It kills every process that is
-    none of these children.
+    If a supervisor dies too early, the server adopts the processes that this supervisor leaves. The
+    server then kills its descendants, except these children and all that the children have started.
 
-    To enter a control group takes a process some milliseconds. So if groups can be made, one
-    supervisor is forked ahead. It enters a group, and waits for the next world.
+    A process needs some milliseconds to enter a control group. So if groups can be made, one
+    supervisor is forked ahead: before its world is known. It enters a group, and waits for the next
+    world.
     """
 
     def __init__(
         self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
     ) -> None:
-        """Adopt orphans from now on, and wait for signals.
+        """Adopt orphans from now on, and let signals wake this process.
 
-        ``tier`` is how ranks are confined. ``requests`` is the socket that requests come from.
-        ``start`` makes a rank. ``places`` are where control groups can be made.
+        ``tier`` says how ranks are confined. ``requests`` is the socket on which requests arrive.
+        ``start`` starts a rank. ``places`` are the folders in which control groups can be made.
         """
         from grader.supervisor import ending
         from grader.wire import os_support, tiers
@@ -138,32 +140,36 @@ class Supervisors:
         self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
         self.places = tuple(places)
         self.has_failed = False  # whether the last one that was forked ahead ended unused
-        # the pid of the supervisor that waits, and the socket to tell it of a world
+        # the pid of the supervisor that was forked ahead, and the socket to send it a request
         self.ahead: tuple[int, socket.socket] | None = None
         self.kept: dict[int, Kept] = {}
         self.ruins: list[Kept] = []  # worlds whose supervisor did not end them
         self.patience: float | None = None  # seconds until the next look if nothing happens
 
     def prepare(self) -> None:
-        """Fork a supervisor ahead, if there is none and groups can be made."""
+        """Fork a supervisor ahead, if groups can be made and no supervisor waits.
+
+        Do nothing if the last supervisor that was forked ahead has ended unused.
+        """
         if self.places and not self.ahead and not self.has_failed:
             mine, its = socket.socketpair()
             with its:
                 self.ahead = self._fork(lambda: self._wait(its, mine)), mine
 
     def let_go(self) -> None:
-        """Let go of the supervisor that waits.
+        """Forget the supervisor that was forked ahead, and close the socket to it.
 
-        It has been told of a world, or has ended, or lacks what this process has imported since.
+        This supervisor has got a world, or has ended, or lacks modules that this process has
+        imported since. If it still waits, it ends now.
         """
         if self.ahead:
             self.ahead[1].close()
             self.ahead = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Give a world to a supervisor.
+        """Give a world to the supervisor that was forked ahead, or else to a new supervisor.
 
-        The first descriptor is the judge's socket; the others belong to the ranks.
+        The first descriptor is the judge's socket. All other descriptors belong to the ranks.
         """
         from grader.rank import rank_home
 
@@ -181,7 +187,10 @@ class Supervisors:
         kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
 
     def _fork(self, work: Callable[[], None]) -> int:
-        """Fork a process that does this work in a control group of its own; return its pid."""
+        """Fork a process that does this work in a control group of its own; return its pid.
+
+        If no control group can be made, the process does the work without one.
+        """
         from grader.wire import control_group
 
         name = f"{control_group.own_name()}-{secrets.token_hex(6)}"
@@ -203,10 +212,10 @@ class Supervisors:
             os._exit(code)
 
     def _enter(self, group: "Group") -> None:
-        """Enter the group.
+        """Enter the control group.
 
-        If that does not work any more, the world goes on without it. Then only the looks of its
-        supervisor bound it.
+        If this fails, the world runs without a control group. Then only the world's supervisor
+        bounds what the world takes, by looking at it again and again.
         """
         try:
             group.enter()
@@ -215,12 +224,15 @@ class Supervisors:
             self.group = None
 
     def _wait(self, told: socket.socket, telling: socket.socket) -> None:
-        """Wait for a request, and keep its world."""
+        """Wait for a request on the socket ``told``, and run the world of this request.
+
+        Do nothing if the server closes its end without sending a request.
+        """
         from grader.wire import os_support
 
         os_support.die_with_parent()
-        # Close the copy of the server's end. When the server closes its own, nobody needs this
-        # process.
+        # Close this process's copy of the server's end. Then this process notices when the server
+        # closes its own end, because nobody needs this process any more.
         telling.close()
         data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, DESCRIPTORS)
         told.close()
@@ -235,7 +247,7 @@ class Supervisors:
         world_supervisor.keep(judge, own, self.start, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Collect the supervisors that have ended, and end what they have left."""
+        """Collect the supervisors that have ended, and end the processes that they have left."""
         from grader.supervisor import ending
 
         ending.signals(self.wake)
@@ -244,7 +256,7 @@ class Supervisors:
             return
         users = set().union(*(ruin.users for ruin in self.ruins))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        # After a ruin, look once more, because a process may have been overlooked.
+        # If there was a ruin, look once more, because a process may have been overlooked.
         self.patience = None if finished and not self.ruins else 0.05
         if finished:
             for ruin in self.ruins:
@@ -252,9 +264,9 @@ class Supervisors:
             self.ruins = []
 
     def _clean(self, ruin: Kept, met: set[int]) -> None:
-        """Remove what else is left of a world.
+        """Remove the shared memory and the files that are left of a world.
 
-        A process of its own does this, because much may be left.
+        A new process does this, because much may be left. ``met`` are the processes of the world.
         """
         from grader.supervisor import cleanup
         from grader.wire import removal
@@ -290,9 +302,9 @@ class Supervisors:
         return True
 
     def end(self) -> None:
-        """Have all worlds ended, and kill what is left of them.
+        """Ask all supervisors to end their worlds, and then kill all processes that are left.
 
-        Supervisors get ``LAST_SECONDS`` to end their worlds.
+        The supervisors get ``LAST_SECONDS`` to end their worlds.
         """
         from grader.supervisor import ending
 
@@ -309,9 +321,9 @@ class Supervisors:
                 kept.group.remove()
 
     def forget(self) -> None:
-        """Let go of what belongs to the server or to other worlds.
+        """Close and forget what belongs to the server or to other worlds.
 
-        This is for a child of the server.
+        Each child of the server calls this after its fork.
         """
         self.requests.close()
         os.close(self.wake)
@@ -332,8 +344,8 @@ def _prepare(modules: Iterable[str]) -> None:
     gc.disable()
     for name in modules:
         importlib.import_module(name)
-    # This comes after the imports, because torch clears caches of theirs when a process group is
-    # made.
+    # Warm up after the imports, because torch clears caches of the imported modules when a process
+    # group is made.
     warm_up.warm_up_torch()
     confinement.get_ready()
     os_support.use_huge_pages()
@@ -342,9 +354,10 @@ def _prepare(modules: Iterable[str]) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove the folder of a grading run, also of one that was killed.
+    """Remove the folder of a grading run, even if the run was killed.
 
-    Its worlds end at the same moment, and may still be in the folder. So try for about 3 seconds.
+    The run's worlds end at the same moment, and may still use the folder. So try for about 3
+    seconds.
     """
     from grader.wire import removal
 
@@ -362,9 +375,9 @@ def _serve(
     folder: str,
     supervisors: Supervisors,
 ) -> None:
-    """Do what a judge asks for.
+    """Do what a judge's request asks for.
 
-    The first descriptor is the socket to answer to. The others are for ranks.
+    The first descriptor is the socket for the answer. All other descriptors are for ranks.
     """
     from grader.wire import frames
 
@@ -387,7 +400,7 @@ def _serve(
 
 
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
-    """Return the facts that are not known before somebody asks for them."""
+    """Return further facts, which the server finds out only when a judge asks."""
     if "torch" not in facts:  # this process stays free of torch, so ask another one
         question = (
             "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus':"
@@ -413,10 +426,10 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
 def _start_world(
     request: dict, descriptors: list[int], engine: Path, folder: str, supervisors: Supervisors
 ) -> None:
-    """Have a supervisor look after a world, which gets a new folder.
+    """Make a folder for a new world, and have a supervisor run the world.
 
-    Raises ValueError if the request does not fit its descriptors, or names a submission that
-    cannot be used.
+    Raises ValueError if the request does not fit its descriptors. Raises ValueError, too, if the
+    request names a submission that cannot be used.
     """
     from grader.rank import rank_home
     from grader.wire import tiers

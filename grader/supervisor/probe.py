@@ -1,6 +1,6 @@
 """Finds out which tier of confinement works on this machine.
 
-A process enters the tier, and tries what a rank may do and what it may not.
+For each tier, a process enters the tier, and tries what a rank may do and what a rank may not do.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from grader.wire.tiers import TIERS
 
 
 def best(engine: Path) -> tuple[str, dict[str, str]]:
-    """Return the best tier that works, and why those before it do not.
+    """Return the best tier that works, and for each better tier why it does not work.
 
-    ``LOCKSTEP_TIER`` asks for a certain tier.
+    If ``LOCKSTEP_TIER`` names a tier, only this tier is tried.
 
     Raises:
-        Unconfined: the tier that was asked for does not work, or no tier does.
+        Unconfined: none of the tiers that were tried works.
     """
     asked = os.environ.get("LOCKSTEP_TIER")
     failures: dict[str, str] = {}
@@ -51,7 +51,10 @@ def unheld(name: str, places: Iterable[Path]) -> str:
 
 
 def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]:
-    """Yield how a rank may leave its control group, or change it, seen from the inside."""
+    """Yield the ways in which a rank can leave or change its control group.
+
+    To find these ways, this process enters the group and the tier, as a rank does.
+    """
     own.enter()
     own.hold(1 << 40, 100)
     (home,) = rank_home.prepare(world, 1, tier)
@@ -64,18 +67,18 @@ def _ways_out(own: control_group.Group, world: dict, tier: str) -> Iterator[str]
 
 
 def all_that_work(engine: Path) -> dict[str, str]:
-    """Return for every tier, best first, why it does not work here; empty if it does."""
+    """Return for every tier, best first, why it does not work here; empty if it works."""
     possible = tiers.candidates()
     return {name: failure(name, engine) if name in possible else "wants root" for name in TIERS}
 
 
 def failure(name: str, engine: Path) -> str:
-    """Return why this tier does not work; empty if it does."""
+    """Return why this tier does not work; empty if it works."""
     if name not in TIERS:
         return f"there is no such tier; there are {', '.join(TIERS)}"
     tier = TIERS[name]
-    # Only the rights of our files keep another user from them. With Landlock, they still hide
-    # names and sizes, which Landlock shows.
+    # Only the rights of our files keep a rank with another user from reading our files. If there is
+    # Landlock, too, the rights still hide names and sizes, which Landlock shows.
     if tier.uid:
         _close(engine)
     with _grounds() as world:
@@ -84,7 +87,7 @@ def failure(name: str, engine: Path) -> str:
 
 @contextlib.contextmanager
 def _grounds() -> Iterator[dict]:
-    """Make a world of one rank, with a folder and a submission; remove it afterwards."""
+    """Yield a world of one rank with a folder and a submission; remove both afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="lockstep-probe-"))
     try:
         folder.chmod(0o711)
@@ -102,9 +105,10 @@ def _grounds() -> Iterator[dict]:
 
 
 def _asked(complaints: Callable[[], Iterator[str]]) -> str:
-    """Return the first complaint of a process of its own; empty if it has none.
+    """Return the first of ``complaints``, found by a new process; empty if there is none.
 
-    The process may confine itself for that.
+    A new process is needed because it may confine itself. If it fails, its exception counts as a
+    complaint.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -126,7 +130,7 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
 
 
 def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[str]:
-    """Yield what is wrong with this confinement, seen from the inside.
+    """Enter a tier as a rank does, and yield what is wrong with the confinement.
 
     ``server`` is the pid of a process that ranks must not signal.
     """
@@ -174,7 +178,10 @@ def _complaints(world: dict, tier: str, engine: Path, server: int) -> Iterator[s
 
 
 def _close(engine: Path) -> None:
-    """Let nobody but the owner enter the folders that are hidden from ranks."""
+    """Let nobody but the owner enter the folders that are hidden from ranks.
+
+    Folders that belong to another user than this one stay as they are.
+    """
     for name in SECRETS:
         if (path := engine / name).is_dir() and path.stat().st_uid == os.geteuid():
             path.chmod(0o700)

@@ -1,9 +1,9 @@
 """Plays through a world of one rank in the server, so that ranks inherit what torch sets up.
 
-torch sets things up when they are first used. Each rank that forks from a server which has never
-communicated would look up the same operators, import the same modules and fill the same caches
-again. This costs 5 of the 20 milliseconds of a small world. The threads of the process group end
-with it, so that forking stays safe.
+torch sets things up when they are first used. If the server never communicated, each rank would
+look up the same operators, import the same modules and fill the same caches again. This would cost
+5 of the 20 milliseconds of a small world. The threads of the process group end when the process
+group is destroyed, so that forking stays safe.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ def _communicate() -> None:
 
 
 def _compute() -> None:
-    """Compute with the model, and with tensors that are cut and put together.
+    """Compute as the model does, and with tensors that are cut and put together.
 
-    Answers to this assignment are made of this.
+    Solutions of this assignment consist of such operations.
     """
     weight = torch.eye(2, dtype=torch.float64, requires_grad=True)
     with Meter([weight]):

@@ -1,7 +1,7 @@
-"""Finds out what the ranks of a world, as a whole, have too much of.
+"""Finds out whether the ranks of a world together take too much of something.
 
-The system bounds what one process may have: see ``confinement``. Student code goes on while this
-looks, so whatever is looked at may be gone a moment later.
+The system itself bounds what one process may take: see ``confinement``. Student code runs while
+this module looks, so whatever the module looks at may be gone a moment later.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
-# What a pipe or socket takes before somebody reads. Ranks may not make them larger.
+# How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
 PIPE_BYTES, SOCKET_BYTES = 1 << 16, 212_992
-# A process may hide what it has open at so many looks in a row. One that is about to end does so
-# for a moment.
+# At this many looks in a row a process may hide what it has open, because a process that is about
+# to end hides this for a moment.
 UNSEEN_LOOKS = 5
 TABLES = b"VmPTE:"  # the size of page tables, also of those for empty pages
-# The kernel holds a world to bounds that are larger by this, because it counts more: pages that a
-# rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the solutions).
-# It also counts the supervisor, and the processes that help it to end ranks.
+# The kernel's bounds for a world are larger by these amounts, because the kernel counts more: pages
+# that a rank has inherited and written to, kernel memory and files (up to 38 MiB a rank in the
+# solutions). The kernel also counts the supervisor, and the processes that help it to end ranks.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
 
 
 @dataclass
 class Files:
-    """The bytes of files.
+    """The sizes of files, in bytes.
 
-    Each file counts once, by the device and the file number that tell it from all others.
+    Each file counts once. The device and the file number tell a file from all other files.
     """
 
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -50,9 +50,9 @@ class Files:
         self.sizes[found.st_dev, found.st_ino] = max(of_file, found.st_blocks * 512)
 
     def add_open(self, found: os.stat_result) -> None:
-        """Add what a descriptor shows: a pipe, a socket, or a file that has no name.
+        """Count what a descriptor shows, if it is a pipe, a socket, or a file without a name.
 
-        Files that have a name are found in their folders.
+        Files with a name do not count here, because they are found in their folders.
         """
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
             self.queues[found.st_dev, found.st_ino] = (
@@ -64,23 +64,23 @@ class Files:
     def queued(self) -> int:
         """Return the bytes that pipes and sockets may hold.
 
-        The system tells nobody how many there are in them.
+        The system does not tell how many bytes they hold now.
         """
         return sum(self.queues.values())
 
     def bytes(self, device: int | None = None) -> int:
-        """Return the bytes of all files on one device, or on all devices if it is None."""
+        """Return the bytes of all files on one device, or on all devices if ``device`` is None."""
         return sum(size for (of, _), size in self.sizes.items() if device in (None, of))
 
 
 class WorldLimits:
-    """The limits of one world, whose supervisor this process is.
+    """The limits of one world. This process is the supervisor of this world.
 
-    It has to be made before the first rank is.
+    This object has to be made before the first rank is started.
     """
 
     def __init__(self, world: dict, room: int, group: Group | None = None) -> None:
-        """Note how much memory this process has, and allow what the request asks for.
+        """Record how much memory this process has, and allow what the request asks for.
 
         ``room`` is how many ranks the world may have; ``world["size"]`` of them are started first.
         This process is in ``group``, if there is one.
@@ -96,8 +96,8 @@ class WorldLimits:
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
-        """Allow so many ranks to have so many bytes of memory together."""
-        # On a GPU memory has no limit, because the driver takes what it needs.
+        """Allow ``size`` ranks to take ``memory`` bytes of memory together."""
+        # For a GPU there is no limit of memory, because the driver takes what it needs.
         self.size, self.bytes = size, memory if self.is_cpu else None
         if self.group:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
@@ -133,7 +133,7 @@ class WorldLimits:
         add_shared(files, self.users)
         on_disk = files.bytes(self.disk)
         in_memory = files.bytes() - on_disk + files.queued()
-        # what the hub carries, in this process
+        # the memory of this process that holds what the hub carries
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
         if (
             self.bytes
@@ -146,9 +146,10 @@ class WorldLimits:
         return ""
 
     def _taken(self, pid: int, is_rank: bool) -> int:
-        """Return the bytes of a process beyond those that it shares with this one.
+        """Return the bytes of a process, without those that it shares with this process.
 
-        It shares these because it was forked from this one.
+        Ranks, and the processes that they fork, share the bytes that this process had at the start,
+        because ranks are forked from this process.
         """
         own = memory(pid, TABLES)
         if own < self.inherited and not is_rank:
@@ -159,7 +160,7 @@ class WorldLimits:
 def memory(pid: int, *more: bytes) -> int:
     """Return the bytes of a process's memory that come from no file; 0 if nobody can tell.
 
-    ``more`` are further lines of its status file that count.
+    ``more`` names further lines of the process's status file that count.
     """
     lines = (b"RssAnon:", b"RssShmem:", *more)
     if own := _of_thread(pid, pid, lines):
@@ -184,7 +185,8 @@ def _of_thread(pid: int, thread: int, names: tuple[bytes, ...]) -> int:
 def written(folder: str) -> Files:
     """Return all files below a folder.
 
-    Links are not followed, nor what somebody has put in a folder's place since it was seen.
+    Links are not followed. If something else has taken the place of a folder since the folder was
+    seen, it is not read either. If not all files can be counted, ``hidden`` says why.
     """
     files, seen = Files(), 0
     pending: list[tuple[str, int, os.stat_result | None]] = [(folder, 0, None)]
@@ -219,7 +221,8 @@ def written(folder: str) -> Files:
 def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
     """Open a folder that was seen before, and yield its descriptor.
 
-    Raises OSError if another folder is there by now, whichever part of the path has changed.
+    Raises OSError if the path leads to another folder than ``known`` by now, whichever part of the
+    path has changed.
     """
     place = os.open(path, removal.FOLDER)
     try:
@@ -231,10 +234,10 @@ def _opened(path: str, known: os.stat_result | None) -> Iterator[int]:
 
 
 def add_open(files: Files, family: Iterable[int]) -> set[int]:
-    """Add what processes keep open and no folder shows; return the pids of those that hide it.
+    """Add to ``files`` what processes have open but no folder shows.
 
-    No folder shows it any more, or none ever did. A process hides it if it does not let others see
-    its descriptors.
+    These are pipes, sockets, and files that have lost their name or never had one. Return the pids
+    of the processes that do not let other processes see their descriptors.
     """
     unseen = set()
     for pid in family:
@@ -253,7 +256,7 @@ def add_open(files: Files, family: Iterable[int]) -> set[int]:
 
 
 def add_shared(files: Files, users: set[int]) -> None:
-    """Count the files of these users in shared memory (/dev/shm), too: add them to ``files``."""
+    """Add to ``files`` the files that these users have in shared memory (/dev/shm)."""
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in itertools.islice(entries, ENTRIES):
             with contextlib.suppress(OSError):

@@ -2,9 +2,9 @@
 
 It forks the ranks of the world, tells the judge how each one ended, and leaves nothing alive
 behind. The supervisor is the parent of the ranks and the adoptive parent of whatever they start. It
-runs no student code. It kills everything below it if the judge says so, hangs up or dies, or if the
-supervisor itself fails. If the supervisor dies or gets stuck, the fork server adopts its processes
-and ends them: see ``fork_server.Supervisors``.
+runs no student code. It kills all its descendants when the judge asks for this, hangs up or dies.
+It does the same when its own code fails. If the supervisor dies or gets stuck, the fork server
+adopts its processes and ends them: see ``fork_server.Supervisors``.
 """
 
 import contextlib
@@ -31,16 +31,17 @@ from grader.wire.control_group import Group
 
 LOOK_EVERY = 0.1  # seconds, for up to 10 ranks; longer for more, because a look takes longer
 REST_SECONDS = 0.5  # in which ranks have to come to rest after their last call
-# The system ends a supervisor that does not look at its world, or does not end it, for so long.
+# The system ends a supervisor that has not looked at its world for so long, or takes so long to end
+# its world.
 STUCK_SECONDS = 20
 
 Start = Callable[[list[int], RankHome], int]
 
 
 class Unfinished(RuntimeError):
-    """Raised if something of the world may still be alive.
+    """Raised if some process of the world may still be alive.
 
-    The process that adopts it has to end it.
+    The fork server adopts such a process, and has to end it.
     """
 
 
@@ -54,17 +55,18 @@ def keep(
 ) -> None:
     """Run one world.
 
-    Once all calls are made, the judge may ask for those of another check. They may need up to
-    as many ranks as there are descriptors.
+    Once all calls are made, the judge may ask for the calls of another check. That check may need
+    up to as many ranks as ``descriptors`` has entries.
 
     Args:
         judge: the socket to the judge.
         descriptors: [wire, output, stacks] for each rank that the world may have.
-        start: makes a rank of one of these and its home.
+        start: starts a rank with an entry of ``descriptors`` and a home, and returns its pid.
         world: what the judge asked for: ``size``, ``submission_dir``, ``device``, ``network``,
             ``memory`` and ``in_step``; and the world's ``folder``.
         tier: how ranks are confined.
-        group: the control group that this process is in. All that it starts will be in it, too.
+        group: the control group that this process is in. All processes that this process starts
+            will be in the group, too.
 
     Raises:
         Unfinished: not everything could be ended.
@@ -73,7 +75,7 @@ def keep(
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()
     signal.signal(signal.SIGTERM, lambda *_: None)  # its number comes through ``wake``
-    # SIGUSR1 asks ranks for their stacks. It must not end one that does not handle it yet.
+    # SIGUSR1 asks ranks for their stacks. It must not end a rank that does not handle it yet.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os_support.die_with_parent(signal.SIGTERM)
     os_support.hide_from_tracers()
@@ -120,7 +122,8 @@ def keep(
             raise Unfinished
         with contextlib.suppress(OSError):
             _tell(judge, {"gone": True})
-        # If this fails, whatever ranks have made of the folder, the server removes it in the end.
+        # Ranks may have changed the folder so that this fails. Then the server removes the folder
+        # in the end.
         with contextlib.suppress(Exception):
             removal.remove(world["folder"])
 
@@ -131,7 +134,7 @@ def _hub(
     world: dict,
     looks: dict[str, Callable[[int], int]],
 ) -> tuple[Hub, list[list[int]]]:
-    """Return the world's network, and the descriptors that the ranks get.
+    """Return the hub, which is the world's network, and the descriptors that the ranks get.
 
     The wires of the ranks end at the hub, and not at the judge.
     """
@@ -155,7 +158,7 @@ class RankProcesses:
         self.met: set[int] = set()  # pids of ranks, and of whatever has ended here
 
     def grow(self, size: int) -> None:
-        """Start the ranks that are missing, so that there are ``size``."""
+        """Start ranks until ``size`` ranks have been started."""
         while len(self.started) < size:
             own, home = self.waiting.pop(0)
             pid = self.start(own, home)
@@ -166,10 +169,10 @@ class RankProcesses:
                 os.close(descriptor)  # so that a rank's pipes close when it dies
 
     def memory(self, rank: int) -> int:
-        """Return the bytes of a rank with what it has started and written; 0 if nobody can tell.
+        """Return the bytes of a rank, its processes and its files; 0 if nobody can tell.
 
         Memory that maps files does not count. Processes that have lost their parent count for every
-        rank, because nobody can tell whose they were.
+        rank, because nobody can tell which rank has started them.
         """
         pid, files = self.started[rank], written(self.homes[rank].folder)
         own, others = memory(pid), [other for other in self.started if other != pid]
@@ -185,7 +188,10 @@ class RankProcesses:
         return os_support.processor_time(self.started[rank])
 
     def are_as_started(self) -> bool:
-        """Return whether there is one thread for each rank, no other process, and no file."""
+        """Return whether each rank has one thread, and there is no other process and no file.
+
+        On other systems than Linux return False.
+        """
         family = os_support.family(os.getpid())
         if not os_support.LINUX or family != dict.fromkeys(self.started, 1):
             return False
@@ -198,7 +204,7 @@ class RankProcesses:
 
 @dataclass
 class NextCheck:
-    """The judge's request for the calls of another check, made after those of this one."""
+    """The judge's request that the ranks make the calls of another check after this one."""
 
     size: int
     memory: int
@@ -255,7 +261,8 @@ def _look_after(
 def _asked(judge: socket.socket) -> dict | None:
     """Return what the judge asks for; None if the world is over.
 
-    Of several questions only the last one counts, because nobody waits for the others.
+    If several questions have arrived, only the last one counts, because the judge does not wait for
+    answers to the earlier questions any more.
     """
     lines = judge.recv(1 << 16).splitlines()
     return json.loads(lines[-1]) if lines and lines[-1].startswith(b"{") else None
@@ -264,7 +271,11 @@ def _asked(judge: socket.socket) -> dict | None:
 def _go_on(
     judge: socket.socket, ranks: RankProcesses, limits: WorldLimits, hub: Hub, wanted: NextCheck
 ) -> None:
-    """Have the ranks make other calls, if nothing is left of the last ones."""
+    """Have the ranks make the calls of another check, if they can; tell the judge whether they can.
+
+    They can if nothing is left of the last check, and if all modules that they must have are
+    imported.
+    """
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in wanted.imports)
     if is_ready:
         hub.begin(wanted.size, Steps(wanted.in_step))
@@ -276,7 +287,8 @@ def _go_on(
 def _exceeded(limits: WorldLimits, ranks: dict[int, int]) -> str:
     """Return in words what the ranks have too much of; empty if nothing.
 
-    What cannot be measured is too much. What vanishes meanwhile does not count.
+    If something cannot be measured, this counts as too much. If a file or a process vanishes during
+    the look, the result is empty.
     """
     try:
         return limits.exceeded(ranks)
