@@ -1,5 +1,7 @@
-"""A grader that is killed at any moment leaves a valid results.json, or none, and nothing else;
-several do not meet.
+"""A grader that is killed at any moment leaves a valid results.json, or none.
+
+It leaves nothing else, apart from a hidden half-written file after SIGKILL. Several graders that
+run at the same time do not disturb each other.
 """
 
 import json
@@ -73,7 +75,10 @@ def test_killed_at_any_moment(tmp_path, attempt):
     # then its workers may complain; and Python itself, in its first moments
     if number != signal.SIGKILL:
         assert "Traceback" not in complaint or str(ROOT) not in complaint, what
-    assert sorted(os.listdir(folder)) in (["tmp"], ["results.json", "tmp"]), what
+    left = os.listdir(folder)
+    if number == signal.SIGKILL:  # nobody is there to remove the file that was being written
+        left = [name for name in left if not name.startswith(".results.json-")]
+    assert sorted(left) in (["tmp"], ["results.json", "tmp"]), what
     if (folder / "results.json").exists():
         document = json.loads((folder / "results.json").read_text())
         jsonschema.validate(document, SCHEMA)

@@ -4,7 +4,6 @@ threat: 5
 zero: 1.6
 says: all-reduce
 says: broadcast
-seconds: 12
 """
 
 

@@ -5,5 +5,4 @@ fifos: collectives.py
 control: none
 zero: 1.6
 note: no regular file
-seconds: 10
 """

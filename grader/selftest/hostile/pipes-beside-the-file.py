@@ -3,7 +3,6 @@
 threat: 18
 fifos: helper.py, notes, README.md
 full: 1.6
-seconds: 10
 """
 
 
