@@ -24,7 +24,7 @@ EIGHT = {
 }
 
 ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
-EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive ones"
+EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive entries"
 MISTAKES = {
     "gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
     "all_gather": [{ONE_MEMORY: tensor(B + B)}] * 2,

@@ -154,7 +154,9 @@ class CallEvidence:
         self.values()
         for rank in range(self.report.size):
             if self.report.size > 1 and not self.operations(rank):
-                self._fail(f"rank {rank} communicated nothing.")
+                self._fail(
+                    f"rank {rank} communicated nothing, but its result depends on the other ranks."
+                )
             for operation in self.operations(rank):
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)

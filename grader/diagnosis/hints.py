@@ -228,8 +228,8 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
         return "transposed"
     if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
         return (
-            "the right numbers in the wrong order. Are blocks of the wrong ranks, or along the"
-            " wrong dimension, put together?"
+            "the right numbers in the wrong order. Did you put blocks together in the wrong order"
+            " of ranks, or along the wrong dimension?"
         )
     return None
 

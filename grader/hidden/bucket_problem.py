@@ -264,13 +264,17 @@ def sends_buckets(run, made, mistakes=None):
         found = [o.bytes for o in sent(run, rank, p)]
         guess = next((sentence for sentence, left in known.items() if left == found), "")
         text = (
-            f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes, where"
-            f" {_listed(due)} are due"
+            f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes. Expected:"
+            f" {_listed(due)}"
         )
         if mistakes is None or guess in mistakes:
             run.require(
                 found == due,
-                f"{text}: {guess}." if guess else f"{text}, from the last parameter to the first.",
+                (
+                    f"{text}. Likely: {guess}."
+                    if guess
+                    else f"{text}, from the last parameter to the first."
+                ),
             )
 
 

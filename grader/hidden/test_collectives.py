@@ -37,7 +37,7 @@ OVERWRITTEN = (
 )
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
 A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
-BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive ones"
+BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
 BEFORE = "divided before the sum, so that every rank rounded. Sum first, and divide once"
 SHAPED = ("broadcast", "reduce", "all_reduce")  # they take any shape, and return the same shape
 COLLECTIVES = (

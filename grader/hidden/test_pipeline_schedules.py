@@ -53,8 +53,8 @@ def made_by(world, function):
     (changed,) = world(1, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
     again = changed.read(schedules.as_actions, "the list of actions of a second call")[0]
     text = (
-        f"{function}(0, 2, 3) gives {again} where its caller has emptied the list of an earlier"
-        " call: make a new list each time."
+        f"{function}(0, 2, 3) was called twice. The list that it had returned was emptied in"
+        f" between, and the second call returned {again}. Make a new list in each call."
     )
     changed.require(again == of_shape[2, 3][0], text)
     return run, of_shape

@@ -154,7 +154,10 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (
             ", …" if len(done) > 6 else ""
         )
-        run.require(bool(done) or size == 1, f"{when}rank {rank} communicated nothing.")
+        run.require(
+            bool(done) or size == 1,
+            f"{when}rank {rank} communicated nothing, but its result depends on the other ranks.",
+        )
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
                 f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a"
@@ -816,7 +819,7 @@ def judge_pair(run, pair, x, upstream, trained):
     grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
-    note = f" ({' and '.join(frozen)} without: no gradient is required there)" if frozen else ""
+    note = f" ({' and '.join(frozen)}: None, because no gradient is required)" if frozen else ""
     run.returns(
         *(
             [g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)]

@@ -51,9 +51,8 @@ MEMORY_ORDER = (
     " contiguous() or flatten()"
 )
 BY_ARRIVAL = (
-    "these are the right gradients of a bucket, in the wrong places. Were they"
-    " packed in the order in which they became ready? That order may differ from"
-    " rank to rank"
+    "these are the right gradients of a bucket, in the wrong places. Do not pack them in the order"
+    " in which they become ready, because that order may differ between ranks"
 )
 
 

@@ -17,7 +17,7 @@ SPLIT = (
     " Add the partial gradients of all ranks first (reduce-scatter, not split)"
 )
 OWN_PARTIAL = (
-    "still partial: this is this rank's summand alone. The other ranks' summands were never added"
+    "this is still partial: only this rank's part of the sum. Add the parts of the other ranks"
 )
 ADDED_REPLICATED = (
     "grad_y was added up over the ranks, but it is replicated: every rank already has the complete"
@@ -61,7 +61,7 @@ OWN_MEANS = (
     " whole batch"
 )
 DIVIDED_TWICE = (
-    "divided by the number of micro-batches once too often. The loss is already"
+    "divided by the number of micro-batches one time too many. The loss is already"
     " a mean over the whole batch"
 )
 LAST_ONLY = (

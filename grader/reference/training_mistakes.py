@@ -14,12 +14,12 @@ import numpy as np
 
 from grader.reference.single_device import AdamW, loss_and_gradients
 
-HIDES = ": AdamW hides the factor, up to its ε"
-SUMMED = f"trained with gradients summed, not averaged{HIDES}"
-DIVIDED = f"trained with gradients divided by the number of ranks once too often{HIDES}"
+HIDES = ". AdamW almost cancels such a factor: only its ε does not"
+SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
+DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
 HALVED, DOUBLED = (
-    f"trained with half the gradients{HIDES}",
-    f"trained with twice the gradients{HIDES}",
+    f"the gradients are half of the right ones{HIDES}",
+    f"the gradients are twice the right ones{HIDES}",
 )
 ALONE = (
     "each rank trained on its own shards alone. The gradients were never averaged over the ranks"

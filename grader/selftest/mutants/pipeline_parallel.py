@@ -177,7 +177,7 @@ MUTANTS = [
         send.wait()
     return [total / len(saved) for total in totals]""",
         BACKWARD,
-        "divided by the number of micro-batches once too often",
+        "divided by the number of micro-batches one time too many",
     ),
     Mutant(
         "overwritten where it should add up",
@@ -1369,7 +1369,7 @@ MUTANTS = [
     return cache.setdefault((stage, num_stages, num_micro_batches), made)
 """,
         {"hidden gpipe"},
-        "make a new list each time",
+        "Make a new list in each call",
     ),
     Mutant(
         "1F1B by recursion",
