@@ -28,7 +28,7 @@ def of(known: list[dict], words: str) -> list:
 
 def test_gradients_that_went_wrong():
     known = step_mistakes([[A, B], [C, D]])
-    np.testing.assert_equal(of(known, "averaged with nobody"), [[A, B], [C, D]])
+    np.testing.assert_equal(of(known, "without the other ranks'"), [[A, B], [C, D]])
     np.testing.assert_equal(of(known, "read before wait()"), [[A / 2, B / 2], [C / 2, D / 2]])
     np.testing.assert_equal(of(known, "once more"), [[(A + C) / 4, (B + D) / 4]] * 2)
     # Rank 0 begins with its last layer, rank 1 with its first.
@@ -112,7 +112,7 @@ GROUP = {
         ),
         (
             {"optimizer": "Adam", "groups": [GROUP]},
-            "of the type Adam: asked for is torch.optim.AdamW",
+            "of the type Adam. Return torch.optim.AdamW",
         ),
         (
             {"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]},
