@@ -62,7 +62,7 @@ class Writer:
                     root,
                     0,
                 ),
-                *(group, str(group), [[], []], "collectives.py", 3, "f", True),
+                *(group, str(group), "collectives.py", 3),
             )
         )
         self.steps.append(Step(ISSUES, number))

@@ -71,7 +71,7 @@ def operation(rank: int, at: float, kind: str, group=(0, 1), peer=None, line=3) 
             None,
             0,
         ),
-        *(list(group), "0", [[], []], "collectives.py", line, "f", True),
+        *(list(group), "0", "collectives.py", line),
     )
 
 
