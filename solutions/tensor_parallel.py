@@ -18,15 +18,16 @@ If W is sharded by rows, x must be sharded by columns. Every rank computes one s
 
     [x₀ x₁] @ [W₀; W₁] = x₀ @ W₀ + x₁ @ W₁          partial
 
-The backward pass multiplies by the transposed weight, so one way becomes the other. In Problems 4.2
-to 4.4 no rank ever holds more than its shard of a weight, or of the gradient of a weight.
+The backward pass multiplies by the transposed weight. The transpose of a weight that is sharded by
+columns is sharded by rows, so one way becomes the other. In Problems 4.2 to 4.4 no rank ever holds
+more than its shard of a weight, or of the gradient of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
-- inputs keep their values, may be non-contiguous, and are float32 or float64; results have their
-  dtype;
-- it works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice;
-- misuse, which is the same on every rank, raises ``ValueError`` with a message that holds the
-  numbers, before anything is sent.
+- Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
+  dtype of the inputs.
+- The function works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice.
+- Misuse is the same on every rank. It raises ``ValueError`` before anything is sent. The message
+  holds the numbers that do not fit.
 
 Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
 be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S,

@@ -256,7 +256,7 @@ def _standing(report: WorldReport, waiting: list[Waiting], call: int) -> list[Li
 
 
 def _likely(*sentence: str) -> Line:
-    """Return a paragraph about the likely cause. Each part of the sentence is on its own line."""
+    """Return the likely cause as one sentence, with each of these parts on a line of its own."""
     return Line("\n        ".join(["Likely: " + sentence[0], *sentence[1:]]), LIKELY)
 
 

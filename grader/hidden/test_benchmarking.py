@@ -204,7 +204,7 @@ def watch(
     iterations=None,
     measured_again=False,
 ):
-    """Return a call of the stopwatch.
+    """Return the request for a call of the student's stopwatch.
 
     ``calls[rank]`` are the seconds of each call of the operation on that rank. By default
     ``iterations`` is the number of these calls that come after the warm-up. The docstrings of

@@ -205,8 +205,8 @@ def test_shards(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_own_their_memory(world, rng):
-    """A shard is contiguous memory of its own, 1/n of the weight's, and does not keep the full
-    weight alive
+    """A shard is contiguous, has memory of its own, 1/n of the weight's size, and does not keep the
+    full weight alive
     """
     for n in (2, 4, 1):
         square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))

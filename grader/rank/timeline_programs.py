@@ -1,8 +1,8 @@
 """A rank runs these small programs for a timeline.
 
 Each program calls a student's function once to warm up, and then a few times between marks. These
-programs are drivers, as those in ``drivers``. But they make their inputs themselves, because nobody
-looks at what they return.
+programs are drivers, like those in ``drivers``. Their results are not checked, so the judge need
+not know the inputs: each program makes its own.
 """
 
 import time

@@ -72,10 +72,11 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
 
 
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:
-    """Return the seconds from the first start to the last end of each iteration, over all ranks.
+    """Return, for each iteration, the seconds from the ranks' earliest start to their latest end.
 
-    ``calls[rank]`` are the seconds that each call takes. Each rank's clock is 1000 seconds ahead of
-    the clock of the rank before. The first ``warm_up`` calls are left out.
+    This is wrong, because the clocks of ranks differ: here the clock of each rank is 1000 seconds
+    ahead of the clock of the rank before. ``calls[rank]`` are the seconds that each call takes. The
+    first ``warm_up`` calls are left out.
     """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]

@@ -193,9 +193,9 @@ def close_ends(without: Collection[int]) -> None:
 
 
 def _threads(pid: int) -> int:
-    """Return how many threads a process has; 0 if nobody can tell.
+    """Return how many threads a process has, or 0 if the system does not say.
 
-    The first thread counts even if it has ended.
+    The first thread is included, even if it has ended.
     """
     try:
         return len(os.listdir(f"/proc/{pid}/task"))

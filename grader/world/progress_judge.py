@@ -160,8 +160,8 @@ class ProgressJudge:
     def _look(self, now: float, silent: bool) -> None:
         """Look at what the ranks' processes do.
 
-        Ask for the ranks' stacks if a limit is exceeded. Also ask for the stacks if all processes
-        are idle, unless a held rank has patience left.
+        Ask for the ranks' stacks if a limit is exceeded. Also ask for them if all processes are
+        idle, unless a held rank goes on by itself after a while.
         """
         used = self._used()
         watched = {self.pids[rank.rank] for rank in self._unsettled() if rank.rank in self.pids}

@@ -130,7 +130,7 @@ class Report:
         )
 
     def add(self, row, more: dict) -> None:
-        """Print, keep and write one row of the results.
+        """Print a row of the results, keep it in the list of rows, and write it to the files.
 
         ``row`` is the student's ``Row``, and ``more`` is what ``measure`` returned.
         """
