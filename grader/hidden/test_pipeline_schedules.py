@@ -596,8 +596,8 @@ def test_bubble_in_theory(world, rng):
 def recorded(rng, p, m, first):
     """Return the spans of a 1F1B schedule with pauses, as ``p`` stages would record them.
 
-    The earliest span begins at the time ``first``, in seconds. The list of a stage is out of order: its last span
-    comes first, and the other spans follow in order.
+    The earliest span begins at the time ``first``, in seconds. The list of a stage is out of order:
+    its last span comes first, and the other spans follow in order.
     """
     made, now = [], 0.0
     for stage in range(p):
