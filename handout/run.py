@@ -133,9 +133,8 @@ def pipeline_parallel(module_name: str) -> None:
             timelines: list = [None] * n
             dist.all_gather_object(timelines, timeline.spans)
             if stage == n - 1:
-                theory, measured = student.bubble_fraction(
-                    n, micro_batches
-                ), student.measured_bubble(timelines)
+                theory = student.bubble_fraction(n, micro_batches)
+                measured = student.measured_bubble(timelines)
                 print(
                     f"{name}: loss {loss.item():.6f}, bubble {measured:.2f} measured, {theory:.2f}"
                     " in theory"

@@ -282,9 +282,8 @@ def sweep(
 
 # BEGIN SOLUTION
 def _row(collective: str, size: int, world_size: int, seconds: float, wrong: int) -> Row:
-    algbw, busbw = algorithm_bandwidth(size, seconds), bus_bandwidth(
-        collective, size, world_size, seconds
-    )
+    algbw = algorithm_bandwidth(size, seconds)
+    busbw = bus_bandwidth(collective, size, world_size, seconds)
     return Row(collective, size, seconds, algbw, busbw, wrong)
 
 

@@ -167,7 +167,8 @@ def test_run_schedule(world):
     1F1B, on two stages
     """
     gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
-    first, last = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)], [
+    first = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)]
+    last = [
         (F, 0),
         (B, 0),
         (F, 1),

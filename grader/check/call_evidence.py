@@ -153,10 +153,7 @@ class CallEvidence:
         """
         self.values()
         for rank in range(self.report.size):
-            if self.report.size > 1 and not self.operations(rank):
-                self._fail(
-                    f"rank {rank} communicated nothing, but its result depends on the other ranks."
-                )
+            self.require_communication(rank, bool(self.operations(rank)))
             for operation in self.operations(rank):
                 if operation.kind not in kinds:
                     allowed = " and ".join(NAMES.get(kind, kind) for kind in kinds)
@@ -165,6 +162,16 @@ class CallEvidence:
                         f"rank {rank} used {article} {operation}. {because} Allowed here:"
                         f" {allowed}."
                     )
+
+    def require_communication(self, rank: int, communicated: bool, when: str = "") -> None:
+        """Fail unless this rank ``communicated``. A single rank need not communicate.
+
+        ``when`` begins the message, for a check that counts some of the operations alone.
+        """
+        self.require(
+            communicated or self.report.size == 1,
+            f"{when}rank {rank} communicated nothing, but its result depends on the other ranks.",
+        )
 
     def require(self, condition: bool, sentence: str) -> None:
         """Fail with this sentence unless the condition holds."""

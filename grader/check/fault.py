@@ -139,9 +139,8 @@ class _Unknown:
     def _reached(self, *_: Any) -> NoReturn:
         raise Reached
 
-    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __eq__ = __float__ = __index__ = (
-        __contains__
-    ) = _reached
+    __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = _reached
+    __bool__ = __eq__ = __float__ = __index__ = _reached
     __hash__ = None  # type: ignore[assignment]  # as Python says that nothing hashes it
 
 

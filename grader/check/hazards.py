@@ -77,8 +77,13 @@ def read_early(value: Sequence[np.ndarray], issued: Sequence[Operation]) -> str 
     tensor too early.
     """
     filling = [operation for operation in issued if operation.received]
-    kept = "nan" if any(_holds_nan(array) for array in value) else str(UNFILLED)
-    if not filling or kept != "nan" and not any(_holds_unfilled(array) for array in value):
+    if any(_holds_nan(array) for array in value):
+        kept = "nan"
+    elif any(_holds_unfilled(array) for array in value):
+        kept = str(UNFILLED)
+    else:
+        return None
+    if not filling:
         return None
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (

@@ -275,7 +275,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if record.status == FAILED or record.status == UNIMPLEMENTED:
         report.longrepr = record.message
     elif record.status == SKIPPED:
-        report.outcome, report.longrepr = "skipped", (
+        report.outcome = "skipped"
+        report.longrepr = (
             str(item.path),
             item.location[1],
             record.message,

@@ -5,13 +5,11 @@ from dataclasses import asdict, dataclass, field
 from grader.diagnosis.finding import Finding
 
 NOT_RUN = "not run"  # before its turn, or after the grader was stopped
-PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR = (
-    "passed",
-    "failed",
-    "not implemented",
-    "skipped",
-    "error",
-)
+PASSED = "passed"
+FAILED = "failed"
+UNIMPLEMENTED = "not implemented"
+SKIPPED = "skipped"
+ERROR = "error"
 
 
 @dataclass

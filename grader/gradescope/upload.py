@@ -31,9 +31,8 @@ STOPPED = (
 def main() -> int:
     root = Path(os.environ.get("AUTOGRADER_ROOT", "/autograder"))
     target = root / "results" / "results.json"
-    settings, upload = Settings.read(HERE / "settings.ini"), Upload.read(
-        root / "submission_metadata.json"
-    )
+    settings = Settings.read(HERE / "settings.ini")
+    upload = Upload.read(root / "submission_metadata.json")
     for complaint in (*settings.complaints, *upload.complaints):
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)

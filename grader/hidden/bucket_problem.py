@@ -248,9 +248,8 @@ def sends_buckets(run, made, mistakes=None):
 
     With ``mistakes``, fail only if the bytes are those of one of these mistakes.
     """
-    due, passes = bytes_of(made.buckets, made.sizes), [
-        (rank, p) for rank in made.ranks for p in made.passes
-    ]
+    due = bytes_of(made.buckets, made.sizes)
+    passes = [(rank, p) for rank in made.ranks for p in made.passes]
     known = packing_mistakes(
         made.registered, made.frozen, made.sizes, made.bucket_bytes, made.dtype.itemsize
     )

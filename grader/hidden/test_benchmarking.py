@@ -535,9 +535,8 @@ def require_rows(run, n, asked, answers):
             " of the second.",
         )
     for (collective, size), (seconds, wrong), row in zip(asked, answers, rows):
-        algorithm, bus = truth.algorithm_bandwidth(size, seconds), truth.bus_bandwidth(
-            collective, size, n, seconds
-        )
+        algorithm = truth.algorithm_bandwidth(size, seconds)
+        bus = truth.bus_bandwidth(collective, size, n, seconds)
         different = table_rows.row_difference(
             row, (collective, size, seconds, algorithm, bus, wrong)
         )

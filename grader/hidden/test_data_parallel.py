@@ -213,9 +213,8 @@ def _overwrites(run, own, root, way):
         run.returns(
             *[own[root]] * n, select=driver_results.views, label=label, known_mistakes=known
         )
-        label, known = "the memory of the caller's parameters", [
-            {OTHER_MEMORY: mine} for mine in own
-        ]
+        label = "the memory of the caller's parameters"
+        known = [{OTHER_MEMORY: mine} for mine in own]
     run.leaves_arguments(*[own[root]] * n, label=label, known_mistakes=known)
     run.returns(*[None] * n, select=driver_results.value if way == "views" else None)
 
@@ -366,10 +365,7 @@ def test_step_traffic(world, rng):
             done = [o for o in run.operations(rank) if o.kind != "recv"]
             # A message without entries has 0 bytes. Then its traffic counts instead.
             sent = sum(o.bytes or o.traffic for o in done)
-            run.require(
-                sent > 0,
-                f"rank {rank} communicated nothing, but its result depends on the other ranks.",
-            )
+            run.require_communication(rank, sent > 0)
             # An all-reduce in two parts, as in a ring, puts every gradient into communication
             # twice.
             in_two_parts = {o.kind for o in done} <= {"reduce_scatter", "all_gather", "send"}

@@ -101,9 +101,8 @@ def test_buckets_tied(world, rng):
             "bucket_bytes": 136,
             "delays": late(n),
         }
-        made, untied = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options), passes_of(
-            rng, n, [[0, 1, 2]] * n
-        )
+        made = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options)
+        untied = passes_of(rng, n, [[0, 1, 2]] * n)
         run, plain = world(n, made.request, untied.request)
         averages(run, made)
         sends_buckets(run, made, mistakes=(TIED_LAST, TIED_TWICE))

@@ -254,10 +254,8 @@ def test_run_schedule_twice(world, rng):
     made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(2)))
     (run,) = world(2, p.run(made, times=2, then=then))
-    second, expected = (
-        "the second step's gradients were added to the first's",
-        p.gradients_of_stages,
-    )
+    second = "the second step's gradients were added to the first's"
+    expected = p.gradients_of_stages
     doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
     for i, label, known in (
@@ -355,9 +353,8 @@ def require_nothing_kept(run, rank, saved):
         if span.kind == "backward":
             alive -= 1
             continue
-        i, now = span.micro_batch, next(
-            (entry.alive for entry in products if entry.at >= span.start), 0
-        )
+        i = span.micro_batch
+        now = next((entry.alive for entry in products if entry.at >= span.start), 0)
         j, before = last.get(alive, (i, now))
         text = (
             f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j},"

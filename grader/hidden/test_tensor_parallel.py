@@ -88,15 +88,11 @@ class Problem:
         return call("tensor_parallel.tensor_parallel_forward", self._laid_shards(layout), x)
 
     def backward(self, layout="contiguous", **options):
-        saved, grad_y = (
-            on_ranks(
-                self.n,
-                lambda r: [
-                    tuple(laid_out(a, layout, r) for a in pair) for pair in self.saved_by(r)
-                ],
-            ),
-            on_ranks(self.n, lambda rank: laid_out(self.grad_y, layout, rank)),
+        saved = on_ranks(
+            self.n,
+            lambda r: [tuple(laid_out(a, layout, r) for a in pair) for pair in self.saved_by(r)],
         )
+        grad_y = on_ranks(self.n, lambda rank: laid_out(self.grad_y, layout, rank))
         name = "tensor_parallel.tensor_parallel_backward"
         return call(name, self._laid_shards(layout), saved, grad_y, **options)
 
@@ -154,10 +150,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
         listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6]) + (
             ", …" if len(done) > 6 else ""
         )
-        run.require(
-            bool(done) or size == 1,
-            f"{when}rank {rank} communicated nothing, but its result depends on the other ranks.",
-        )
+        run.require_communication(rank, bool(done), when)
         if found := next((o for o in done if o.bytes in (weights or {})), None):
             sentence += (
                 f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}: a"
@@ -641,9 +634,8 @@ def test_sum_over_ranks(world, rng):
     any shape and layout
     """
     for n in SIZES:
-        partials, upstream = [rng.standard_normal((3, 4)) for _ in range(n)], rng.standard_normal(
-            (3, 4)
-        )
+        partials = [rng.standard_normal((3, 4)) for _ in range(n)]
+        upstream = rng.standard_normal((3, 4))
         leaves = [
             per_rank(*(Leaf(t, s and r % 2 == 0) for r, t in enumerate(partials)))
             for s in (False, True)
@@ -871,7 +863,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
     for n in (2, 3):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
         own = on_ranks(n, lambda rank: [(Leaf(pair.columns[rank]), Leaf(pair.rows[rank]))])
-        name, options = "tensor_parallel.megatron_pair", {
+        name = "tensor_parallel.megatron_pair"
+        options = {
             "driver": "stack_of_pairs",
             "residual": True,
         }
@@ -908,11 +901,9 @@ def test_megatron_pair_traffic(world, rng):
     """A pair costs an all-reduce of the output forward, and of the input's gradient backward"""
     for n in (2, 4):
         shape = LARGE["rows"], LARGE["width"]
-        pair, x, upstream = (
-            Pair(rng, n, hidden=8, width=shape[1]),
-            rng.standard_normal(shape),
-            rng.standard_normal(shape),
-        )
+        pair = Pair(rng, n, hidden=8, width=shape[1])
+        x = rng.standard_normal(shape)
+        upstream = rng.standard_normal(shape)
         (run,) = world(n, pair_call(pair, x, upstream))
         run.values()
         turns = [run.passed(rank, "backward began") for rank in range(n)]
@@ -930,11 +921,9 @@ def test_megatron_pair_traffic(world, rng):
 @weight(0.5)
 def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
-    column, row, x = (
-        rng.standard_normal((6, 4)),
-        rng.standard_normal((4, 6)),
-        rng.standard_normal((3, 6)),
-    )
+    column = rng.standard_normal((6, 4))
+    row = rng.standard_normal((4, 6))
+    x = rng.standard_normal((3, 6))
     for n in (2, 3):
         cases = [
             (column, row, x[:, :5], ("5", "6")),

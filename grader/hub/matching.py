@@ -153,9 +153,8 @@ class Matching:
 
         In strict order all messages have the same tag, because nccl has no tags.
         """
-        group, tag = (tuple(operation.group), operation.group_name), (
-            TAG if self.order else operation.tag
-        )
+        group = (tuple(operation.group), operation.group_name)
+        tag = TAG if self.order else operation.tag
         if operation.kind == "send":
             return (*group, operation.peer, tag)
         if operation.kind == "recv":

@@ -408,10 +408,8 @@ class Step:
 
     def before_a_send(self) -> None:
         if self.sends_on and self.sent:
-            awaited, deadline = (
-                f"sent-{self.neighbour}-{self.sent - 1}",
-                time.monotonic() + self.PATIENCE,
-            )
+            awaited = f"sent-{self.neighbour}-{self.sent - 1}"
+            deadline = time.monotonic() + self.PATIENCE
             while not self.store.check([awaited]):
                 if time.monotonic() > deadline:
                     self.mark(f"{NOT_SENT_ON} {self.sent - 1}")

@@ -219,10 +219,8 @@ class Rank:
             if not meta["follow"]:
                 return recorder, contextlib.nullcontext()
             self.follower = Follower(self._tell_steps, recorder.caller)
-            self.network.on_issue, self.network.on_wait = (
-                self.follower.on_issue,
-                self.follower.on_wait,
-            )
+            self.network.on_issue = self.follower.on_issue
+            self.network.on_wait = self.follower.on_wait
             self.wire.tell_more = self.follower.news
             return recorder, self.follower
         if meta["follow"]:  # a timeline is wanted

@@ -163,11 +163,9 @@ def cut_off() -> bool:
     """
     if not can_refuse():
         return False
-    machine, fail, again = (
-        platform.machine(),
-        (RETURN, 0, 0, FAIL | errno.EPERM),
-        (LOAD, 0, 0, NUMBER),
-    )
+    machine = platform.machine()
+    fail = (RETURN, 0, 0, FAIL | errno.EPERM)
+    again = (LOAD, 0, 0, NUMBER)
     kind = [
         (HAS_BIT, 4, 0, PRIVATE),
         (AND, 0, 0, OPERATIONS),

@@ -65,10 +65,8 @@ def _random(*shape: int) -> torch.Tensor:
 
 def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run an all-reduce. With ``late``, the last rank begins it later than the other ranks."""
-    tensor, last = (
-        torch.ones(kwargs.get("elements", ELEMENTS)),
-        dist.get_rank() == dist.get_world_size() - 1,
-    )
+    tensor = torch.ones(kwargs.get("elements", ELEMENTS))
+    last = dist.get_rank() == dist.get_world_size() - 1
 
     def run() -> None:
         if kwargs["late"] and last:
@@ -81,9 +79,8 @@ def reduction(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
 
 def overlap(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     """Run an all-reduce that should overlap with ten products of matrices."""
-    tensor, matrix = torch.ones(kwargs.get("elements", ELEMENTS)), _random(
-        *2 * (kwargs.get("width", 512),)
-    )
+    tensor = torch.ones(kwargs.get("elements", ELEMENTS))
+    matrix = _random(*2 * (kwargs.get("width", 512),))
 
     def compute() -> None:
         with _piece("compute", mark):
@@ -99,10 +96,8 @@ def timed_calls(function: Callable, args: list, kwargs: dict, mark: Mark) -> Non
     The tensor has 4 MiB if the options do not say otherwise. Marks record when the
     stopwatch runs.
     """
-    tensor, last = (
-        torch.ones(kwargs.get("elements", ELEMENTS)),
-        dist.get_rank() == dist.get_world_size() - 1,
-    )
+    tensor = torch.ones(kwargs.get("elements", ELEMENTS))
+    last = dist.get_rank() == dist.get_world_size() - 1
 
     def barrier() -> None:
         if last:
@@ -161,9 +156,8 @@ def buckets(function: Callable, args: list, kwargs: dict, mark: Mark) -> None:
     from handout import mlp
 
     layers, rows, width = _sizes(kwargs)
-    weights, shard = [w.requires_grad_() for w in mlp.init_weights(layers, width)], _random(
-        rows, width
-    )
+    weights = [w.requires_grad_() for w in mlp.init_weights(layers, width)]
+    shard = _random(rows, width)
     averaged = function(weights, kwargs.get("together", 1) * weights[0].nbytes)
 
     def run() -> None:

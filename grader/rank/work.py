@@ -131,12 +131,10 @@ class HubWork(dist.Work):
     ) -> None:
         super().__init__()
         self.in_order = in_order
-        self.network, self.number, self.landing, self.output = (
-            network,
-            number,
-            list(landing),
-            output,
-        )
+        self.network = network
+        self.number = number
+        self.landing = list(landing)
+        self.output = output
         self.issued, self.memory = issued, memory
         self.was_awaited = self.was_polled = False
         self.lock = threading.Lock()

@@ -17,10 +17,8 @@ from grader.reference.single_device import AdamW, loss_and_gradients
 HIDES = ". AdamW almost cancels such a factor: only its ε does not"
 SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
 DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
-HALVED, DOUBLED = (
-    f"the gradients are half of the right ones{HIDES}",
-    f"the gradients are twice the right ones{HIDES}",
-)
+HALVED = f"the gradients are half of the right ones{HIDES}"
+DOUBLED = f"the gradients are twice the right ones{HIDES}"
 ALONE = (
     "each rank trained on its own shards alone. The gradients were never averaged over the ranks"
 )

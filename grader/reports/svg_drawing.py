@@ -19,12 +19,10 @@ from grader.reports.palette import FONT, STYLE, paint
 WIDTH, LEFT, RIGHT = 860, 64, 132
 # LANE is the height of a rank's program. Below it, communications under way and stopwatches have
 # rows of height THIN. At most MAX_THIN rows are for communications. GAP is below each lane.
-LANE, THIN, MAX_THIN, GAP = (
-    24,
-    6,
-    4,
-    10,
-)
+LANE = 24
+THIN = 6
+MAX_THIN = 4
+GAP = 10
 MAX_SPANS = 4000  # in a drawing that is not compact
 # If there are more lanes than MANY, all lanes are low. If there are more ranks than MANY,
 # neighbouring ranks that did the same share a lane.

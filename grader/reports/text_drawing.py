@@ -150,10 +150,8 @@ def _row(spans: Sequence[Span], room: int, until: float, numbered: bool) -> Text
     share: list[dict[tuple[str, str], float]] = [{} for _ in range(room)]
     for span in spans:
         key = sign(span, numbered), "stuck" if span.end is None else work(span)
-        begin, end = (
-            max(span.begin, 0.0) * room / until,
-            min(until if span.end is None else span.end, until) * room / until,
-        )
+        begin = max(span.begin, 0.0) * room / until
+        end = min(until if span.end is None else span.end, until) * room / until
         for column in range(max(int(begin), 0), min(int(end) + 1, room)):
             covered = min(end, column + 1) - max(begin, column)
             if covered > 0:

@@ -109,9 +109,8 @@ def tensor_columns(weights: list[Tensor], x: Tensor) -> Step:
 
 
 def megatron_pairs(weights: list[Tensor], x: Tensor) -> Step:
-    columns, rows = map(tensor_parallel.shard_columns, weights[::2]), map(
-        tensor_parallel.shard_rows, weights[1::2]
-    )
+    columns = map(tensor_parallel.shard_columns, weights[::2])
+    rows = map(tensor_parallel.shard_rows, weights[1::2])
     pairs = [(column.requires_grad_(), row.requires_grad_()) for column, row in zip(columns, rows)]
 
     def model(x: Tensor) -> Tensor:
@@ -212,9 +211,8 @@ def take_turns(folder: Path) -> None:
     Rank 0 writes down the times, for each row the reference's and torch's.
     """
     torch.set_num_threads(1)
-    weights, x = mlp.init_weights(LAYERS, WIDTH), torch.randn(
-        BATCH, WIDTH, generator=torch.Generator().manual_seed(1)
-    )
+    weights = mlp.init_weights(LAYERS, WIDTH)
+    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
     rows = [
         (reference(weights, x), by_torch and by_torch(weights, x))
         for _, reference, _, by_torch in ROWS

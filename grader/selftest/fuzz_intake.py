@@ -179,9 +179,8 @@ def zipped(entries: list, end_lies: dict) -> bytes:
             offset,
         )
         directory += encoded + extra
-    count, start = min(end_lies.get("count", len(entries)), 0xFFFF), end_lies.get(
-        "start", len(body)
-    )
+    count = min(end_lies.get("count", len(entries)), 0xFFFF)
+    start = end_lies.get("start", len(body))
     size = end_lies.get("size", len(directory))
     if "zip64" in end_lies:
         lie = end_lies["zip64"]

@@ -33,9 +33,8 @@ def test_factors_and_sizes_are_those_of_nccl_tests(bandwidth, collective):
     assert set(FACTORS) == set(truth.COLLECTIVES) == set(benchmarking.COLLECTIVES)
     for n, factor, size in zip((2, 3, 4, 8), FACTORS[collective], WHOLE[collective]):
         assert bandwidth.array_bytes(collective, 840, n) == size
-        algorithm, bus = bandwidth.algorithm_bandwidth(size, 0.5), bandwidth.bus_bandwidth(
-            collective, size, n, 0.5
-        )
+        algorithm = bandwidth.algorithm_bandwidth(size, 0.5)
+        bus = bandwidth.bus_bandwidth(collective, size, n, 0.5)
         assert algorithm == pytest.approx(2 * size / 10**9) and bus == pytest.approx(
             algorithm * factor
         )

@@ -60,9 +60,8 @@ def wait_until_gone(folder: Path, seconds: float = 10.0) -> None:
 @LINUX
 @pytest.mark.parametrize("attempt", range(KILLS))
 def test_killed_at_any_moment(tmp_path, attempt):
-    after, number = random.uniform(0.0, 6.0), random.choice(
-        [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
-    )
+    after = random.uniform(0.0, 6.0)
+    number = random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     folder = tmp_path / "run"
     grader = start(folder, "--workers", "2", "--part", "collectives")
     time.sleep(after)

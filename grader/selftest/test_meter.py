@@ -19,12 +19,10 @@ from grader.wire import frames
 from handout import mlp
 
 # (5, 4) times (4, 3), and stacks of 2 of them
-A, B, STACK_A, STACK_B = (
-    torch.ones(5, 4),
-    torch.ones(4, 3),
-    torch.ones(2, 5, 4),
-    torch.ones(2, 4, 3),
-)
+A = torch.ones(5, 4)
+B = torch.ones(4, 3)
+STACK_A = torch.ones(2, 5, 4)
+STACK_B = torch.ones(2, 4, 3)
 B_TRANSPOSED, BIAS, VECTOR = torch.ones(3, 4), torch.ones(3), torch.ones(4)
 ONE, TWO, OF_VECTOR = 2 * 5 * 4 * 3, 2 * 2 * 5 * 4 * 3, 2 * 5 * 4
 EXISTING = [A, B, STACK_A, STACK_B, B_TRANSPOSED, BIAS, VECTOR]

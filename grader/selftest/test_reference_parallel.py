@@ -204,9 +204,8 @@ def test_mistakes_of_a_forward_pass_are_what_ranks_get_that_make_them(n):
 
 def test_what_one_buffer_saves_for_all_layers_is_known():
     model = Model(3)
-    outputs, known = [x for x, _ in model.saved[1:]] + [model.y], parts.forward_saved_mistakes(
-        model.saved, model.y
-    )
+    outputs = [x for x, _ in model.saved[1:]] + [model.y]
+    known = parts.forward_saved_mistakes(model.saved, model.y)
     close([x for x, _ in known[parts.OVERWRITTEN.format(1)]], [model.x, outputs[1], outputs[1]])
     close([x for x, _ in known[parts.OVERWRITTEN.format(2)]], [model.x, outputs[2], outputs[2]])
     close([z for _, z in known[parts.LATE_Z]], outputs)
@@ -465,12 +464,10 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
 def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newest(layers, count, m):
     model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
     weights, saved, y = model.weights, model.saved, model.y
-    oldest, newest = parts.TAKEN.format("oldest", "order"), parts.TAKEN.format(
-        "newest", "reverse order"
-    )
-    right, reverse = on_stages(model, cut, m), on_stages(
-        model, cut, m, lambda stage, m: range(m)[::-1]
-    )
+    oldest = parts.TAKEN.format("oldest", "order")
+    newest = parts.TAKEN.format("newest", "reverse order")
+    right = on_stages(model, cut, m)
+    reverse = on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
     # GPipe that goes back in order: the oldest are the right ones; in reverse: the newest are.
     forwards, backwards = ([(kind, i) for i in range(m)] for kind in ("forward", "backward"))
     for schedule, fits, differs in (

@@ -106,9 +106,8 @@ def test_adamw_is_torchs(lr):
 
 
 def test_the_given_layer_is_differentiated_as_by_autograd():
-    x, weight = torch.tensor(numbers(5, 4), requires_grad=True), torch.tensor(
-        numbers(4, 4), requires_grad=True
-    )
+    x = torch.tensor(numbers(5, 4), requires_grad=True)
+    weight = torch.tensor(numbers(4, 4), requires_grad=True)
     grad_y = torch.tensor(numbers(5, 4, seed=7))
     y, z = mlp.layer_forward(x, weight)
     torch.testing.assert_close(z, x @ weight)

@@ -118,9 +118,8 @@ def test_overlapped_all_reduces_take_between_the_longer_of_the_two_and_both(
     n, layers, compute, size
 ):
     on = cluster(n)
-    computing, communicating = layers * compute, layers * on.collective(
-        "all_reduce", range(n), size
-    )
+    computing = layers * compute
+    communicating = layers * on.collective("all_reduce", range(n), size)
     apart = replayed(on, data_parallel(n, layers, compute, size, overlapped=False)).seconds
     overlapped = replayed(on, data_parallel(n, layers, compute, size, overlapped=True)).seconds
     assert apart == pytest.approx(computing + communicating)

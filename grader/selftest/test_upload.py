@@ -390,9 +390,8 @@ def graded(score: float = 8.0) -> dict:
         "status": "failed",
         "output": "No.",
     }
-    written, left_open = {"extra_data": {"visibility_written": True}}, {
-        "extra_data": {"visibility_written": False}
-    }
+    written = {"extra_data": {"visibility_written": True}}
+    left_open = {"extra_data": {"visibility_written": False}}
     tests = [
         test | {"visibility": "visible"} | left_open,
         test | {"score": 2.0, "visibility": "after_published"} | left_open,

@@ -1,17 +1,17 @@
 """Two records of verdicts are compared check by check."""
 
 from grader.selftest.grading import Graded
-from grader.selftest.verdicts import differences, of_grading
+from grader.selftest.verdicts import differences, read_verdicts
 
 
 def test_grading_is_recorded_by_check_with_status_and_points():
     test = {"score": 0, "max_score": 0.5}
     test |= {"extra_data": {"check": "grader/hidden/test_x.py::test_y", "status": "failed"}}
-    assert of_grading(Graded(0, "", "", {"tests": [test]})) == {"hidden y": "failed 0/0.5"}
+    assert read_verdicts(Graded(0, "", "", {"tests": [test]})) == {"hidden y": "failed 0/0.5"}
 
 
 def test_failed_grader_is_recorded():
-    assert of_grading(Graded(3, "", "", {})) == {"the grader": "exit code 3"}
+    assert read_verdicts(Graded(3, "", "", {})) == {"the grader": "exit code 3"}
 
 
 def test_equal_records_do_not_differ():

@@ -171,9 +171,8 @@ def test_the_students_innermost_line_is_found(stacks, expected):
 
 def test_an_import_is_told_from_a_loop_in_a_file_of_the_stage():
     stage = Path("/stage")
-    own, torchs = StackFrame("/stage/handout/collectives.py", 3, "f"), StackFrame(
-        "/lib/torch/utils/checkpoint.py", 9, "<module>"
-    )
+    own = StackFrame("/stage/handout/collectives.py", 3, "f")
+    torchs = StackFrame("/lib/torch/utils/checkpoint.py", 9, "<module>")
     machinery = StackFrame("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed")
     assert watchdog.imports([torchs, machinery, own], stage)
     assert not watchdog.imports([own, machinery], stage)  # the file itself is being imported

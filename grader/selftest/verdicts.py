@@ -36,7 +36,7 @@ Verdicts = dict[str, dict[str, str]]  # submission → check → "failed 0/0.5"
 Grading = Callable[[], dict[str, str]]
 
 
-def of_grading(graded: Graded) -> dict[str, str]:
+def read_verdicts(graded: Graded) -> dict[str, str]:
     """Return the verdict of every check of a grading."""
     verdicts = {
         short(test["extra_data"]["check"]): (
@@ -50,7 +50,7 @@ def of_grading(graded: Graded) -> dict[str, str]:
 def _grade(submission: Path, results: Path, options: list[str], server: Server) -> dict[str, str]:
     try:
         seeded = [*options, "--seed", str(SEED)]
-        return of_grading(
+        return read_verdicts(
             grade(submission, results, *seeded, server=server.address, seconds=MAX_SECONDS)
         )
     except subprocess.TimeoutExpired:

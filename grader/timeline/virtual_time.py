@@ -45,10 +45,8 @@ def _computing(rank: int, works: list[Work]) -> Iterable[Span]:
 
 
 def _waiting(replay: Replay, rank: int, wait: Wait, absent: Absent) -> Iterable[Span]:
-    operation, meeting = (
-        replay.programs[rank].operations[wait.position],
-        replay.meeting_of[rank][wait.position],
-    )
+    operation = replay.programs[rank].operations[wait.position]
+    meeting = replay.meeting_of[rank][wait.position]
     where, label = wait.where or _where(operation), _label(operation)
     whole = Span(rank, WAITING, label, wait.begin, wait.end, where=where, operation=operation)
     if wait.end is None:
@@ -68,10 +66,8 @@ def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterab
     at_once = {wait.position for wait in own.waits if wait.begin == own.issued.get(wait.position)}
     found = []
     for position, issued in own.issued.items():
-        operation, meeting = (
-            replay.programs[rank].operations[position],
-            replay.meeting_of[rank][position],
-        )
+        operation = replay.programs[rank].operations[position]
+        meeting = replay.meeting_of[rank][position]
         if position in at_once or meeting.is_message and not messages:
             continue
         missing = absent.get((operation.rank, operation.at), ())

@@ -177,12 +177,11 @@ class Program:
     at: int
 
 
-PROGRESS = STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED = (
-    "started",
-    "wait began",
-    "wait ended",
-    "completed",
-)
+STARTED = "started"
+WAIT_BEGAN = "wait began"
+WAIT_ENDED = "wait ended"
+COMPLETED = "completed"
+PROGRESS = (STARTED, WAIT_BEGAN, WAIT_ENDED, COMPLETED)
 
 KINDS = {
     *(

@@ -53,11 +53,7 @@ ANSWER = b"A"  # what an operation receives, what the store answers, or what a u
 
 # What may carry the operations of ranks. With ``strict`` the hub carries the operations, and
 # enforces nccl's order.
-NETWORKS = GLOO, HUB, STRICT = (
-    "gloo",
-    "hub",
-    "strict",
-)
+NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
 # A WAIT names what each thread waits for: the number of an operation, or one of these words. The
 # words mean the judge's sign to go on, the calls of the next check, and the end of the world.

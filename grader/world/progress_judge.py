@@ -39,13 +39,11 @@ class ProgressJudge:
         held: HeldRanks,
         ask_moves: Callable[[], None],
     ) -> None:
-        self.calls, self.report, self.limits, self.pids, self.held = (
-            calls,
-            report,
-            limits,
-            pids,
-            held,
-        )
+        self.calls = calls
+        self.report = report
+        self.limits = limits
+        self.pids = pids
+        self.held = held
         self.stacks = Stacks(report.size, pids, ask_moves)
         self.verdict_pending = ""  # what to conclude once the stacks are there: stuck or late
         self.watch, self.spending = watchdog.Watch(), Spending()
@@ -93,11 +91,9 @@ class ProgressJudge:
 
     def on_outcome(self) -> None:
         """Record that a call has ended on a rank. The time of the next call begins now."""
-        self.call_began, self.cpu_before, self.starved_before = (
-            time.monotonic(),
-            {},
-            dict(self.watch.starved),
-        )
+        self.call_began = time.monotonic()
+        self.cpu_before = {}
+        self.starved_before = dict(self.watch.starved)
 
     # ——— what it means
 
@@ -293,10 +289,8 @@ class ProgressJudge:
         torch imports some modules on first use. ``Limits.import_seconds`` bounds the additional
         time.
         """
-        most, submission_dir = (
-            self.limits.cpu_seconds + self.limits.import_seconds,
-            self.report.submission_dir,
-        )
+        most = self.limits.cpu_seconds + self.limits.import_seconds
+        submission_dir = self.report.submission_dir
         importing = any(
             watchdog.imports(stack, submission_dir) for rank in asked for stack in rank.stacks
         )

@@ -58,13 +58,11 @@ class World:
         room: int = 0,
         processes: Processes | None = None,
     ) -> None:
-        self.server, self.size, self.calls, self.device, self.limits = (
-            server,
-            size,
-            calls,
-            device,
-            limits,
-        )
+        self.server = server
+        self.size = size
+        self.calls = calls
+        self.device = device
+        self.limits = limits
         self.follow = follow
         usual = frames.GLOO if follow else usual_network()
         # On GPUs nccl carries the operations. GLOO here only means that no hub carries them.

@@ -121,9 +121,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
     if dist.is_torchelastic_launched():
-        options.world_size, local = int(os.environ["WORLD_SIZE"]), int(
-            os.environ["LOCAL_WORLD_SIZE"]
-        )
+        options.world_size = int(os.environ["WORLD_SIZE"])
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
     else:
         options.world_size = local = options.world_size or default_ranks(
             cores(), gpus, options.device

@@ -29,11 +29,9 @@ _honest = pipeline_forward
 
 def pipeline_forward(weights, x, batch_size, num_micro_batches):
     """Nothing flows: whatever stands still is not one of the stages in the middle."""
-    rows, stage, last = (
-        _micro_batch_rows(batch_size, num_micro_batches),
-        dist.get_rank(),
-        dist.get_world_size() - 1,
-    )
+    rows = _micro_batch_rows(batch_size, num_micro_batches)
+    stage = dist.get_rank()
+    last = dist.get_world_size() - 1
     if last == 0 or 0 < stage < last:
         return _honest(weights, x, batch_size, num_micro_batches)
     if stage == last:

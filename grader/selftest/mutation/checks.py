@@ -98,10 +98,8 @@ class Checks:
         Call ``on_report`` with the report of each world of the check.
         """
         item, began = self.parts[staged.part][name], time.monotonic()
-        world, called = (
-            make_world(staged.session, [], limits, network_of(item.function), shared_with(item)),
-            set(),
-        )
+        world = make_world(staged.session, [], limits, network_of(item.function), shared_with(item))
+        called = set()
         world.runner.on_report = partial(_note, called, on_report)
         fixtures = {"world": world, "rng": make_rng(staged.session.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}

@@ -98,11 +98,9 @@ class Findings:
 
     def __post_init__(self) -> None:
         unsteady = flickers(self.passes)
-        self.made, self.cores, self.python = (
-            time.strftime("%Y-%m-%d %H:%M"),
-            cores(),
-            platform.python_version(),
-        )
+        self.made = time.strftime("%Y-%m-%d %H:%M")
+        self.cores = cores()
+        self.python = platform.python_version()
         parts = {name: Row(str(part.number), part.title) for name, part in PARTS.items()}
         titles = {
             number: title for part in PARTS.values() for number, title in part.problems.items()

@@ -106,12 +106,10 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         raise ValueError(
             f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches"
         )
-    s, n, m, rows = (
-        dist.get_rank(),
-        dist.get_world_size(),
-        num_micro_batches,
-        batch_size // num_micro_batches,
-    )
+    s = dist.get_rank()
+    n = dist.get_world_size()
+    m = num_micro_batches
+    rows = batch_size // num_micro_batches
     leaves, alive, losses = [_leaf(w) for w in weights], {}, []
     # posted receives of gradients: buffers are alike, so first posted is first filled
     coming = deque()
