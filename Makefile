@@ -1,6 +1,6 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test mutation-test soak load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
+.PHONY: help setup test watch mutation-test soak load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -42,6 +42,9 @@ $(VENV)/.ready: $(REQUIREMENTS)
 # IMPL=handout runs the public checks on handout/, also where there are solutions.
 test: $(READY)  ## run the public checks on handout/; where solutions/ exists, run all checks on it, and the grader's own tests
 	@$(PY) -m pytest $(if $(K),-n 0,-n auto --dist worksteal) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL" tests) || $(SAID)
+
+watch: $(READY)  ## run the checks of what you change, each time that you save a file; IMPL=handout, PART=collectives, K=ring
+	@$(PY) -m grader.watch $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(SEED),--seed="$$SEED") -- $(if $(IMPL),"$$IMPL") || $(SAID)
 
 # BEGIN INSTRUCTOR
 mutation-test: $(READY)  ## check that wrong submissions fail as intended and right ones pass; MUTATION_TEST='--part collectives'

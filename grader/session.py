@@ -86,6 +86,9 @@ class SessionOwner:
         self.server: Server | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-run-"))
         self.file = self.folder / "session.json"
+        # What tells the names of one staging from those of another. ``_read_session`` reads each
+        # file once.
+        self.times_staged, self.version = 0, ""
         try:
             # Ranks may pass through to the submission, but may not list the folder.
             self.folder.chmod(0o711)
@@ -96,21 +99,37 @@ class SessionOwner:
                 if SERVER in os.environ
                 else Server.start(ahead, self.folder)
             )
-            staged = stage_submission(submission, self.folder / "staged")
-            self.warnings = staged.warnings
-            self.session = Session(
-                staged.folder,
-                self.server.address,
-                staged.absent,
-                device,
-                secrets.randbits(128) if seed is None else seed,
-                seconds,
-                time.monotonic() + seconds,
-            )
-            self.session.write(self.file)
+            self._stage(submission, device, seed, seconds)
         except BaseException:
             self.end()
             raise
+
+    def _stage(self, submission: Path, device: str, seed: int | None, seconds: float) -> None:
+        assert self.server
+        staged = stage_submission(submission, self.folder / f"staged{self.version}")
+        self.warnings = staged.warnings
+        self.session = Session(
+            staged.folder,
+            self.server.address,
+            staged.absent,
+            device,
+            secrets.randbits(128) if seed is None else seed,
+            seconds,
+            time.monotonic() + seconds,
+        )
+        self.session.write(self.file)
+
+    def stage_again(self, submission: Path, seed: int | None) -> None:
+        """Stage the submission as it is now. The server stays.
+
+        Only processes that have not read the session yet see the new one. Call ``share``.
+        """
+        old = self.session.submission_dir
+        self.times_staged += 1
+        self.version = f"-{self.times_staged}"
+        self.file = self.folder / f"session{self.version}.json"
+        self._stage(submission, self.session.device, seed, self.session.seconds)
+        removal.remove(old)
 
     def share(self) -> None:
         """Let the checks find this session.

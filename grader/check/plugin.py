@@ -98,7 +98,11 @@ def _read_options(option: argparse.Namespace) -> None:
     option.seed = None if option.seed is None else int(option.seed)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    if session.testsfailed:
+        return  # a file of checks cannot be imported: that is what pytest has to say
     part, problems, words = config.option.part, config.option.problem, config.option.only
     kept = items[:]
     if part or problems:

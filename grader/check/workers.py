@@ -31,8 +31,12 @@ class Workers:
     threads later.
     """
 
-    def __init__(self, many: int) -> None:
-        self.many = many
+    def __init__(self, many: int, in_order: bool = False) -> None:
+        """Prepare to fork. With ``in_order`` the units of checks begin in the order of the checks.
+
+        Otherwise the largest units begin first, which ends earlier.
+        """
+        self.many, self.in_order = many, in_order
         self.processes: list[BaseProcess] = []
         self.free: list[Connection] = []
 
@@ -58,7 +62,7 @@ class Workers:
         # A rank can learn from time, process numbers and much else what ran before it. So checks
         # that students see at once run before the others.
         for phase in (shown, [number for number in numbers if number not in shown]):
-            self._make(session, _units(session.items, phase), tries)
+            self._make(session, _units(session.items, phase, self.in_order), tries)
         return True
 
     def _make(self, session: pytest.Session, units: deque[deque[int]], tries: list[int]) -> None:
@@ -104,17 +108,17 @@ class Workers:
             process.join()
 
 
-def _units(items: list[pytest.Item], numbers: Iterable[int]) -> deque[deque[int]]:
+def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> deque[deque[int]]:
     """Group these numbers of checks into units. Checks that may share ranks form one unit.
 
-    The largest units come first. One worker runs the checks of a unit, in order. So in every run,
-    the same checks use the ranks of a unit before a given check.
+    The largest units come first, unless ``in_order``. One worker runs the checks of a unit, in
+    order. So in every run, the same checks use the ranks of a unit before a given check.
     """
     units: dict[Hashable, deque[int]] = defaultdict(deque)
     for number in numbers:
         key = shared_with(items[number])
         units[number if key is None else key].append(number)
-    return deque(sorted(units.values(), key=len, reverse=True))
+    return deque(units.values() if in_order else sorted(units.values(), key=len, reverse=True))
 
 
 def _work(session: pytest.Session, judge: Connection) -> None:

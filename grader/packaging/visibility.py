@@ -25,6 +25,7 @@ NOT_FOR_STUDENTS = (
 # come from grader/reference.
 NOT_FOR_GRADING = (
     "grader/README.md",
+    "grader/watch",
     "grader/gradescope",
     "grader/packaging",
     "grader/selftest",

@@ -357,7 +357,7 @@ def test_one_worker_makes_the_checks_that_may_share_ranks_in_order(monkeypatch):
 
     keys = ["a", None, "b", "a", "b", None, "a"]
     monkeypatch.setattr(workers, "shared_with", lambda item: keys[item])
-    assert list(map(list, workers._units(list(range(7)), range(7)))) == [
+    assert list(map(list, workers._units(list(range(7)), range(7), in_order=False))) == [
         [0, 3, 6],
         [2, 4],
         [1],

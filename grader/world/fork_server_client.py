@@ -110,6 +110,9 @@ class Server:
             "NCCL_SOCKET_IFNAME": environment["GLOO_SOCKET_IFNAME"],
             "PYTHONWARNINGS": "ignore",
         }
+        # torch makes this folder when its compiler is imported. By default it stays behind.
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
+        (folder / "compiled").mkdir()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         program = Path(__file__).resolve().parents[1] / "supervisor" / "fork_server.py"
         line = [

@@ -1,0 +1,265 @@
+"""`make watch` as a student uses it: files are saved, verdicts come, and at the end nothing is left."""
+
+import contextlib
+import os
+import pty
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+import zipfile
+
+import pytest
+
+from grader.packaging import pack
+from grader.selftest.grading import ROOT
+from grader.selftest.test_killed import of_run
+
+SECONDS = 60  # for a line to come, on a busy machine
+STUB = '    raise NotImplementedError("Problem 1.6: shift_right")\n'
+RIGHT = """    rank, n = dist.get_rank(), dist.get_world_size()
+    if n == 1:
+        return tensor.detach().clone()
+    received = tensor.new_empty(tensor.shape)
+    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
+    dist.recv(received, src=(rank - 1) % n)
+    sending.wait()
+    return received
+"""
+WRONG = RIGHT.replace("return received", "return received + 1")
+DEADLOCK = """    received = tensor.new_empty(tensor.shape)
+    dist.recv(received, src=(dist.get_rank() - 1) % dist.get_world_size())
+    dist.send(tensor, dst=(dist.get_rank() + 1) % dist.get_world_size())
+    return received
+"""
+NO_PYTHON = RIGHT.replace("if n == 1:", "if n == 1")
+ENDLESS = "    while True:\n        pass\n"
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A student's copy, with stubs."""
+    pack.write(pack.handout(), tmp_path / "handout.zip")
+    with zipfile.ZipFile(tmp_path / "handout.zip") as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / pack.FOLDER
+
+
+def arguments(copy, *options: str, **environment: str) -> dict:
+    hidden = ("LOCKSTEP_", "PYTEST_", "PYTHONPATH")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return {
+        "args": [sys.executable, "-m", "grader.watch", *options],
+        "cwd": copy,
+        "env": own | {"TMPDIR": str(copy.parent / "tmp")} | environment,
+    }
+
+
+class Watching:
+    """A running `make watch` that prints lines."""
+
+    def __init__(self, copy, *options: str, **environment: str) -> None:
+        self.copy = copy
+        self.process = subprocess.Popen(
+            **arguments(copy, "--lines", *options, **environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+
+    def until(self, pattern: str) -> list[str]:
+        """Return the lines up to one that matches."""
+        seen = []
+        deadline = time.monotonic() + SECONDS
+        while not seen or not re.search(pattern, seen[-1]):
+            try:
+                seen.append(self.lines.get(timeout=deadline - time.monotonic()))
+            except (queue.Empty, ValueError):
+                pytest.fail(f"no line with {pattern!r} came:\n" + "\n".join(seen))
+        return seen
+
+    def save(self, body: str) -> None:
+        """Write another body of shift_right, as an editor does that replaces the file."""
+        stub = (ROOT / "handout" / "collectives.py").read_text()
+        assert stub.count(STUB) == 1
+        new = self.copy / "handout" / ".collectives.py.swp"
+        new.write_text(stub.replace(STUB, body))
+        new.replace(self.copy / "handout" / "collectives.py")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=SECONDS)
+
+
+@pytest.fixture
+def watching(copy):
+    started = []
+
+    def start(*options: str, **environment: str) -> Watching:
+        started.append(Watching(copy, *options, **environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_five_edits(watching):
+    """Right, wrong, a deadlock, no Python, and a stub: each gets the verdict of its own code."""
+    watch = watching("--part", "collectives")
+    watch.until("Done")
+    watch.save(RIGHT)
+    first = watch.until("Done")
+    assert first[0].endswith("Saved collectives.py: shift_right.")
+    assert re.search(r"1\.6 .*: passed", first[1])
+    assert len(first) == 3, "only the checks of what has changed are run"
+    watch.save(WRONG)
+    wrong = "\n".join(watch.until("Done"))
+    assert re.search(r"1\.6 .*: failed", wrong) and "expected" in wrong
+    watch.save(DEADLOCK)
+    assert "Deadlock: no rank can go on." in "\n".join(watch.until("Done"))
+    watch.save(NO_PYTHON)
+    line = RIGHT[: RIGHT.index("if n")].count("\n")
+    (told,) = watch.until("Nothing is run")
+    assert re.search(r"collectives\.py, line \d+: expected ':': if n == 1$", told), line
+    watch.save(STUB)
+    assert re.search(r"1\.6 .*: not implemented", "\n".join(watch.until("Done")))
+
+
+def test_saving_again_ends_the_run_that_is_under_way(watching):
+    watch = watching("--only", "1.6")
+    watch.until("Done")
+    watch.save(ENDLESS)
+    watch.until("Saved")
+    watch.save(RIGHT)
+    lines = watch.until("Done")
+    assert re.search(r"1\.6 .*: passed", "\n".join(lines))
+    assert "endless" not in "\n".join(lines) and "failed" not in "\n".join(lines)
+
+
+def test_a_failed_check_runs_again_whatever_is_saved(watching):
+    watch = watching("--part", "collectives")
+    watch.until("Done")
+    watch.save(WRONG)
+    watch.until("Done")
+    watch.save(WRONG.replace("received +", "received  +"))
+    again = watch.until("Done")
+    assert again[0].endswith("Saved collectives.py: no function has changed.")
+    assert re.search(r"1\.6 .*: failed", "\n".join(again))
+
+
+def test_the_checks_are_collected_again_when_they_change(watching, copy):
+    watch = watching("--only", "1.6")
+    watch.until("Done")
+    checks = copy / "tests" / "test_collectives.py"
+    text = checks.read_text()
+    checks.write_text(text + "\nthis is no check\n")
+    watch.until("collecting again")
+    assert "SyntaxError" in "\n".join(watch.until("SyntaxError|Done"))
+    checks.write_text(text)
+    watch.until("collecting again")
+    watch.until("Done")
+    watch.save(RIGHT)
+    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
+
+
+def test_it_works_where_processes_cannot_be_forked(watching):
+    watch = watching("--only", "1.6", LOCKSTEP_START="spawn")
+    watch.until("Done")
+    watch.save(RIGHT)
+    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("body", [RIGHT, ENDLESS], ids=["at rest", "in a run"])
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_nothing_is_left_behind(watching, copy, number, body):
+    watch = watching("--only", "1.6")
+    watch.until("Done")
+    watch.save(body)
+    watch.until("Done" if body is RIGHT else "Saved")
+    code = watch.end(number)
+    assert code == (0 if number != signal.SIGKILL else -signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    left = of_run(copy.parent), os.listdir(copy.parent / "tmp")
+    while any(left) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = of_run(copy.parent), os.listdir(copy.parent / "tmp")
+    assert not any(left)
+    if number != signal.SIGKILL:
+        assert "Traceback" not in "\n".join(watch.lines.queue)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["nowhere"], "cannot watch: nowhere is no directory"),
+        (["--part", "6"], "cannot watch: there is no part “6”"),
+    ],
+)
+def test_a_mistake_of_the_caller_is_a_sentence(copy, options, sentence):
+    done = subprocess.run(**arguments(copy, *options), capture_output=True, text=True)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_words_that_match_no_check_are_told(watching):
+    watch = watching("--only", "nonsense")
+    assert "no check matches “nonsense”" in "\n".join(watch.until("Cannot check"))
+
+
+# ——— on a terminal
+
+
+def test_keys_and_the_terminal_is_as_it_was(copy):
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80)) if hasattr(termios, "tcsetwinsize") else None
+    before = termios.tcgetattr(theirs)
+    process = subprocess.Popen(
+        **arguments(copy, "--only", "1.6", TERM="xterm", COLUMNS="80", LINES="24"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    try:
+        seen = _read_until(ours, "Done in")
+        assert "1 check" in seen and "[q] quit" in seen
+        os.write(ours, b"a")
+        _read_until(ours, "All checks.")
+        os.write(ours, b"o")
+        _read_until(ours, "The report: ")
+        assert (copy / "report.html").is_file()
+        os.write(ours, b"q")
+        assert process.wait(timeout=SECONDS) == 0
+        assert termios.tcgetattr(theirs) == before
+        assert "\x1b[?1049l" in _read_until(ours, "not implemented")  # the screen is left
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def _read_until(terminal: int, wanted: str) -> str:
+    seen = ""
+    deadline = time.monotonic() + SECONDS
+    while wanted not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"no {wanted!r} came: {seen!r}"
+        with contextlib.suppress(OSError):
+            seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen

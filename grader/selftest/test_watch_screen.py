@@ -1,0 +1,87 @@
+"""What `make watch` shows: a screen that fits into the terminal, whatever a message says."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from grader.assignment import PARTS
+from grader.check.record import FAILED, PASSED, UNIMPLEMENTED, Record
+from grader.diagnosis.finding import Finding, Line
+from grader.watch.screen import KEYS, Lines, screen_lines
+from grader.watch.state import WatchState
+
+LONG = Line("      rank 0 waits at collectives.py:289:  " + "dist.recv(received) " * 12)
+
+
+def record(part: str, number: str, status: str, finding: Finding = Finding("Wrong.")) -> Record:
+    name = f"check of {number}"
+    return Record(f"{number} {status}", part, number, name, 1.0, "visible", status, finding)
+
+
+def make_state(failures: int, finding: Finding = Finding("Wrong.", (LONG, LONG))) -> WatchState:
+    state = WatchState()
+    passed = [
+        record(name, number, UNIMPLEMENTED if number == "5.6" else PASSED)
+        for name, part in PARTS.items()
+        for number in part.problems
+    ]
+    failed = [record("collectives", f"1.{n + 1}", FAILED, finding) for n in range(failures)]
+    state.collect([*passed, *failed])
+    for one in [*passed, *failed]:
+        state.note(one)
+    return state
+
+
+def drawn(state: WatchState, width: int, height: int, page: int = 0) -> list[str]:
+    said = "12:00:00 Saved collectives.py: shift_right."
+    return [line.plain for line in screen_lines(state, said, page, width, height)]
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (120, 50), (40, 12), (200, 30)])
+@pytest.mark.parametrize("failures", [0, 1, 7])
+def test_the_screen_fits(width, height, failures):
+    lines = drawn(make_state(failures), width, height)
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines), max(lines, key=len)
+    assert lines[-1].strip() == KEYS[:width].strip()
+
+
+def test_every_line_of_every_message_is_on_some_page():
+    state = make_state(7)
+    seen = "\n".join("\n".join(drawn(state, 80, 24, pages)) for pages in range(12))
+    for n in range(7):
+        assert f"1.{n + 1} check of 1.{n + 1}: failed" in seen
+    assert drawn(state, 80, 24, 0) != drawn(state, 80, 24, 1)
+
+
+def test_the_newest_failure_comes_first():
+    text = "\n".join(drawn(make_state(3), 80, 40))
+    assert text.index("1.3 check") < text.index("1.2 check") < text.index("1.1 check")
+
+
+def test_marks_tell_what_passed_failed_and_waits():
+    state = make_state(1)
+    state.run_all(["2.1"])
+    text = "\n".join(drawn(state, 80, 40))
+    assert "1.1 ✓✗ " in text and "2.1 … " in text and "5.6 ·" in text
+    assert "Not implemented yet: 5.6" in text
+
+
+def test_control_characters_of_a_submission_do_not_reach_the_terminal():
+    evil = Finding("\x1b[2J\x1b]0;title\x07 and \u202e turned")
+    text = "\n".join(drawn(make_state(1, evil), 80, 40))
+    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
+    output = io.StringIO()
+    lines = Lines(Console(file=output, width=80))
+    state = make_state(1, evil)
+    lines.show_result(state, next(iter(r for r in state.records.values() if r.status == FAILED)))
+    assert "\x1b" not in output.getvalue() and "and" in output.getvalue()
+
+
+def test_lines_do_not_break_where_a_terminal_would():
+    output = io.StringIO()
+    lines = Lines(Console(file=output, width=80))
+    state = make_state(1)
+    lines.show_result(state, next(iter(r for r in state.records.values() if r.status == FAILED)))
+    assert str(LONG.text.rstrip()) in output.getvalue()

@@ -1,0 +1,85 @@
+"""Run the checks of what you change, each time that you save a file.
+
+    python -m grader.watch [SUBMISSION] [--part PART] [--only WORDS] [--lines]
+
+Keys: a runs all checks, 1 to 5 those of a part, space shows more messages, o writes the report and
+opens it, q ends. Without a terminal it prints lines, and Ctrl-C ends it.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from grader.assignment import PARTS
+from grader.check.selection import NothingChosen, part_named
+from grader.session import ROOT, SESSION
+from grader.wire import machine_limits
+
+
+def _arguments() -> argparse.Namespace:
+    there = "solutions" if (ROOT / "solutions").exists() else "handout"
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.watch", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument(
+        "submission", type=Path, nargs="?", default=ROOT / there, help=f"a directory ({there})"
+    )
+    parser.add_argument(
+        "--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="only checks, problems or functions of this name",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="use the same inputs every time")
+    parser.add_argument(
+        "--lines", action="store_true", help="print lines, also where there is a terminal"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = _arguments()
+    os.environ.pop(SESSION, None)
+    # The end of a terminal, and a polite kill, end it as Ctrl-C does.
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
+    if not arguments.submission.is_dir():
+        print(f"cannot watch: {arguments.submission} is no directory", file=sys.stderr)
+        return 2
+    try:
+        part = arguments.part and part_named(arguments.part)
+    except NothingChosen as error:
+        print(f"cannot watch: {error}", file=sys.stderr)
+        return 2
+    print("Starting …", flush=True)
+    # These imports take a while.
+    from grader.grade import Options
+    from grader.watch.keyboard import single_keys
+    from grader.watch.loop import Watch
+    from grader.watch.screen import FullScreen, Lines, Screen
+
+    console = Console(highlight=False)
+    options = Options(part, only=arguments.only, workers=machine_limits.workers())
+    on_terminal = console.is_terminal and sys.stdin.isatty() and not arguments.lines
+    screen: Screen = FullScreen(console) if on_terminal else Lines(console)
+    watch = Watch(arguments.submission, options, arguments.seed, screen)
+    try:
+        with single_keys():
+            watch.watch()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        screen.end(watch.state)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Finds the functions that differ between two versions of the student's files.
+
+Files are parsed and never imported. Comments and docstrings are no changes. A function also counts
+as changed if it uses, in whatever way, a name whose code has changed. Names are compared without
+their module, so a few functions too many may be found, but never too few.
+"""
+
+import ast
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+MODULE = ""  # the name of what a file runs when it is imported, apart from its definitions
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The code of a function, a class or a variable of a file, and the names that the code uses."""
+
+    code: str
+    uses: frozenset[str]
+
+
+# file → name → its definition
+Program = dict[str, dict[str, Definition]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The functions of problems that have changed, in two groups.
+
+    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them.
+    """
+
+    direct: frozenset[str]
+    indirect: frozenset[str]
+
+
+def parse(text: str) -> dict[str, Definition]:
+    """Return the definitions of a file. Raises SyntaxError if the file is no Python."""
+    statements: dict[str, list[ast.stmt]] = {}
+    for statement in ast.parse(text).body:
+        for name in _defined(statement):
+            statements.setdefault(name, []).append(statement)
+    return {
+        name: Definition(
+            "\n".join(map(_code, own)), frozenset(used for one in own for used in _used(one))
+        )
+        for name, own in statements.items()
+    }
+
+
+def changes(before: Program, after: Program, of_problems: Iterable[str]) -> Changes:
+    """Return which of the functions ``of_problems`` differ between two versions."""
+    of_problems = frozenset(of_problems)
+    changed = {name for file in after for name in _changed(before.get(file, {}), after[file])}
+    users = _users(after)
+    direct = _reached(changed, users, stop_at=of_problems) & of_problems
+    return Changes(direct, (_reached(direct, users) & of_problems) - direct)
+
+
+def _changed(before: Mapping[str, Definition], after: Mapping[str, Definition]) -> set[str]:
+    """Return the names whose code differs; all names of the file if its import differs."""
+    changed = {
+        name
+        for name in {*before, *after}
+        if name not in before or name not in after or before[name].code != after[name].code
+    }
+    return changed | set(after) if MODULE in changed else changed
+
+
+def _users(program: Program) -> dict[str, set[str]]:
+    """Return, for each name, the names of the definitions that use it."""
+    users: dict[str, set[str]] = {}
+    for definitions in program.values():
+        for name, definition in definitions.items():
+            for used in definition.uses:
+                users.setdefault(used, set()).add(name)
+    return users
+
+
+def _reached(
+    names: Iterable[str], users: Mapping[str, set[str]], stop_at: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Return these names and all that use them. Users of a name in ``stop_at`` are not followed."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += () if name in stop_at else users.get(name, ())
+    return frozenset(found)
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a file defines; [MODULE] if there is none."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [statement.name]
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return [(alias.asname or alias.name).split(".")[0] for alias in statement.names]
+    if _is_text(statement):
+        return []  # a docstring
+    assigned = isinstance(statement, (ast.Assign, ast.AnnAssign))
+    names = [
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    return names if assigned and names else [MODULE]
+
+
+def _code(statement: ast.stmt) -> str:
+    """Return a text that is the same for the same code, whatever its comments and docstrings."""
+    statement = copy.deepcopy(statement)
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            # A body of nothing but a docstring stays a body: it is compared as an empty list.
+            node.body = [one for one in node.body if not _is_text(one)]
+    return ast.dump(statement)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _used(statement: ast.stmt) -> set[str]:
+    """Return all names and attributes that a statement reads."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found

@@ -1,0 +1,60 @@
+"""Tells when files are saved: a thread waits for the system's word, and writes to a pipe."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import watchfiles
+
+# An editor may write a file in several steps. They count as one if there is no more than this
+# between them. It is part of the time from saving to the verdict.
+STEP_MILLISECONDS = 20
+MAX_MILLISECONDS = 200  # for all steps together
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Names the files that were saved together."""
+
+    paths: frozenset[Path]
+
+
+class FileWatcher:
+    """Watches files of some folders. ``saved`` is a connection that gives a ``Saved`` for each."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.saved, self.theirs = Pipe(duplex=False)
+        self.ended = threading.Event()
+        self.folders = [folder for folder in folders if folder.is_dir()]
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        _tell(self.theirs, self.folders, self.ended)
+
+    def end(self) -> None:
+        self.ended.set()
+        self.thread.join()
+        self.saved.close()
+        self.theirs.close()
+
+
+def _tell(saved: Connection, folders: list[Path], ended: threading.Event) -> None:
+    changes = watchfiles.watch(
+        *folders,
+        watch_filter=lambda _, path: _is_source(Path(path).name),
+        step=STEP_MILLISECONDS,
+        debounce=MAX_MILLISECONDS,
+        stop_event=ended,
+        rust_timeout=100,  # milliseconds after which it looks whether it has to end
+        raise_interrupt=False,
+    )
+    for found in changes:
+        saved.send(Saved(frozenset(Path(path) for _, path in found)))
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".py") and not name.startswith(".")  # as an editor's own files do

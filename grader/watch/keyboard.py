@@ -1,0 +1,35 @@
+"""Reads single keys from the terminal, without waiting for Enter."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+try:
+    import termios
+    import tty
+except ImportError:  # not on this system: there are no keys then, and Ctrl-C ends the program
+    termios = None  # type: ignore[assignment]
+
+
+def has_keys() -> bool:
+    return termios is not None and sys.stdin.isatty()
+
+
+@contextlib.contextmanager
+def single_keys() -> Iterator[None]:
+    """Let each key arrive at once, and show none. Restore the terminal's settings at the end."""
+    if not has_keys():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def pressed() -> str:
+    """Return the keys that were pressed, in lower case; an empty text at the end of the input."""
+    return os.read(sys.stdin.fileno(), 64).decode(errors="replace").lower()

@@ -1,0 +1,169 @@
+"""Waits for saved files, results and keys, and decides what is run next."""
+
+import os
+import time
+import webbrowser
+from collections.abc import Iterable
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from grader.assignment import FILES, PARTS
+from grader.grade import Options
+from grader.intake.staging import read
+from grader.reports import page
+from grader.session import ROOT
+from grader.watch import checker, keyboard
+from grader.watch.checker import Collected, Ended, Failed, Request, Result
+from grader.watch.files import FileWatcher, Saved
+from grader.watch.screen import Screen
+from grader.watch.state import WatchState
+
+REPORT = ROOT / "report.html"
+# If a file in one of these folders changes that is no submission's, the checks are collected again,
+# by a new process.
+ENGINE = (ROOT / "tests", ROOT / "grader", ROOT / "handout")
+SELFTEST = ROOT / "grader" / "selftest"
+
+
+class Watch:
+    """Watches one submission until somebody presses q."""
+
+    def __init__(
+        self, submission: Path, options: Options, seed: int | None, screen: Screen
+    ) -> None:
+        self.submission, self.options, self.seed, self.screen = submission, options, seed, screen
+        self.state = WatchState()
+        self.run = 0  # the number of the run that is wanted now
+        self.is_ready = False  # whether the checks have been collected
+        self.ended = False
+        self.began, self.sentence = time.monotonic(), ""  # of the run that is wanted now
+        self.process: BaseProcess
+        self.checker: Connection
+
+    def watch(self) -> None:
+        files = FileWatcher({self.submission, self.submission / "handout", *ENGINE})
+        self._start("Starting: importing torch and collecting the checks.")
+        try:
+            while not self.ended:
+                self.screen.draw(self.state)
+                for source in self._wait(files.saved):
+                    if source is files.saved:
+                        self._on_saved(files.saved.recv())
+                    elif source is self.checker:
+                        self._on_message()
+                    else:
+                        self._on_keys(keyboard.pressed())
+        finally:
+            files.end()
+            self._stop()
+
+    def _wait(self, saved: Connection) -> list:
+        keys = [0] if keyboard.has_keys() else []
+        sources = [saved, *([] if self.checker.closed else [self.checker]), *keys]
+        return connection.wait(sources)  # type: ignore[arg-type]  # descriptors are numbers
+
+    def _start(self, sentence: str) -> None:
+        self.is_ready = False
+        self.screen.tell(sentence)
+        self.process, self.checker = checker.start(self.submission, self.options, self.seed)
+
+    def _stop(self) -> None:
+        """End the process that runs the checks. It removes what it has made."""
+        self.checker.close()
+        self.process.terminate()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    # ——— what happens
+
+    def _on_saved(self, saved: Saved) -> None:
+        own = {path for path in saved.paths if path.name in FILES and self._is_own(path)}
+        if any(_is_of_the_engine(path) for path in saved.paths):
+            self._stop()
+            return self._start("The checks or the grader have changed: collecting again.")
+        if own and self.is_ready:
+            names = ", ".join(sorted(path.name for path in own))
+            self._take_over(f"Saved {names}")
+
+    def _is_own(self, path: Path) -> bool:
+        folders = (self.submission, self.submission / "handout")
+        return any(path.parent.resolve() == folder.resolve() for folder in folders)
+
+    def _take_over(self, what: str) -> None:
+        """Read the files, and run what has to be run now."""
+        is_first = not self.state.program
+        if not self.state.save(read(self.submission)):
+            self._cancel()
+            return self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
+        changed = ", ".join(self.state.changed) or "no function has changed"
+        self._go_on("Running all checks." if is_first else f"{what}: {changed}.")
+
+    def _go_on(self, sentence: str) -> None:
+        """Run the checks that wait. A run that is under way ends."""
+        if self.state.waiting and not self.state.errors:
+            self.run += 1
+            self.checker.send(Request(self.run, self.state.waiting))
+        self.began, self.sentence = time.monotonic(), sentence
+        self.screen.tell(sentence)
+
+    def _cancel(self) -> None:
+        self.run += 1
+        self.checker.send(Request(self.run, []))
+
+    def _on_message(self) -> None:
+        try:
+            message = self.checker.recv()
+        except (EOFError, ConnectionResetError):
+            message = Failed("the process that runs the checks has ended")
+        if isinstance(message, Collected):
+            self.is_ready = True
+            self.state.collect(message.records)
+            self._take_over("Started")
+        elif isinstance(message, Result) and message.run == self.run:
+            self.state.note(message.record)
+            self.screen.show_result(self.state, message.record)
+        elif isinstance(message, Ended) and message.run == self.run:
+            seconds = time.monotonic() - self.began
+            self.screen.tell(f"{self.sentence} Done in {seconds:.1f} s.")
+        elif isinstance(message, Failed):
+            self.is_ready = False
+            self.checker.close()
+            self.screen.tell(f"Cannot check: {message.why}")
+
+    def _on_keys(self, keys: str) -> None:
+        if not keys or "q" in keys:
+            self.ended = True
+        for key in keys:
+            if key == "a":
+                self._run_all(None, "All checks.")
+            elif part := next((p for p in PARTS.values() if key == str(p.number)), None):
+                self._run_all(part.problems, f"Part {part.number}: {part.title}.")
+            elif key == " ":
+                self.screen.show_more()
+            elif key == "o":
+                self.screen.tell(self._open_report())
+
+    def _run_all(self, problems: Iterable[str] | None, sentence: str) -> None:
+        if self.is_ready:
+            self.state.run_all(problems)
+            self._go_on(sentence)
+
+    def _open_report(self) -> str:
+        """Write the page, show it if there is a screen to show it on, and return what was done."""
+        records = list(self.state.records.values())
+        try:
+            page.write(REPORT, records, self.submission.resolve().name, [])
+        except OSError as error:
+            return f"The report cannot be written: {error.strerror or error}"
+        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix":
+            webbrowser.open(REPORT.as_uri())
+        return f"The report: {REPORT}"
+
+
+def _is_of_the_engine(path: Path) -> bool:
+    own = any(folder in path.parents for folder in ENGINE) and SELFTEST not in path.parents
+    return own and not (path.parent == ROOT / "handout" and path.name in FILES)

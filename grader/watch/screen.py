@@ -1,0 +1,193 @@
+"""Shows what `make watch` knows: a screen that is drawn anew, or lines without a terminal.
+
+Everything that a check says may come from student code, so ``clean`` goes over it.
+"""
+
+import textwrap
+import time
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from grader.assignment import PARTS
+from grader.check.plugin import PUBLIC_ALONE
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, UNIMPLEMENTED, Record
+from grader.reports.results_json import clean
+from grader.reports.terminal import STYLES
+from grader.session import HIDDEN
+from grader.watch.state import WatchState
+
+KEYS = "[a] all  [1-5] a part  [space] more  [o] report  [q] quit"
+# One mark for each check of a problem. A reader without colours can tell them apart, too.
+MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·"}
+WAITING = "…"
+
+
+class Screen(Protocol):
+    """Shows what happens."""
+
+    def tell(self, sentence: str) -> None:
+        """Show what has just happened: a file was saved, or a run has ended."""
+
+    def show_result(self, state: WatchState, record: Record) -> None:
+        """Show the result of one check."""
+
+    def draw(self, state: WatchState) -> None:
+        """Show everything that is known now."""
+
+    def show_more(self) -> None:
+        """Show those messages for which there was no room; after the last of them, the first."""
+
+    def end(self, state: WatchState) -> None:
+        """Leave the terminal as it was, with one line about the last state."""
+
+
+class Lines:
+    """Prints a line for everything that happens, for a file, a pipe or a screen reader."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def tell(self, sentence: str) -> None:
+        self._print(f"{time.strftime('%H:%M:%S')} {sentence}")
+
+    def show_result(self, state: WatchState, record: Record) -> None:
+        self._print(f"{_head(record)}: {record.status}")
+        if record.status not in (PASSED, UNIMPLEMENTED):
+            self._print(_indented(clean(record.message)))
+
+    def draw(self, state: WatchState) -> None:
+        pass  # everything was printed when it happened
+
+    def show_more(self) -> None:
+        pass
+
+    def end(self, state: WatchState) -> None:
+        if state.records:
+            self._print(state.summary())
+
+    def _print(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+        self.console.file.flush()
+
+
+class FullScreen:
+    """Draws one screen: what passes, by problem, and below it the messages, newest first."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.said = ""
+        self.page = 0  # of the messages
+        self.live = Live(console=console, screen=True, auto_refresh=False)
+        self.live.start()
+
+    def tell(self, sentence: str) -> None:
+        self.said, self.page = f"{time.strftime('%H:%M:%S')} {sentence}", 0
+
+    def show_result(self, state: WatchState, record: Record) -> None:
+        pass  # ``draw`` shows it
+
+    def draw(self, state: WatchState) -> None:
+        lines = screen_lines(state, self.said, self.page, *self.console.size)
+        self.live.update(Group(*lines), refresh=True)
+
+    def show_more(self) -> None:
+        self.page += 1
+
+    def end(self, state: WatchState) -> None:
+        self.live.stop()
+        if state.records:
+            self.console.print(Text(state.summary()), soft_wrap=True)
+
+
+def screen_lines(state: WatchState, said: str, page: int, width: int, height: int) -> list[Text]:
+    """Return the lines of a screen of this size: counts, problems, messages and keys.
+
+    ``said`` is what has just happened, and ``page`` the number of the page of the messages.
+    """
+    top = _wrapped(_top(state, said), width)
+    messages = _wrapped(_messages(state), width)
+    room = max(1, height - len(top) - 2)  # below there are an empty line and the keys
+    if len(messages) > room:
+        messages = _page(messages, page, room)
+    lines = [*top, *messages, *[Text()] * (room - len(messages))]
+    return [*lines[: height - 2], Text(), Text(KEYS[:width], style="reverse")]
+
+
+def _top(state: WatchState, said: str) -> list[Text]:
+    """Return how many checks pass, what has just happened, and the checks by problem."""
+    counts = Text(state.summary() if state.records else "Lockstep", style="bold")
+    happened = Text(clean(said), style=STYLES[FAILED] if state.errors else "")
+    return [counts, happened, Text(), *_problems(state), Text()]
+
+
+def _problems(state: WatchState) -> list[Text]:
+    """Return a line for each part: its problems, and a mark for each of their checks."""
+    lines = []
+    for name, part in PARTS.items():
+        own = [record for record in state.records.values() if record.part == name]
+        if not own:
+            continue
+        line = Text(f"{part.number} {part.title}".ljust(25))
+        for number in part.problems:
+            marks = [_mark(state, record) for record in own if record.number == number]
+            if marks:
+                line.append(f" {number} ", style="dim").append(Text().join(marks))
+        lines.append(line)
+    return lines
+
+
+def _messages(state: WatchState) -> list[Text]:
+    """Return the messages of all failures, the newest first."""
+    lines: list[Text] = []
+    for check in state.failed[::-1]:
+        record = state.records[check]
+        style = "dim" if check in state.waiting else STYLES[record.status]
+        lines.append(Text(f"{_head(record)}: {record.status}", style=style))
+        lines += [Text(f"  {line}") for line in clean(record.message).splitlines()]
+        lines.append(Text())
+    untouched = [one.number for one in state.records.values() if one.status == UNIMPLEMENTED]
+    if untouched:
+        numbers = ", ".join(dict.fromkeys(untouched))
+        lines.append(Text(f"Not implemented yet: {numbers}", style=STYLES[UNIMPLEMENTED]))
+    if state.records and state.count(PASSED) == len(state.records) and not HIDDEN.exists():
+        lines.append(Text(PUBLIC_ALONE))
+    return lines
+
+
+def _page(lines: list[Text], page: int, room: int) -> list[Text]:
+    """Return the lines of this page, and a last line that tells of the others."""
+    on_page = max(1, room - 1)
+    pages = -(-len(lines) // on_page)
+    page %= pages
+    shown = lines[page * on_page : (page + 1) * on_page]
+    return [*shown, Text(f"page {page + 1} of {pages}: [space] shows more", style="dim")]
+
+
+def _wrapped(lines: list[Text], width: int) -> list[Text]:
+    """Break lines that are too long. What follows a break is indented as the line is."""
+    found = []
+    for line in lines:
+        if len(line) <= width:
+            found.append(line)
+            continue
+        indent = " " * (len(line.plain) - len(line.plain.lstrip()))
+        pieces = textwrap.wrap(line.plain, width, subsequent_indent=indent)
+        found += [Text(piece, style=line.style) for piece in pieces]
+    return found
+
+
+def _mark(state: WatchState, record: Record) -> Text:
+    if record.id in state.waiting or record.status == NOT_RUN:
+        return Text(WAITING, style="dim")
+    return Text(MARKS.get(record.status, "?"), style=STYLES[record.status])
+
+
+def _head(record: Record) -> str:
+    return f"{record.number} {clean(record.name)}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

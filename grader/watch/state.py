@@ -1,0 +1,104 @@
+"""Keeps what `make watch` knows: the record of each check, and the code that it belongs to."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from grader.assignment import FILES
+from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED, Record
+from grader.check.selection import functions
+from grader.intake.staging import Contents
+from grader.watch.changes import Program, changes, parse
+
+WRONG = (FAILED, ERROR)
+
+
+@dataclass
+class WatchState:
+    """What is known of each check, and what has to be run."""
+
+    # Every check that is watched, in the order of the problems. Each has the record of its last
+    # run.
+    records: dict[str, Record] = field(default_factory=dict)
+    # The checks that have to be run, in this order: their records are older than the code.
+    waiting: list[str] = field(default_factory=list)
+    # The checks that failed when they were last run, the newest failure last.
+    failed: list[str] = field(default_factory=list)
+    program: Program = field(default_factory=dict)  # the last version of each file that was Python
+    errors: dict[str, str] = field(default_factory=dict)  # file → why it is no Python
+    changed: list[str] = field(default_factory=list)  # functions that the last saving has changed
+
+    def collect(self, records: Iterable[Record]) -> None:
+        """Begin with these checks. All of them have to be run."""
+        self.records = {record.id: record for record in sorted(records, key=_place)}
+        self.failed = []
+        self.run_all()
+
+    def run_all(self, problems: Iterable[str] | None = None) -> None:
+        """Have all checks run, or those of these problems before those that wait."""
+        chosen = set(functions()) if problems is None else set(problems)
+        self._put_first([[id for id, record in self.records.items() if record.number in chosen]])
+
+    def save(self, contents: Contents) -> bool:
+        """Take over the files as they are now, and put what they changed first.
+
+        First come the checks of functions that have changed, then those that failed last, newest
+        first, then those of functions that use the changed ones. Return whether the files can be
+        run: False if one of them is no Python.
+        """
+        program, self.errors = dict(self.program), {}
+        for name in FILES:
+            try:
+                program[name] = parse(contents.texts.get(name, ""))
+            except (SyntaxError, ValueError, RecursionError) as error:
+                self.errors[name] = _told(name, error)
+        of_problems = functions()
+        found = changes(
+            self.program, program, (name for names in of_problems.values() for name in names)
+        )
+        self.program, self.changed = program, sorted(found.direct)
+        direct = self._checks_of(found.direct, of_problems)
+        self._put_first([direct, self.failed[::-1], self._checks_of(found.indirect, of_problems)])
+        return not self.errors
+
+    def note(self, record: Record) -> None:
+        """Take over the record of a check that has been run."""
+        self.records[record.id] = record
+        self.waiting = [id for id in self.waiting if id != record.id]
+        self.failed = [id for id in self.failed if id != record.id]
+        if record.status in WRONG:
+            self.failed.append(record.id)
+
+    def count(self, *statuses: str) -> int:
+        return sum(record.status in statuses for record in self.records.values())
+
+    def summary(self) -> str:
+        """Return how many checks pass, fail and wait, as one line."""
+        counts = [
+            (self.count(PASSED), "pass"),
+            (self.count(*WRONG), "fail"),
+            (self.count(UNIMPLEMENTED), "not implemented"),
+            (len(self.waiting), "to run"),
+        ]
+        told = [f"{count} {what}" for count, what in counts if count]
+        return f"{len(self.records)} checks: {', '.join(told)}"
+
+    def _checks_of(self, changed: Iterable[str], of_problems: dict[str, list[str]]) -> list[str]:
+        """Return the checks of the problems that have one of these functions."""
+        changed = set(changed)
+        numbers = {number for number, names in of_problems.items() if changed & set(names)}
+        return [id for id, record in self.records.items() if record.number in numbers]
+
+    def _put_first(self, groups: list[list[str]]) -> None:
+        self.waiting = list(dict.fromkeys([id for group in groups for id in group] + self.waiting))
+
+
+def _place(record: Record) -> list[int]:
+    return [int(part) for part in record.number.split(".")]
+
+
+def _told(name: str, error: Exception) -> str:
+    """Return one line about a file that is no Python."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        source = f": {error.text.strip()}" if error.text and error.text.strip() else ""
+        return f"{name}, line {error.lineno}: {error.msg}{source}"
+    return f"{name} is no Python: {error}"
