@@ -4,6 +4,8 @@ The command prints:
 - the median time of whole worlds, from the request until the last process is gone. In turns with
   them, ``torch.multiprocessing.spawn`` does the same: start, one all-reduce, result back, gone;
 - the time from a deadlock to its verdict;
+- the time from saving a file to its verdict (`make watch`), and of `make test K=ring`, beside pytest
+  with ``spawn``;
 - the wall time and the peak memory of grading the solutions and the handout, and where the time
   goes;
 - the time of a step of the reference beside torch's own.
@@ -25,6 +27,7 @@ import numpy as np
 
 from grader.check.api import call
 from grader.intake.staging import stage_submission
+from grader.selftest.bench_feedback import bench_feedback
 from grader.selftest.bench_steps import bench_steps
 from grader.selftest.grading import ROOT
 from grader.wire.machine_limits import cores
@@ -285,6 +288,7 @@ def main() -> None:
         folder = stage_submission(ROOT / "solutions", scratch / "stage").folder
         bench_worlds(server, folder, scratch)
         bench_deadlock(server, scratch)
+        bench_feedback()
         empty = empty_worlds(server, folder)
         server.stop()
         for submission in ("solutions", "handout"):

@@ -3,105 +3,35 @@
 import contextlib
 import os
 import pty
-import queue
 import re
 import select
 import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
-import zipfile
 
 import pytest
 
-from grader.packaging import pack
-from grader.selftest.grading import ROOT
 from grader.selftest.test_killed import of_run
-
-SECONDS = 60  # for a line to come, on a busy machine
-STUB = '    raise NotImplementedError("Problem 1.6: shift_right")\n'
-RIGHT = """    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor.detach().clone()
-    received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received
-"""
-WRONG = RIGHT.replace("return received", "return received + 1")
-DEADLOCK = """    received = tensor.new_empty(tensor.shape)
-    dist.recv(received, src=(dist.get_rank() - 1) % dist.get_world_size())
-    dist.send(tensor, dst=(dist.get_rank() + 1) % dist.get_world_size())
-    return received
-"""
-NO_PYTHON = RIGHT.replace("if n == 1:", "if n == 1")
-ENDLESS = "    while True:\n        pass\n"
+from grader.selftest.watching import (
+    DEADLOCK,
+    ENDLESS,
+    NO_PYTHON,
+    RIGHT,
+    SECONDS,
+    STUB,
+    WRONG,
+    Watching,
+    arguments,
+    unpack_copy,
+)
 
 
 @pytest.fixture
 def copy(tmp_path):
     """A student's copy, with stubs."""
-    pack.write(pack.handout(), tmp_path / "handout.zip")
-    with zipfile.ZipFile(tmp_path / "handout.zip") as archive:
-        archive.extractall(tmp_path)
-    (tmp_path / "tmp").mkdir()
-    return tmp_path / pack.FOLDER
-
-
-def arguments(copy, *options: str, **environment: str) -> dict:
-    hidden = ("LOCKSTEP_", "PYTEST_", "PYTHONPATH")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {
-        "args": [sys.executable, "-m", "grader.watch", *options],
-        "cwd": copy,
-        "env": own | {"TMPDIR": str(copy.parent / "tmp")} | environment,
-    }
-
-
-class Watching:
-    """A running `make watch` that prints lines."""
-
-    def __init__(self, copy, *options: str, **environment: str) -> None:
-        self.copy = copy
-        self.process = subprocess.Popen(
-            **arguments(copy, "--lines", *options, **environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.lines.put(line.rstrip("\n"))
-
-    def until(self, pattern: str) -> list[str]:
-        """Return the lines up to one that matches."""
-        seen = []
-        deadline = time.monotonic() + SECONDS
-        while not seen or not re.search(pattern, seen[-1]):
-            try:
-                seen.append(self.lines.get(timeout=deadline - time.monotonic()))
-            except (queue.Empty, ValueError):
-                pytest.fail(f"no line with {pattern!r} came:\n" + "\n".join(seen))
-        return seen
-
-    def save(self, body: str) -> None:
-        """Write another body of shift_right, as an editor does that replaces the file."""
-        stub = (ROOT / "handout" / "collectives.py").read_text()
-        assert stub.count(STUB) == 1
-        new = self.copy / "handout" / ".collectives.py.swp"
-        new.write_text(stub.replace(STUB, body))
-        new.replace(self.copy / "handout" / "collectives.py")
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(timeout=SECONDS)
+    return unpack_copy(tmp_path)
 
 
 @pytest.fixture
