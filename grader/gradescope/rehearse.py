@@ -12,12 +12,14 @@ if every result is what it should be. It exits with 1 if a result is not what it
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,11 +116,16 @@ def main() -> int:
         prog="python -m grader.gradescope.rehearse", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument("--keep", action="store_true", help="leave the private root where it is")
+    parser.add_argument(
+        "--one-of", metavar="SEED", help="rehearse one of the submissions, which the seed chooses"
+    )
     arguments = parser.parse_args()
+    seed = arguments.one_of
+    plays = PLAYS if seed is None else [random.Random(seed).choice(PLAYS)]
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
     try:
-        return _rehearse(root, console)
+        return _rehearse(root, console, plays)
     except pack.CannotPack as error:
         print(f"cannot rehearse: {error}", file=sys.stderr)
         return 2
@@ -129,7 +136,7 @@ def main() -> int:
             removal.remove(root)
 
 
-def _rehearse(root: Path, console: Console) -> int:
+def _rehearse(root: Path, console: Console, plays: Sequence[Play]) -> int:
     root.chmod(0o755)  # as /autograder is
     pack.write(pack.autograder(), ROOT / "dist" / "autograder.zip")
     with zipfile.ZipFile(ROOT / "dist" / "autograder.zip") as archive:
@@ -145,7 +152,7 @@ def _rehearse(root: Path, console: Console) -> int:
     (root / "submission_metadata.json").write_text(json.dumps(METADATA))
     table = Table("submission", "points", "seconds", "peak memory", "confined by", "verdict")
     good, held = True, ""
-    for play in PLAYS:
+    for play in plays:
         complaint, row, held = _play(play, root)
         good &= not complaint
         table.add_row(

@@ -1,7 +1,7 @@
 """Every hostile submission in ``hostile/`` ends as its header says, and leaves no trace.
 
-`make test` tries a quarter of each threat, in the best tier of this machine; `make soak`, which
-sets LOCKSTEP_SOAK, tries all, in each tier that works here.
+`make test` tries one of each threat, in the best tier of this machine, and `make sample` a quarter
+of all. `make soak` tries all, in each tier that works here.
 """
 
 import json
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 import jsonschema
@@ -25,6 +24,7 @@ from grader.selftest.hostile_reader import CASES
 from grader.selftest.hostile_traces import PATIENCE, Traces
 from grader.selftest.hostile_verdict import judged
 from grader.selftest.hostile_workshop import Workshop
+from grader.selftest.sampling import IS_WHOLE, tried
 from grader.wire import removal, tiers
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
@@ -33,12 +33,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
-SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
 BEST = "best"
 MAX_SECONDS = 90
-TIERS = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"] if SOAK else [BEST]
-BY_THREAT = groupby(sorted(CASES, key=lambda case: case.threat), lambda case: case.threat)
-TRIED = CASES if SOAK else [case for _, cases in BY_THREAT for case in list(cases)[::4]]
+EVERY_TIER = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"]
+TIERS = EVERY_TIER if IS_WHOLE else [BEST]
+TRIED = tried(CASES, lambda case: case.name, lambda case: case.threat, share=0.25)
 COLLECT = """
 import json
 from grader.grade import Catalogue, run_pytest

@@ -12,12 +12,13 @@ from grader.check.plugin import make_rng
 from grader.selftest.fuzz_judges import Recorded, changes
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
+from grader.selftest.sampling import EXTENT, FIRST, count
 
-SOAK = bool(os.environ.get("LOCKSTEP_SOAK"))
-EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", 200 if SOAK else 3))  # of each check
+# of each check
+EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", count(first=1, sample=3, whole=200)))
 FUZZ = settings(  # `make test` tries the same ones every time
     max_examples=EXAMPLES,
-    derandomize=not SOAK,
+    derandomize=EXTENT == FIRST,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -3,7 +3,6 @@ message each time.
 """
 
 import ast
-import os
 
 import pytest
 
@@ -11,6 +10,7 @@ from grader.assignment import PARTS
 from grader.check.record import FAILED
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
+from grader.selftest.sampling import tried
 
 JUNK = {
     "nothing": "None",
@@ -40,12 +40,14 @@ JUNK = {
     "whole numbers": "torch.zeros(2, 2, dtype=torch.int64)",
     "lists inside each other": "[[[[[[[[[[1]]]]]]]]]]",
 }
-# The others are tried by `make soak`.
-TRIED = (
-    list(JUNK)
-    if os.environ.get("LOCKSTEP_SOAK")
-    else ["nothing", "a tensor", "itself", "a number beyond floats"]
-)
+NAMES = list(PARTS)
+# The first case of each part holds another nonsense than the first of every other part.
+CASES = [
+    (kind, NAMES[(number + turn) % len(NAMES)])
+    for turn in range(len(NAMES))
+    for number, kind in enumerate(JUNK)
+]
+TRIED = tried(CASES, name=" ".join, kind=lambda case: case[1], share=0.2)
 
 
 def junk(part: str, value: str) -> str:
@@ -69,8 +71,7 @@ def checks(grading_session):
     return Checks(grading_session.server)
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("kind", TRIED)
+@pytest.mark.parametrize("kind, part", TRIED)
 def test_nonsense_fails_every_check_with_a_message(checks, kind, part):
     with checks.staged(part, junk(part, JUNK[kind])) as staged:
         for name in checks.parts[part]:

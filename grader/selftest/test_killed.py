@@ -17,11 +17,11 @@ import jsonschema
 import pytest
 
 from grader.selftest.grading import ROOT, command
+from grader.selftest.sampling import IS_WHOLE, count
 from grader.selftest.test_command import SCHEMA
 
-SOAK = "LOCKSTEP_SOAK" in os.environ
-KILLS = 100 if SOAK else 6
-TOGETHER = [2, 8] if SOAK else [2]
+KILLS = count(first=2, sample=6, whole=100)
+TOGETHER = [2, 8] if IS_WHOLE else [2]
 FEW = ["--problem", "1.2", "--problem", "1.6"]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

@@ -11,12 +11,14 @@ from grader.assignment import PARTS
 from grader.selftest.grading import ROOT, grade
 from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
 from grader.selftest.mutation.trials import LOST
+from grader.selftest.sampling import tried
 
 RIGHT = sorted(
     path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS
 )
-# `make mutation-test` tries them all
-TRIED = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS[:2]]
+# `make mutation-test` tries them all, and `make sample` some.
+MUTANTS = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS]
+TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: mutant.part, share=0.02)
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)
@@ -40,7 +42,11 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mut
     assert any(mutant.words in message for message in messages), messages
 
 
-@pytest.mark.parametrize("file", RIGHT, ids=lambda file: f"{file.parent.name} {file.stem}")
+@pytest.mark.parametrize(
+    "file",
+    tried(RIGHT, str, lambda file: file.stem, share=0.3),
+    ids=lambda file: f"{file.parent.name} {file.stem}",
+)
 def test_a_right_submission_gets_full_marks(tmp_path, server, file):
     graded = grade(
         file.parent, tmp_path / "results.json", "--part", file.stem, server=server.address

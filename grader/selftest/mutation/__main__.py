@@ -31,6 +31,7 @@ from grader.selftest.mutation.trials import (
     by_hand,
     systematic,
 )
+from grader.selftest.sampling import is_in_sample
 
 KINDS = (MUTANT, VARIANT, *GENERATED, SAME)
 
@@ -50,6 +51,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="times; the last of several under load"
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="only a sample: this part of all, from 0 to 1, chosen by LOCKSTEP_SAMPLE_SEED",
     )
     parser.add_argument("--seed", type=int, help="of the first pass's inputs")
     parser.add_argument(
@@ -72,7 +80,12 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
     trials = [*by_hand(parts), *systematic(parts), *at_boundaries(parts)]
     kinds = {SOLUTION, *(arguments.kind or KINDS)}
     return [
-        t for t in trials if t.kind in kinds and (arguments.only in t.name or t.kind == SOLUTION)
+        t
+        for t in trials
+        if t.kind == SOLUTION
+        or t.kind in kinds
+        and arguments.only in t.name
+        and is_in_sample(f"{t.kind} {t.part} {t.name}", arguments.share)
     ]
 
 
@@ -91,7 +104,8 @@ def main() -> int:
         for number in range(arguments.repeat):
             passes.append(_pass(campaign, arguments, console, number))
         checks = {part: campaign.names[part] for part in PARTS if part in campaign.names}
-    whole = not arguments.only and MUTANT in (arguments.kind or [MUTANT])
+    is_sample = arguments.only or arguments.share < 1
+    whole = not is_sample and MUTANT in (arguments.kind or [MUTANT])
     findings = Findings(passes, checks, whole)
     report.write(findings, arguments.report)
     report.show(console, findings)
