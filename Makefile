@@ -1,6 +1,6 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup test watch mutation-test soak sample load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
+.PHONY: help how-long setup test watch mutation-test soak sample load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -23,6 +23,13 @@ WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_B
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
+# Which of the long tests are tried: see grader/selftest/sampling.py. LOCKSTEP_CASES=all make test tries all.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+export LOCKSTEP_CASES ?= first
+endif
+test: how-long
+how-long: $(READY)
+	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 4 minutes on two cores. The long tests have commands of their own: see make.")
 # A new sample each time, unless somebody repeats one.
 export LOCKSTEP_SAMPLE_SEED := $(or $(value SAMPLE_SEED),$(shell date +%s))
 # END INSTRUCTOR
@@ -54,18 +61,15 @@ watch: $(READY)  ## run the checks of what you change, each time that you save a
 mutation-test: $(READY)  ## check that wrong submissions fail as intended and right ones pass; MUTATION_TEST='--part collectives'
 	$(PY) -m grader.selftest.mutation $$MUTATION_TEST
 
-# The tests of which `make test` tries the first case of each kind: see grader/selftest/sampling.py.
-CAMPAIGNS := $(addprefix grader/selftest/test_,hostile.py killed.py junk.py judges.py submissions.py)
-
 soak: $(READY)  ## run all hostile submissions in all tiers, all malformed values, 100 kills (make test runs one of each kind)
-	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal $(CAMPAIGNS)
+	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m campaign grader/selftest
 
 sample: $(READY) stubs  ## run a random sample of mutation-test, fuzz, rehearse and soak; SAMPLE_SEED=7 repeats one
 	@echo "A sample of the long tests, about 12 minutes. To repeat it: make sample SAMPLE_SEED=$$LOCKSTEP_SAMPLE_SEED"
 	$(PY) -m grader.selftest.mutation --share 0.1
 	$(PY) -m grader.selftest.fuzz --inputs 10000 --seed "$$LOCKSTEP_SAMPLE_SEED"
 	$(PY) -m grader.gradescope.rehearse --one-of "$$LOCKSTEP_SAMPLE_SEED"
-	LOCKSTEP_CASES=sample $(PY) -m pytest -n auto --dist worksteal $(CAMPAIGNS)
+	LOCKSTEP_CASES=sample $(PY) -m pytest -n auto --dist worksteal -m "campaign or long" grader/selftest
 
 load: $(READY)  ## grade right submissions many times on a busy machine; LOAD='--gradings 1000 --at-a-time 10'
 	$(PY) -m grader.selftest.load $$LOAD

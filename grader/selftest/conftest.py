@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from grader.check.api import CheckWorld
 from grader.intake.staging import stage_submission
+from grader.selftest import sampling
 from grader.session import Session
 from grader.world import world as worlds
 from grader.world.fork_server_client import Server
@@ -27,6 +28,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # On a machine that is busy with other work, the time of an example says nothing about the program.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests that are not run now: see ``sampling``."""
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("long") and sampling.is_left_out(item.nodeid)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
 
 PREAMBLE = """
 import os, sys, time

@@ -1,7 +1,9 @@
 """Chooses which cases of a campaign are tried.
 
-`make test` tries the first case of each kind. `make sample` (LOCKSTEP_CASES=sample) tries a share of
-all cases, which LOCKSTEP_SAMPLE_SEED chooses. `make soak` (LOCKSTEP_CASES=all) tries all.
+`make test` (LOCKSTEP_CASES=first) tries the first case of each kind, and no long test. `make sample`
+(LOCKSTEP_CASES=sample) tries a share of all cases and long tests, which LOCKSTEP_SAMPLE_SEED
+chooses. With LOCKSTEP_CASES=all everything is tried. If LOCKSTEP_CASES is not set, because somebody
+runs one file of tests, the first cases and all long tests are tried.
 """
 
 import hashlib
@@ -11,10 +13,11 @@ from typing import TypeVar
 
 Case = TypeVar("Case")
 
-FIRST, SAMPLE, ALL = "first", "sample", "all"
-EXTENT = os.environ.get("LOCKSTEP_CASES", FIRST)
+FIRST, SAMPLE, ALL, UNSET = "first", "sample", "all", ""
+EXTENT = os.environ.get("LOCKSTEP_CASES", UNSET)
 SEED = os.environ.get("LOCKSTEP_SAMPLE_SEED", "")
-if EXTENT not in (FIRST, SAMPLE, ALL):
+LONG_SHARE = 0.3  # of the long tests, the part that a sample runs
+if EXTENT not in (FIRST, SAMPLE, ALL, UNSET):
     raise ValueError(f"LOCKSTEP_CASES={EXTENT}: there are {FIRST}, {SAMPLE} and {ALL}")
 IS_WHOLE = EXTENT == ALL
 
@@ -41,7 +44,12 @@ def tried(
 
 def count(first: int, sample: int, whole: int) -> int:
     """Return how many times something is tried now that has no cases."""
-    return {FIRST: first, SAMPLE: sample, ALL: whole}[EXTENT]
+    return {SAMPLE: sample, ALL: whole}.get(EXTENT, first)
+
+
+def is_left_out(name: str) -> bool:
+    """Return whether the long test of this name is not run now."""
+    return EXTENT == FIRST or EXTENT == SAMPLE and not is_in_sample(name, LONG_SHARE)
 
 
 def is_in_sample(name: str, share: float) -> bool:

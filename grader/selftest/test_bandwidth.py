@@ -129,6 +129,7 @@ def test_a_sweep_is_printed_and_written(tmp_path):
     assert written == ["out.csv", "out.json"]
 
 
+@pytest.mark.long
 def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     sizes = ("--collectives", "broadcast,reduce", "--max-bytes", "900TiB", "--factor", "900000000")
     code, out, _ = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
@@ -237,6 +238,7 @@ def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
     assert asked[0][-1] == most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["plain", "torchrun"])
 def test_defaults_on_this_machine(launcher, tmp_path):
     options = (
@@ -451,6 +453,7 @@ def test_sizes(text, size):
 # ——— interruption
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
     endless = ("--iterations", "999999999", "--max-bytes", "1KiB")

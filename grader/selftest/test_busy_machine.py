@@ -57,6 +57,7 @@ def test_ranks_that_go_on_between_two_looks_are_in_no_deadlock(
     run.returns(np.ones(3), np.ones(3))
 
 
+@pytest.mark.long
 def test_ranks_that_stand_still_are_in_a_deadlock_all_the_same(
     submit, network, looked_at_all_the_time
 ):

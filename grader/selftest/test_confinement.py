@@ -333,6 +333,7 @@ def test_a_bound_is_named(submit, server, body, words):
     assert words in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "take",
     [

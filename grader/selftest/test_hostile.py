@@ -28,9 +28,12 @@ from grader.selftest.sampling import IS_WHOLE, tried
 from grader.wire import removal, tiers
 from grader.world.fork_server_client import Server, WorldsUnavailable
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="the attacks are written for Linux"
-)
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the attacks are written for Linux"
+    ),
+]
 
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 BEST = "best"

@@ -28,6 +28,7 @@ def test_every_part_has_a_table_of_inputs():
     assert set(TABLES) == set(PARTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", TABLES)
 def test_every_class_of_inputs_is_tried(checks, part):
     reports: list[WorldReport] = []

@@ -12,6 +12,8 @@ from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
 from grader.selftest.sampling import tried
 
+pytestmark = pytest.mark.campaign
+
 JUNK = {
     "nothing": "None",
     "a number": "7",

@@ -20,6 +20,8 @@ from grader.selftest.grading import ROOT, command
 from grader.selftest.sampling import IS_WHOLE, count
 from grader.selftest.test_command import SCHEMA
 
+pytestmark = pytest.mark.campaign
+
 KILLS = count(first=2, sample=6, whole=100)
 TOGETHER = [2, 8] if IS_WHOLE else [2]
 FEW = ["--problem", "1.2", "--problem", "1.6"]

@@ -83,6 +83,7 @@ def trial(kind: str, old: str, new: str, caught: set[str], words: str = "") -> T
 GIB = "size / seconds / 1e9", "size / seconds / 1024**3"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tried, verdict",
     [
@@ -102,6 +103,7 @@ def test_real_checks_decide(checks, tried, verdict):
     assert decide(tried, checks, 1, everything=False).verdict == verdict
 
 
+@pytest.mark.long
 def test_what_is_decided_is_not_tried_on(checks):
     names = list(checks.parts[PART])
     killed = trial(MUTANT, *GIB, {"public bandwidths"}, "1024")

@@ -475,6 +475,7 @@ def test_the_evidence_of_a_deadlock_says_where_each_rank_stands(submit):
     assert str(found).endswith("Printed:\n    rank 0:\n        hi")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "end", ["raise type('E' * 100_000, (Exception,), {})('<' * 1_000_000)", "return x"]
 )

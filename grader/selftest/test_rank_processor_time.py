@@ -81,6 +81,7 @@ def spent(what: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     [OWN, WAITED, IGNORED, ORPHANS, HIDDEN],

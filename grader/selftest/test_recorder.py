@@ -57,6 +57,7 @@ WORLD = {
 REDUCED = {"kind": "all_reduce", "sent": [6], "bytes": 24, "reduction": "sum", "root": None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line, expected",
     [

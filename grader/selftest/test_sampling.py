@@ -27,7 +27,7 @@ def choose(monkeypatch):
 
 
 def test_the_first_of_each_kind_is_tried_unless_more_is_asked_for(choose):
-    assert choose(sampling.FIRST) == NUMBERS[:10]
+    assert choose(sampling.FIRST) == choose(sampling.UNSET) == NUMBERS[:10]
     assert choose(sampling.ALL) == NUMBERS
 
 
@@ -44,6 +44,15 @@ def test_every_case_is_in_some_sample(choose):
     assert found == set(NUMBERS)
 
 
+def test_make_test_leaves_out_long_tests_and_a_sample_some(choose):
+    def left(extent: str) -> int:
+        choose(extent, "7")
+        return sum(sampling.is_left_out(number) for number in NUMBERS)
+
+    assert (left(sampling.FIRST), left(sampling.ALL), left(sampling.UNSET)) == (2000, 0, 0)
+    assert 1300 < left(sampling.SAMPLE) < 1500
+
+
 def collected(**environment: str) -> list[str]:
     """Return the hostile cases that pytest would run."""
     line = [sys.executable, "-m", "pytest", "-n", "0", "--collect-only"]
@@ -54,9 +63,10 @@ def collected(**environment: str) -> list[str]:
         capture_output=True,
         text=True,
     )
-    return re.findall(r"test_a_hostile_submission\[(.*?)\]", done.stdout) or [done.stdout]
+    return re.findall(r"test_a_hostile_submission\[(.*?)\]", done.stdout) or [done.stdout + done.stderr]
 
 
+@pytest.mark.long
 def test_make_test_tries_a_hostile_submission_of_each_threat():
     named = {case.name: case.threat for case in CASES}
     tried = [name.removeprefix("best-") for name in collected()]

@@ -145,6 +145,7 @@ def test_setup_says_the_size_before_pip_begins_and_ends_with_ready(copy, package
     assert again.returncode == 0 and "[1 of 3]" not in again.stdout
 
 
+@pytest.mark.long
 def test_setup_takes_another_torch_where_one_is_asked_for(copy, packages):
     done = set_up(copy, packages, "make", "setup", "TORCH=2.9.1", "VENV=.other")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -248,6 +249,7 @@ def begin(copy: Path, packages: Path, index: str) -> subprocess.Popen:
     raise AssertionError("pip did not begin")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(
     copy, packages, silent_server, how

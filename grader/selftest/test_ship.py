@@ -143,6 +143,7 @@ def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
         ), f"{module.name} is used by nothing that students have"
 
 
+@pytest.mark.long
 def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     done = command(copy, "-m", "pytest", "-n", "2")
     assert done.returncode == 1
@@ -278,6 +279,7 @@ def begin(handout):
     shutil.copy(ROOT / "solutions" / "data_parallel.py", handout)
 
 
+@pytest.mark.long
 def test_progress_is_told_by_problem(copy, tmp_path):
     done = hand_in_from(copy, tmp_path, begin)
     assert done.returncode == 0, done.stderr
@@ -291,6 +293,7 @@ def test_progress_is_told_by_problem(copy, tmp_path):
     assert (tmp_path / "mine" / "submission.zip").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change, complaint",
     [

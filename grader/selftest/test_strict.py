@@ -179,6 +179,7 @@ def test_torchs_own_schedules_go_on(submit, in_strict_order, schedule, stages):
     assert [int(value) for value in run.values()] == [0] * (stages - 1) + [4]
 
 
+@pytest.mark.long
 def test_the_problems_whose_solutions_need_gloo_are_known(tmp_path):
     """Neighbours send to each other at the same time; GPipe, which does not, passes."""
     results = tmp_path / "results.json"

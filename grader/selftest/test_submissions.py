@@ -13,6 +13,8 @@ from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
 from grader.selftest.mutation.trials import LOST
 from grader.selftest.sampling import tried
 
+pytestmark = pytest.mark.campaign
+
 RIGHT = sorted(
     path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS
 )

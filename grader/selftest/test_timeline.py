@@ -701,6 +701,7 @@ def test_the_solutions_are_drawn(part, tmp_path, server):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timeline.json", "timeline.svg"]
 
 
+@pytest.mark.long
 def test_the_bubble_shrinks(tmp_path, server):
     """By the functions of problem 5.6, beside which stands the part of the time in which each rank
     computed.
@@ -788,6 +789,7 @@ def test_stubs_are_named_and_nothing_is_written(part, tmp_path, server):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
     (tmp_path / "out").mkdir()
     submission = with_stubs(tmp_path, "pipeline_parallel", "run_schedule", "bubble_fraction")
@@ -796,6 +798,7 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
     assert all(scene.title in done.stdout for scene in INSTEAD["pipeline_parallel"])
 
 
+@pytest.mark.long
 def test_without_the_bubbles_problem_there_is_no_figure(tmp_path, server):
     submission = with_stubs(tmp_path, "pipeline_parallel", "bubble_fraction")
     done = timeline("pipeline_parallel", submission, tmp_path / "out", server=server)

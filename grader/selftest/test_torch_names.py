@@ -60,6 +60,7 @@ def test_no_text_recommends_a_call_that_is_missing_or_warns_in_some_torch(path):
         ), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["the given programs", "the benchmark"])
 def test_solutions_and_given_code_never_warn_on_any_rank(command, tmp_path):
     """Through the launcher, since the grader silences warnings. A warning ends its rank."""

@@ -81,6 +81,7 @@ def test_saving_again_ends_the_run_that_is_under_way(watching):
     assert "endless" not in "\n".join(lines) and "failed" not in "\n".join(lines)
 
 
+@pytest.mark.long
 def test_a_failed_check_runs_again_whatever_is_saved(watching):
     watch = watching("--part", "collectives")
     watch.until("Done")
@@ -92,6 +93,7 @@ def test_a_failed_check_runs_again_whatever_is_saved(watching):
     assert re.search(r"1\.6 .*: failed", "\n".join(again))
 
 
+@pytest.mark.long
 def test_the_checks_are_collected_again_when_they_change(watching, copy):
     watch = watching("--only", "1.6")
     watch.until("Done")
@@ -107,6 +109,7 @@ def test_the_checks_are_collected_again_when_they_change(watching, copy):
     assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
 
 
+@pytest.mark.long
 def test_it_works_where_processes_cannot_be_forked(watching):
     watch = watching("--only", "1.6", LOCKSTEP_START="spawn")
     watch.until("Done")
