@@ -94,6 +94,7 @@ def package(folder: Path, source: str) -> str:
 # ——— a sweep
 
 
+@pytest.mark.long
 def test_a_sweep_is_printed_and_written(tmp_path):
     sizes = ("--min-bytes", "1001", "--max-bytes", "256KiB", "--factor", "16")
     code, out, err = finish(start(tmp_path, "--module", "solutions", *TINY, *sizes))
@@ -483,6 +484,7 @@ def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
 # ——— torchrun
 
 
+@pytest.mark.long
 def test_two_agents_give_the_same_columns(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -45,6 +45,7 @@ def temporary_files() -> set[str]:
     }
 
 
+@pytest.mark.long
 def test_the_solutions_get_full_marks(results):
     graded = grade(ROOT / "solutions", results)
     jsonschema.validate(graded.document, SCHEMA)
@@ -53,6 +54,7 @@ def test_the_solutions_get_full_marks(results):
     assert f"{POINTS} of {POINTS}" in graded.printed
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="asks for a terminal as Linux has it"
 )
@@ -126,13 +128,14 @@ def test_a_part_alone_is_twenty_points(results):
         ("x = 1\n", "collectives.py has no "),
     ],
 )
-def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, content, words):
+def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, server, content, words):
     others = ["2.1", "3.1", "4.1", "5.1"]  # of each other part one, which stands for the rest
     numbers = [*PARTS["collectives"].problems, *others]
     graded = grade(
         submission(tmp_path, collectives=content),
         results,
         *(f"--problem={number}" for number in numbers),
+        server=server.address,
     )
     jsonschema.validate(graded.document, SCHEMA)
     assert graded.code == 0, graded.complaint
@@ -185,6 +188,7 @@ def test_gpus_that_are_missing_are_said_and_do_not_pass(results):
     assert all("needs" in t["output"] and t["status"] == "failed" for t in graded.document["tests"])
 
 
+@pytest.mark.long
 def test_nothing_stays_in_the_temporary_folder(tmp_path, results):
     before = temporary_files()
     grade(tmp_path / "nowhere", results)

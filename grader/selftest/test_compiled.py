@@ -55,6 +55,7 @@ def test_a_compiler_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.pyc"))
 
 
+@pytest.mark.long
 def test_the_server_forks_from_one_thread_with_all_that_is_heavy(tmp_path):
     """Rehearsing makes a process group, whose threads have to be gone before anything is forked."""
     program = """

@@ -266,6 +266,7 @@ def test_who_takes_memory_in_one_burst_is_told(server, grounds):
     assert world(server, grounds, "burst", 20).run().ending == "finished"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["supervisor", "server"])
 def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
     server.facts()

@@ -41,6 +41,7 @@ def bites(make, judge) -> str:
     return str(bitten.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "module, name, weaker",
     [

@@ -48,6 +48,7 @@ def test_every_class_of_inputs_is_tried(checks, part):
     assert not missing, "no check tries:\n" + "\n".join(missing)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", TABLES)
 def test_rows_have_names_of_their_own_and_boundaries_compile(part):
     for function, inputs in TABLES[part].items():

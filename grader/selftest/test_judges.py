@@ -56,6 +56,7 @@ def test_inputs_follow_from_the_seed_and_the_check_and_from_all_of_the_seed():
     assert len({value for seed in seeds for value in make_all(seed)}) == 2 * len(seeds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", tried(PARTS, str, lambda part: "any", share=1.0))
 def test_no_value_of_a_rank_makes_a_judge_raise(checks, part):
     failed = 0

@@ -86,6 +86,7 @@ def test_killed_at_any_moment(tmp_path, attempt):
         assert sum(test["max_score"] for test in document["tests"]) == 20, what
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("together", TOGETHER)
 def test_several_at_once(tmp_path, together):
     graders = [start(tmp_path / str(number), "--workers", "1", *FEW) for number in range(together)]
@@ -99,6 +100,7 @@ def test_several_at_once(tmp_path, together):
         assert os.listdir(tmp_path / str(number) / "tmp") == []
 
 
+@pytest.mark.long
 def test_when_its_time_is_over_it_ends_with_what_was_earned(tmp_path):
     """The barrier is right, and checked first; the ring then sleeps."""
     submission = tmp_path / "submission"

@@ -247,6 +247,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @FORK_ONLY  # a new Python's parent is not always the program
 @pytest.mark.parametrize("caught", ["SystemExit", "KeyboardInterrupt", "launcher.Interrupted"])
 def test_ctrl_c_has_no_effect_while_an_interrupted_program_ends(tmp_path, caught):
@@ -338,6 +339,7 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
     assert done.stderr.count("  File ") == 1 and "Connection" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "end, sentence",
     [
@@ -360,6 +362,7 @@ def test_a_rank_that_ends_without_a_word_is_named(tmp_path, end, sentence):
     assert done.returncode == 1 and re.fullmatch(sentence, done.stderr), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code, exit_code, said", [("7", 7, ""), ("'enough'", 1, "enough\n"), ("0", 0, "")]
 )
@@ -441,6 +444,7 @@ def main():
 # ——— what ranks share
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before, method", EVERY_METHOD)
 def test_ranks_have_copies_of_the_arguments_and_of_the_random_state(tmp_path, before, method):
     main = """
@@ -509,6 +513,7 @@ def main():
 """
 
 
+@pytest.mark.long
 @FORK_ONLY
 @pytest.mark.parametrize(
     "before, method",
@@ -531,6 +536,7 @@ def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
     assert (done.returncode, done.stdout.split()) == (0, [method, str(os.cpu_count())]), done.stderr
 
 
+@pytest.mark.long
 @FORK_ONLY
 @pytest.mark.parametrize(
     "before, threads",

@@ -41,6 +41,7 @@ def test_only_pythons_that_run_are_found(tmp_path, monkeypatch):
     assert str(fake) not in matrix.pythons().values()
 
 
+@pytest.mark.long
 def test_a_torch_that_cannot_be_had_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     for name, value in {
         "PIP_CONFIG_FILE": os.devnull,

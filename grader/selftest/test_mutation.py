@@ -170,6 +170,7 @@ def test_the_changes_of_a_function():
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", EQUIVALENT)
 def test_the_changes_of_a_solution_are_different_programs_with_different_names(part):
     text = solution(part)
@@ -209,6 +210,7 @@ def test_there_are_thirty_right_submissions_and_more():
     assert not same
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", EQUIVALENT)
 def test_what_is_held_equivalent_is_still_there(part):
     text = solution(part)
@@ -274,6 +276,7 @@ def run(monkeypatch, tmp_path, *options: str) -> int:
     return command.main()
 
 
+@pytest.mark.long
 def test_the_command_proves_a_part(monkeypatch, tmp_path, capsys):
     assert (
         run(
@@ -298,6 +301,7 @@ def test_the_command_proves_a_part(monkeypatch, tmp_path, capsys):
     )
 
 
+@pytest.mark.long
 def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch, tmp_path, capsys):
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "GiB called GB"]
     unheard = Trial(

@@ -63,7 +63,9 @@ def collected(**environment: str) -> list[str]:
         capture_output=True,
         text=True,
     )
-    return re.findall(r"test_a_hostile_submission\[(.*?)\]", done.stdout) or [done.stdout + done.stderr]
+    return re.findall(r"test_a_hostile_submission\[(.*?)\]", done.stdout) or [
+        done.stdout + done.stderr
+    ]
 
 
 @pytest.mark.long

@@ -57,6 +57,7 @@ def problems(words: str, checks: list[Candidate]) -> set[str]:
     return {one.number for one in checks if one.id in ids}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number, function", FUNCTIONS)
 def test_a_function_means_its_problem(checks, number, function):
     assert number in problems(function, checks)
@@ -175,6 +176,7 @@ def test_an_unknown_part_is_one_sentence():
         part_named("foo")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "option, sentence",
     [

@@ -127,6 +127,7 @@ def silent_server():
 # ——— a set-up that succeeds
 
 
+@pytest.mark.long
 def test_setup_says_the_size_before_pip_begins_and_ends_with_ready(copy, packages):
     done = set_up(copy, packages)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -289,6 +290,7 @@ def test_a_new_setup_takes_the_old_ones_mark_away_first(script, monkeypatch, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished", "lib"]
 
 
+@pytest.mark.long
 def test_a_failing_pip_ends_with_what_to_do(copy, packages, tmp_path):
     (tmp_path / "empty").mkdir()
     done = set_up(copy, tmp_path / "empty")

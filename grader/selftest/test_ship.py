@@ -68,6 +68,7 @@ def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
     )
 
 
+@pytest.mark.long
 def test_the_students_copy_runs_the_benchmark(copy):
     """It is a package: its folder has to be packed, too."""
     done = command(copy, "-m", "handout.bandwidth", "--help")
@@ -163,6 +164,7 @@ def test_a_student_is_not_told_what_their_own_code_could_do_to_them(copy):
     assert "confined" in command(ROOT, "-m", "grader", "handout", "--problem", "1.2").stdout
 
 
+@pytest.mark.long
 def test_with_the_answers_in_it_everything_passes_and_is_packed(copy, tmp_path):
     shutil.copytree(copy, tmp_path / "done")
     for file in FILES:
@@ -324,6 +326,7 @@ def test_what_cannot_be_handed_in_is_refused_and_the_old_zip_kept(
     assert (tmp_path / "mine" / "submission.zip").read_text() == "old"
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(copy, tmp_path):
     done = hand_in_from(
         copy, tmp_path, lambda handout: (handout / "collectives.py").write_text("x = 1\nx = y\n")

@@ -20,7 +20,7 @@ RIGHT = sorted(
 )
 # `make mutation-test` tries them all, and `make sample` some.
 MUTANTS = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS]
-TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: mutant.part, share=0.02)
+TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: "any", share=0.02)
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)
@@ -46,7 +46,7 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mut
 
 @pytest.mark.parametrize(
     "file",
-    tried(RIGHT, str, lambda file: file.stem, share=0.3),
+    tried(RIGHT, str, lambda file: "any", share=0.3),
     ids=lambda file: f"{file.parent.name} {file.stem}",
 )
 def test_a_right_submission_gets_full_marks(tmp_path, server, file):

@@ -677,6 +677,7 @@ def flow_ids(found: dict) -> set[int]:
     return {event["id"] for event in found["traceEvents"] if "id" in event}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_the_solutions_are_drawn(part, tmp_path, server):
     done = timeline(part, ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
@@ -731,6 +732,7 @@ def drawn_as(tmp_path: Path, process: int) -> set[str]:
     return {event["name"] for event in found if event["ph"] == "X" and event["pid"] == process}
 
 
+@pytest.mark.long
 def test_the_step_of_part_3_shows_its_two_passes(tmp_path, server):
     assert (
         timeline(
@@ -743,6 +745,7 @@ def test_the_step_of_part_3_shows_its_two_passes(tmp_path, server):
     )
 
 
+@pytest.mark.long
 def test_the_pairs_of_part_4_communicate_half_as_often(tmp_path, server):
     done = timeline(
         "tensor_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server, columns=200

@@ -632,6 +632,7 @@ def test_what_is_packed_runs(platform, grounds):
     assert done.returncode == 2 and "there is no" in done.stderr and "Error" not in done.stderr
 
 
+@pytest.mark.long
 def test_an_upload_becomes_results(platform):
     (platform / "submission" / "collectives.py").write_text("import torch\n")
     done = run(platform)

@@ -117,8 +117,17 @@ def test_it_works_where_processes_cannot_be_forked(watching):
     assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.parametrize("body", [RIGHT, ENDLESS], ids=["at rest", "in a run"])
+@pytest.mark.parametrize(
+    "number, body",
+    [
+        (signal.SIGINT, ENDLESS),
+        (signal.SIGKILL, RIGHT),
+        pytest.param(signal.SIGKILL, ENDLESS, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, RIGHT, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, ENDLESS, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, ENDLESS, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_nothing_is_left_behind(watching, copy, number, body):
     watch = watching("--only", "1.6")

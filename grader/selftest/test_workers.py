@@ -151,6 +151,7 @@ def test_what_cannot_be_collected_is_not_run(tmp_path):
     assert "KeyError: 'here'" in printed
 
 
+@pytest.mark.long
 def test_forked_workers_and_fresh_interpreters_find_the_same(tmp_path):
     """Of solutions with a mistake, and a stub, in them."""
     submission = tmp_path / "submission"

@@ -211,6 +211,7 @@ def test_after_a_failed_check_the_others_of_its_problem_have_fresh_ranks(checks)
     assert len({*first, *second, *third}) == 6 and other[0] == other[1]
 
 
+@pytest.mark.long
 def test_what_takes_too_long_may_do_so_because_of_an_earlier_check(checks):
     check = checks(SPOILED)
     judge_fairly(returns_its_input("right"), {"world": check()})

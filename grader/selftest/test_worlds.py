@@ -43,6 +43,7 @@ def values(server: Server, folder: Path, size: int) -> list:
     return [rank.outcomes[0].value.tolist() for rank in report.ranks]
 
 
+@pytest.mark.long
 def test_spawned_ranks_do_what_forked_ones_do(solutions, monkeypatch):
     """The way to start on systems where fork is not safe."""
     monkeypatch.setenv("LOCKSTEP_START", "spawn")
@@ -376,6 +377,7 @@ def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, tol
     assert folder.exists() == (name == "remove")
 
 
+@pytest.mark.long
 @LINUX
 def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
     """By the system; the server then ends its world: see
