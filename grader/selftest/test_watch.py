@@ -168,7 +168,6 @@ def test_words_that_match_no_check_are_told(watching):
 
 def test_keys_and_the_terminal_is_as_it_was(copy):
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80)) if hasattr(termios, "tcsetwinsize") else None
     before = termios.tcgetattr(theirs)
     process = subprocess.Popen(
         **arguments(copy, "--only", "1.6", TERM="xterm", COLUMNS="80", LINES="24"),

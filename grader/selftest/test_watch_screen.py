@@ -47,6 +47,14 @@ def test_the_screen_fits(width, height, failures):
     assert lines[-1].strip() == KEYS[:width].strip()
 
 
+def test_a_long_sentence_does_not_push_the_keys_off_the_screen():
+    said = "Cannot check: no check matches “x”. There are:\n" + "\n".join(
+        "    1.1 one" for _ in range(40)
+    )
+    lines = [line.plain for line in screen_lines(WatchState(), said, 0, 80, 24)]
+    assert len(lines) == 24 and lines[-1] == KEYS and lines[5] == "    1.1 one"
+
+
 def test_every_line_of_every_message_is_on_some_page():
     state = make_state(7)
     seen = "\n".join("\n".join(drawn(state, 80, 24, pages)) for pages in range(12))

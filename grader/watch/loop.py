@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from grader.assignment import FILES, PARTS
+from grader.assignment import FILES, GIVEN, PARTS
 from grader.grade import Options
 from grader.intake.staging import read
 from grader.reports import page
@@ -21,9 +21,9 @@ from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
 REPORT = ROOT / "report.html"
-# If a file in one of these folders changes that is no submission's, the checks are collected again,
-# by a new process.
-ENGINE = (ROOT / "tests", ROOT / "grader", ROOT / "handout")
+# If a file in one of these folders changes, or one of the given modules, the checks are collected
+# again, by a new process.
+ENGINE = (ROOT / "tests", ROOT / "grader")
 SELFTEST = ROOT / "grader" / "selftest"
 
 
@@ -43,7 +43,7 @@ class Watch:
         self.checker: Connection
 
     def watch(self) -> None:
-        files = FileWatcher({self.submission, self.submission / "handout", *ENGINE})
+        files = FileWatcher({self.submission.resolve(), ROOT / "handout", *ENGINE})
         self._start("Starting: importing torch and collecting the checks.")
         try:
             while not self.ended:
@@ -165,5 +165,6 @@ class Watch:
 
 
 def _is_of_the_engine(path: Path) -> bool:
-    own = any(folder in path.parents for folder in ENGINE) and SELFTEST not in path.parents
-    return own and not (path.parent == ROOT / "handout" and path.name in FILES)
+    if path.parent == ROOT / "handout":
+        return path.name in GIVEN
+    return any(folder in path.parents for folder in ENGINE) and SELFTEST not in path.parents

@@ -119,8 +119,9 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
 def _top(state: WatchState, said: str) -> list[Text]:
     """Return how many checks pass, what has just happened, and the checks by problem."""
     counts = Text(state.summary() if state.records else "Lockstep", style="bold")
-    happened = Text(clean(said), style=STYLES[FAILED] if state.errors else "")
-    return [counts, happened, Text(), *_problems(state), Text()]
+    style = STYLES[FAILED] if state.errors else ""
+    happened = [Text(line, style=style) for line in clean(said).splitlines()]
+    return [counts, *happened, Text(), *_problems(state), Text()]
 
 
 def _problems(state: WatchState) -> list[Text]:
