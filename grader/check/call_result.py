@@ -250,7 +250,9 @@ class CallResult(CallEvidence):
         reason = next((str(hazard) for hazard in hazards(self.report, self.index)), None)
         if reason is None and first.got is not None:
             reason = self._likely_cause(rank, first, values, expected, known_mistakes)
-        reason = reason or otherwise or self._read_early(rank, values[rank])
+        reason = reason or otherwise
+        if not reason and expected[rank] is not None:
+            reason = self._read_early(rank, values[rank])
         if reason:
             lines.append(Line(f"Likely: {reason}", LIKELY))
         if values[rank] is None and not select:

@@ -170,6 +170,15 @@ def test_nan_in_the_input_is_no_sign_of_an_early_read(submit):
     assert "read before" not in str(failure.value)
 
 
+def test_a_tensor_in_the_place_of_none_was_not_read_early(submit):
+    """Ranks other than the root get no result, so their tensors stay unfilled for ever."""
+    world = submit("def swap(x): y = x.clone(); dist.reduce(y, 0); return y")
+    (run,) = world(2, call("collectives.swap", per_rank(A, B)))
+    with pytest.raises(CheckFailed, match="expected None") as failure:
+        run.returns(A + B, None)
+    assert "read before" not in str(failure.value)
+
+
 def test_a_send_that_is_waited_for_in_the_next_call_sends_no_numbers(submit):
     world = submit("""
         kept = []

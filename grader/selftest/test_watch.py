@@ -16,6 +16,7 @@ import pytest
 from grader.selftest.test_killed import of_run
 from grader.selftest.watching import (
     DEADLOCK,
+    ENDED,
     ENDLESS,
     NO_PYTHON,
     RIGHT,
@@ -51,32 +52,32 @@ def watching(copy):
 def test_five_edits(watching):
     """Right, wrong, a deadlock, no Python, and a stub: each gets the verdict of its own code."""
     watch = watching("--part", "collectives")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(RIGHT)
-    first = watch.until("Done")
+    first = watch.until(ENDED)
     assert first[0].endswith("Saved collectives.py: shift_right.")
     assert re.search(r"1\.6 .*: passed", first[1])
-    assert len(first) == 3, "only the checks of what has changed are run"
+    assert len(first) == 4, "only the checks of what has changed are run"
     watch.save(WRONG)
-    wrong = "\n".join(watch.until("Done"))
+    wrong = "\n".join(watch.until(ENDED))
     assert re.search(r"1\.6 .*: failed", wrong) and "expected" in wrong
     watch.save(DEADLOCK)
-    assert "Deadlock: no rank can go on." in "\n".join(watch.until("Done"))
+    assert "Deadlock: no rank can go on." in "\n".join(watch.until(ENDED))
     watch.save(NO_PYTHON)
     line = RIGHT[: RIGHT.index("if n")].count("\n")
     (told,) = watch.until("Nothing is run")
     assert re.search(r"collectives\.py, line \d+: expected ':': if n == 1$", told), line
     watch.save(STUB)
-    assert re.search(r"1\.6 .*: not implemented", "\n".join(watch.until("Done")))
+    assert re.search(r"1\.6 .*: not implemented", "\n".join(watch.until(ENDED)))
 
 
 def test_saving_again_ends_the_run_that_is_under_way(watching):
     watch = watching("--only", "1.6")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(ENDLESS)
     watch.until("Saved")
     watch.save(RIGHT)
-    lines = watch.until("Done")
+    lines = watch.until(ENDED)
     assert re.search(r"1\.6 .*: passed", "\n".join(lines))
     assert "endless" not in "\n".join(lines) and "failed" not in "\n".join(lines)
 
@@ -84,11 +85,11 @@ def test_saving_again_ends_the_run_that_is_under_way(watching):
 @pytest.mark.long
 def test_a_failed_check_runs_again_whatever_is_saved(watching):
     watch = watching("--part", "collectives")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(WRONG)
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(WRONG.replace("received +", "received  +"))
-    again = watch.until("Done")
+    again = watch.until(ENDED)
     assert again[0].endswith("Saved collectives.py: no function has changed.")
     assert re.search(r"1\.6 .*: failed", "\n".join(again))
 
@@ -96,25 +97,25 @@ def test_a_failed_check_runs_again_whatever_is_saved(watching):
 @pytest.mark.long
 def test_the_checks_are_collected_again_when_they_change(watching, copy):
     watch = watching("--only", "1.6")
-    watch.until("Done")
+    watch.until(ENDED)
     checks = copy / "tests" / "test_collectives.py"
     text = checks.read_text()
     checks.write_text(text + "\nthis is no check\n")
     watch.until("collecting again")
-    assert "SyntaxError" in "\n".join(watch.until("SyntaxError|Done"))
+    assert "SyntaxError" in "\n".join(watch.until(f"SyntaxError|{ENDED}"))
     checks.write_text(text)
     watch.until("collecting again")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(RIGHT)
-    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
+    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until(ENDED)))
 
 
 @pytest.mark.long
 def test_it_works_where_processes_cannot_be_forked(watching):
     watch = watching("--only", "1.6", LOCKSTEP_START="spawn")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(RIGHT)
-    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until("Done")))
+    assert re.search(r"1\.6 .*: passed", "\n".join(watch.until(ENDED)))
 
 
 @pytest.mark.parametrize(
@@ -131,9 +132,9 @@ def test_it_works_where_processes_cannot_be_forked(watching):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_nothing_is_left_behind(watching, copy, number, body):
     watch = watching("--only", "1.6")
-    watch.until("Done")
+    watch.until(ENDED)
     watch.save(body)
-    watch.until("Done" if body is RIGHT else "Saved")
+    watch.until(ENDED if body is RIGHT else "Saved")
     code = watch.end(number)
     assert code == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     deadline = time.monotonic() + SECONDS
@@ -178,7 +179,7 @@ def test_keys_and_the_terminal_is_as_it_was(copy):
     )
     try:
         seen = _read_until(ours, "Done in")
-        assert "1 check" in seen and "[q] quit" in seen
+        assert "1 public check" in seen and "[q] quit" in seen
         os.write(ours, b"a")
         _read_until(ours, "All checks.")
         os.write(ours, b"o")

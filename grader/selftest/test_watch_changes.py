@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from grader.assignment import FILES
+from grader.assignment import FILES, PARTS
 from grader.check.record import FAILED, PASSED, Record
 from grader.check.selection import functions
 from grader.intake.staging import Contents
@@ -40,11 +40,14 @@ def found(before: str, after: str) -> tuple[set[str], set[str]]:
         ("return x\n", "return -x\n", {"alone"}, set()),
         ("return helper(x)", "return -helper(x)", {"asked"}, {"using"}),
         ("return x + SIZE", "return x - SIZE", {"asked"}, {"using"}),
-        ("SIZE = 4", "SIZE = 5", {"asked"}, {"using"}),
+        ("SIZE = 4", "SIZE = 5", {"asked"}, {"using", "alone"}),
         ('"Says something."', '"Says something else."', set(), set()),
         ("import torch", "import torch  # a comment", set(), set()),
         ("import torch", "import torch\nprint(1)", {"asked", "using", "alone"}, set()),
-        ("def alone(x): return x\n", "", {"alone"}, set()),
+        ("import torch", "import torch, numpyy", set(), OWN),
+        ("import torch", "import torch\nunused = undefined", set(), OWN),
+        ("def alone(x)", "def alone(x=undefined)", {"alone"}, {"asked", "using"}),
+        ("def alone(x): return x\n", "", {"alone"}, {"asked", "using"}),
     ],
 )
 def test_a_change_reaches_the_functions_that_use_it(old, new, direct, indirect):
@@ -63,11 +66,20 @@ def test_another_formatting_is_no_change(file):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_function_of_a_problem_is_found_when_it_is_written(name):
     """A student replaces a stub's ``raise`` by code; the file's other functions stay as they are."""
-    file = next(file for file, definitions in PARSED.items() if name in definitions)
+    file = next(file for file, definitions in PARSED.items() if name in definitions.definitions)
     emptied = PARSED | {file: parse(ast.unparse(_without_body(SOLUTIONS[file], name)))}
     changed = changes(emptied, PARSED, NAMES)
     assert name in changed.direct
     assert changed.direct == {name}
+
+
+def edited(name: str) -> str:
+    """Return the file of this function, in which its body has one more statement."""
+    file = next(file for file, found in PARSED.items() if name in found.definitions)
+    tree = ast.parse(SOLUTIONS[file])
+    (function,) = [node for node in tree.body if getattr(node, "name", "") == name]
+    function.body.insert(1, ast.Pass())
+    return ast.unparse(tree)
 
 
 def _without_body(text: str, name: str) -> ast.Module:
@@ -103,19 +115,38 @@ def numbers(state: WatchState) -> list[str]:
 
 
 def test_what_changed_runs_first_then_the_newest_failure(state):
-    changed = SOLUTIONS["collectives.py"].replace("def shift_right(tensor", "def shift_right(given")
+    changed = edited("shift_right")
     assert state.save(Contents(SOLUTIONS | {"collectives.py": changed}))
     assert state.changed == ["shift_right"]
     assert numbers(state) == ["1.6", "1.4", "1.7"]
 
 
 def test_functions_that_use_a_changed_one_run_last(state):
-    step = SOLUTIONS["data_parallel.py"].replace(
-        "def data_parallel_step(", "def data_parallel_step(*_, "
-    )
+    step = edited("data_parallel_step")
     state.save(Contents(SOLUTIONS | {"data_parallel.py": step}))
     assert state.changed == ["data_parallel_step"]
     assert numbers(state) == ["3.3", "1.4", "1.7", "3.4"]
+
+
+def test_a_function_that_is_deleted_is_found_although_no_docstring_names_it_any_more(state):
+    tree = ast.parse(SOLUTIONS["collectives.py"])
+    tree.body = [node for node in tree.body if getattr(node, "name", "") != "average"]
+    state.save(Contents(SOLUTIONS | {"collectives.py": ast.unparse(tree)}))
+    assert state.changed == ["average"] and numbers(state)[0] == "1.4"
+    assert set(PARTS["collectives"].problems) <= set(numbers(state)), "the import may fail now"
+
+
+def test_a_file_that_is_missing_is_a_change_of_all_its_functions(state):
+    state.save(Contents({name: text for name, text in SOLUTIONS.items() if "coll" not in name}))
+    assert set(PARTS["collectives"].problems) <= set(numbers(state))
+
+
+def test_failures_of_the_last_change_are_shown_first(state):
+    assert [check[:3] for check in state.failures()] == ["1.1", "1.4", "1.7"][1:]
+    state.save(Contents(SOLUTIONS | {"collectives.py": edited("ring_all_reduce")}))
+    state.note(record("1.7", "one", FAILED))
+    state.note(record("1.4", "one", FAILED))
+    assert [check[:3] for check in state.failures()] == ["1.7", "1.4"]
 
 
 def test_a_failed_check_that_passes_is_not_run_again(state):
@@ -130,7 +161,7 @@ def test_nothing_is_run_while_a_file_is_no_python_and_nothing_is_forgotten(state
     line = SOLUTIONS["collectives.py"].count("\n") + 2
     assert state.errors["collectives.py"].startswith(f"collectives.py, line {line}: ")
     assert "\n" not in state.errors["collectives.py"]
-    changed = SOLUTIONS["collectives.py"].replace("def shift_right(tensor", "def shift_right(given")
+    changed = edited("shift_right")
     assert state.save(Contents(SOLUTIONS | {"collectives.py": changed}))
     assert not state.errors and numbers(state)[0] == "1.6"
 
@@ -143,7 +174,7 @@ def test_a_null_byte_and_endless_nesting_are_told_in_a_line(state):
 
 def test_checks_that_wait_keep_waiting_when_a_file_is_saved(state):
     state.run_all(["5.6", "5.5"])
-    changed = SOLUTIONS["collectives.py"].replace("def shift_right(tensor", "def shift_right(given")
+    changed = edited("shift_right")
     state.save(Contents(SOLUTIONS | {"collectives.py": changed}))
     assert numbers(state) == ["1.6", "1.4", "1.7", "5.5", "5.6"]
 

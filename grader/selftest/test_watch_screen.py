@@ -63,9 +63,9 @@ def test_every_line_of_every_message_is_on_some_page():
     assert drawn(state, 80, 24, 0) != drawn(state, 80, 24, 1)
 
 
-def test_the_newest_failure_comes_first():
+def test_failures_stand_in_the_order_in_which_their_checks_were_run():
     text = "\n".join(drawn(make_state(3), 80, 40))
-    assert text.index("1.3 check") < text.index("1.2 check") < text.index("1.1 check")
+    assert text.index("1.1 check") < text.index("1.2 check") < text.index("1.3 check")
 
 
 def test_marks_tell_what_passed_failed_and_waits():

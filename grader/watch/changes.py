@@ -8,7 +8,7 @@ their module, so a few functions too many may be found, but never too few.
 import ast
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MODULE = ""  # the name of what a file runs when it is imported, apart from its definitions
 
@@ -21,42 +21,59 @@ class Definition:
     uses: frozenset[str]
 
 
-# file → name → its definition
-Program = dict[str, dict[str, Definition]]
+@dataclass(frozen=True)
+class File:
+    """The definitions of a file, by name, and the code that runs when the file is imported."""
+
+    definitions: dict[str, Definition] = field(default_factory=dict)
+    at_import: str = ""
+
+
+Program = dict[str, File]  # by the file's name
 
 
 @dataclass(frozen=True)
 class Changes:
     """The functions of problems that have changed, in two groups.
 
-    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them.
+    ``direct`` have changed themselves, or one of their helpers has. ``indirect`` use them, or stand
+    in a file that may fail when it is imported, because code that runs then has changed.
     """
 
     direct: frozenset[str]
     indirect: frozenset[str]
 
 
-def parse(text: str) -> dict[str, Definition]:
+def parse(text: str) -> File:
     """Return the definitions of a file. Raises SyntaxError if the file is no Python."""
     statements: dict[str, list[ast.stmt]] = {}
-    for statement in ast.parse(text).body:
+    tree = ast.parse(text)
+    for statement in tree.body:
         for name in _defined(statement):
             statements.setdefault(name, []).append(statement)
-    return {
+    definitions = {
         name: Definition(
             "\n".join(map(_code, own)), frozenset(used for one in own for used in _used(one))
         )
         for name, own in statements.items()
     }
+    return File(definitions, _code_at_import(tree))
 
 
 def changes(before: Program, after: Program, of_problems: Iterable[str]) -> Changes:
     """Return which of the functions ``of_problems`` differ between two versions."""
     of_problems = frozenset(of_problems)
-    changed = {name for file in after for name in _changed(before.get(file, {}), after[file])}
+    old = {name: before.get(name, File()) for name in after}
+    changed = {
+        name for file in after for name in _changed(old[file].definitions, after[file].definitions)
+    }
     users = _users(after)
     direct = _reached(changed, users, stop_at=of_problems) & of_problems
-    return Changes(direct, (_reached(direct, users) & of_problems) - direct)
+    indirect = set(_reached(direct, users))
+    for name, file in after.items():
+        if file.at_import != old[name].at_import:
+            indirect |= {*file.definitions, *old[name].definitions}
+    return Changes(direct, of_problems & indirect - direct)
 
 
 def _changed(before: Mapping[str, Definition], after: Mapping[str, Definition]) -> set[str]:
@@ -72,8 +89,8 @@ def _changed(before: Mapping[str, Definition], after: Mapping[str, Definition]) 
 def _users(program: Program) -> dict[str, set[str]]:
     """Return, for each name, the names of the definitions that use it."""
     users: dict[str, set[str]] = {}
-    for definitions in program.values():
-        for name, definition in definitions.items():
+    for file in program.values():
+        for name, definition in file.definitions.items():
             for used in definition.uses:
                 users.setdefault(used, set()).add(name)
     return users
@@ -118,6 +135,17 @@ def _code(statement: ast.stmt) -> str:
             # A body of nothing but a docstring stays a body: it is compared as an empty list.
             node.body = [one for one in node.body if not _is_text(one)]
     return ast.dump(statement)
+
+
+def _code_at_import(tree: ast.Module) -> str:
+    """Return the code of a file without what its functions do when they are called."""
+    tree = copy.deepcopy(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = []
+        elif isinstance(node, (ast.ClassDef, ast.Module)):
+            node.body = [one for one in node.body if not _is_text(one)]
+    return ast.dump(tree)
 
 
 def _is_text(statement: ast.stmt) -> bool:

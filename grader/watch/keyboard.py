@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -10,6 +11,10 @@ try:
     import tty
 except ImportError:  # not on this system: there are no keys then, and Ctrl-C ends the program
     termios = None  # type: ignore[assignment]
+
+
+# What a terminal sends for an arrow or a function key. No such key has a meaning here.
+SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?")
 
 
 def has_keys() -> bool:
@@ -32,4 +37,5 @@ def single_keys() -> Iterator[None]:
 
 def pressed() -> str:
     """Return the keys that were pressed, in lower case; an empty text at the end of the input."""
-    return os.read(sys.stdin.fileno(), 64).decode(errors="replace").lower()
+    found = os.read(sys.stdin.fileno(), 64).decode(errors="replace")
+    return SEQUENCE.sub("?", found).lower()

@@ -1,6 +1,7 @@
 """Waits for saved files, results and keys, and decides what is run next."""
 
 import os
+import signal
 import time
 import webbrowser
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from grader.assignment import FILES, GIVEN, PARTS
+from grader.check.record import NOT_RUN, UNIMPLEMENTED
 from grader.grade import Options
 from grader.intake.staging import read
 from grader.reports import page
@@ -20,6 +22,7 @@ from grader.watch.files import FileWatcher, Saved
 from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
+MAX_NAMES = 3  # of changed functions, in a sentence
 REPORT = ROOT / "report.html"
 # If a file in one of these folders changes, or one of the given modules, the checks are collected
 # again, by a new process.
@@ -39,6 +42,9 @@ class Watch:
         self.is_ready = False  # whether the checks have been collected
         self.ended = False
         self.began, self.sentence = time.monotonic(), ""  # of the run that is wanted now
+        self.resized, self.on_resize = os.pipe()  # for a terminal that gets another size
+        if hasattr(signal, "SIGWINCH"):
+            signal.signal(signal.SIGWINCH, lambda *_: os.write(self.on_resize, b"."))
         self.process: BaseProcess
         self.checker: Connection
 
@@ -49,7 +55,9 @@ class Watch:
             while not self.ended:
                 self.screen.draw(self.state)
                 for source in self._wait(files.saved):
-                    if source is files.saved:
+                    if source == self.resized:
+                        os.read(self.resized, 64)  # the screen is drawn anew
+                    elif source is files.saved:
                         self._on_saved(files.saved.recv())
                     elif source is self.checker:
                         self._on_message()
@@ -61,7 +69,7 @@ class Watch:
 
     def _wait(self, saved: Connection) -> list:
         keys = [0] if keyboard.has_keys() else []
-        sources = [saved, *([] if self.checker.closed else [self.checker]), *keys]
+        sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
         return connection.wait(sources)  # type: ignore[arg-type]  # descriptors are numbers
 
     def _start(self, sentence: str) -> None:
@@ -99,7 +107,10 @@ class Watch:
         if not self.state.save(read(self.submission)):
             self._cancel()
             return self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
-        changed = ", ".join(self.state.changed) or "no function has changed"
+        names = self.state.changed
+        changed = ", ".join(names[:MAX_NAMES]) or "no function has changed"
+        if len(names) > MAX_NAMES:
+            changed += f" and {len(names) - MAX_NAMES} more"
         self._go_on("Running all checks." if is_first else f"{what}: {changed}.")
 
     def _go_on(self, sentence: str) -> None:
@@ -124,11 +135,14 @@ class Watch:
             self.state.collect(message.records)
             self._take_over("Started")
         elif isinstance(message, Result) and message.run == self.run:
+            before = self.state.records[message.record.id].status
             self.state.note(message.record)
-            self.screen.show_result(self.state, message.record)
+            if message.record.status != UNIMPLEMENTED or before not in (NOT_RUN, UNIMPLEMENTED):
+                self.screen.show_result(self.state, message.record)
         elif isinstance(message, Ended) and message.run == self.run:
             seconds = time.monotonic() - self.began
             self.screen.tell(f"{self.sentence} Done in {seconds:.1f} s.")
+            self.screen.show_end(self.state)
         elif isinstance(message, Failed):
             self.is_ready = False
             self.checker.close()
@@ -148,7 +162,11 @@ class Watch:
                 self.screen.tell(self._open_report())
 
     def _run_all(self, problems: Iterable[str] | None, sentence: str) -> None:
-        if self.is_ready:
+        if self.state.errors:
+            self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
+        elif not self.state.of(problems):
+            self.screen.tell("None of these checks is watched.")
+        elif self.is_ready:
             self.state.run_all(problems)
             self._go_on(sentence)
 

@@ -19,7 +19,7 @@ from grader.reports.terminal import STYLES
 from grader.session import HIDDEN
 from grader.watch.state import WatchState
 
-KEYS = "[a] all  [1-5] a part  [space] more  [o] report  [q] quit"
+KEYS = "[q] quit  [a] all  [1-5] a part  [space] more  [o] report"
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·"}
 WAITING = "…"
@@ -33,6 +33,9 @@ class Screen(Protocol):
 
     def show_result(self, state: WatchState, record: Record) -> None:
         """Show the result of one check."""
+
+    def show_end(self, state: WatchState) -> None:
+        """Show that a run has ended."""
 
     def draw(self, state: WatchState) -> None:
         """Show everything that is known now."""
@@ -57,6 +60,9 @@ class Lines:
         self._print(f"{_head(record)}: {record.status}")
         if record.status not in (PASSED, UNIMPLEMENTED):
             self._print(_indented(clean(record.message)))
+
+    def show_end(self, state: WatchState) -> None:
+        self._print(state.summary())
 
     def draw(self, state: WatchState) -> None:
         pass  # everything was printed when it happened
@@ -87,6 +93,9 @@ class FullScreen:
         self.said, self.page = f"{time.strftime('%H:%M:%S')} {sentence}", 0
 
     def show_result(self, state: WatchState, record: Record) -> None:
+        pass  # ``draw`` shows it
+
+    def show_end(self, state: WatchState) -> None:
         pass  # ``draw`` shows it
 
     def draw(self, state: WatchState) -> None:
@@ -143,10 +152,10 @@ def _problems(state: WatchState) -> list[Text]:
 def _messages(state: WatchState) -> list[Text]:
     """Return the messages of all failures, the newest first."""
     lines: list[Text] = []
-    for check in state.failed[::-1]:
-        record = state.records[check]
-        style = "dim" if check in state.waiting else STYLES[record.status]
-        lines.append(Text(f"{_head(record)}: {record.status}", style=style))
+    for check in state.failures():
+        record, is_old = state.records[check], check in state.waiting
+        told = f"{_head(record)}: {record.status}{', before the last change' if is_old else ''}"
+        lines.append(Text(told, style="dim" if is_old else STYLES[record.status]))
         lines += [Text(f"  {line}") for line in clean(record.message).splitlines()]
         lines.append(Text())
     untouched = [one.number for one in state.records.values() if one.status == UNIMPLEMENTED]
@@ -164,7 +173,8 @@ def _page(lines: list[Text], page: int, room: int) -> list[Text]:
     pages = -(-len(lines) // on_page)
     page %= pages
     shown = lines[page * on_page : (page + 1) * on_page]
-    return [*shown, Text(f"page {page + 1} of {pages}: [space] shows more", style="dim")]
+    next_one = "more" if page + 1 < pages else "the first page"
+    return [*shown, Text(f"page {page + 1} of {pages}: [space] shows {next_one}", style="dim")]
 
 
 def _wrapped(lines: list[Text], width: int) -> list[Text]:

@@ -7,6 +7,7 @@ from grader.assignment import FILES
 from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED, Record
 from grader.check.selection import functions
 from grader.intake.staging import Contents
+from grader.session import HIDDEN
 from grader.watch.changes import Program, changes, parse
 
 WRONG = (FAILED, ERROR)
@@ -23,6 +24,10 @@ class WatchState:
     waiting: list[str] = field(default_factory=list)
     # The checks that failed when they were last run, the newest failure last.
     failed: list[str] = field(default_factory=list)
+    # The checks in the order of the last request: what changed comes first.
+    plan: list[str] = field(default_factory=list)
+    # problem → its functions. One that a student deletes stays here.
+    of_problems: dict[str, list[str]] = field(default_factory=functions)
     program: Program = field(default_factory=dict)  # the last version of each file that was Python
     errors: dict[str, str] = field(default_factory=dict)  # file → why it is no Python
     changed: list[str] = field(default_factory=list)  # functions that the last saving has changed
@@ -35,8 +40,12 @@ class WatchState:
 
     def run_all(self, problems: Iterable[str] | None = None) -> None:
         """Have all checks run, or those of these problems before those that wait."""
-        chosen = set(functions()) if problems is None else set(problems)
-        self._put_first([[id for id, record in self.records.items() if record.number in chosen]])
+        self._put_first([self.of(problems)])
+
+    def of(self, problems: Iterable[str] | None) -> list[str]:
+        """Return the checks of these problems; all checks if it is None."""
+        chosen = set(self.of_problems) if problems is None else set(problems)
+        return [id for id, record in self.records.items() if record.number in chosen]
 
     def save(self, contents: Contents) -> bool:
         """Take over the files as they are now, and put what they changed first.
@@ -51,13 +60,11 @@ class WatchState:
                 program[name] = parse(contents.texts.get(name, ""))
             except (SyntaxError, ValueError, RecursionError) as error:
                 self.errors[name] = _told(name, error)
-        of_problems = functions()
-        found = changes(
-            self.program, program, (name for names in of_problems.values() for name in names)
-        )
+        names = (name for names in self.of_problems.values() for name in names)
+        found = changes(self.program, program, names)
         self.program, self.changed = program, sorted(found.direct)
-        direct = self._checks_of(found.direct, of_problems)
-        self._put_first([direct, self.failed[::-1], self._checks_of(found.indirect, of_problems)])
+        direct, indirect = self._checks_of(found.direct), self._checks_of(found.indirect)
+        self._put_first([direct, self.failures(), indirect])
         return not self.errors
 
     def note(self, record: Record) -> None:
@@ -80,16 +87,24 @@ class WatchState:
             (len(self.waiting), "to run"),
         ]
         told = [f"{count} {what}" for count, what in counts if count]
-        return f"{len(self.records)} checks: {', '.join(told)}"
+        kind = "checks" if HIDDEN.exists() else "public checks"
+        return f"{len(self.records)} {kind}: {', '.join(told)}"
 
-    def _checks_of(self, changed: Iterable[str], of_problems: dict[str, list[str]]) -> list[str]:
+    def failures(self) -> list[str]:
+        """Return the checks that failed: first those of the last change, then the newest."""
+        newest = self.failed[::-1]
+        places = {check: place for place, check in enumerate(self.plan)}
+        return sorted(newest, key=lambda check: places.get(check, len(places)))
+
+    def _checks_of(self, changed: Iterable[str]) -> list[str]:
         """Return the checks of the problems that have one of these functions."""
         changed = set(changed)
-        numbers = {number for number, names in of_problems.items() if changed & set(names)}
+        numbers = {number for number, own in self.of_problems.items() if changed & set(own)}
         return [id for id, record in self.records.items() if record.number in numbers]
 
     def _put_first(self, groups: list[list[str]]) -> None:
         self.waiting = list(dict.fromkeys([id for group in groups for id in group] + self.waiting))
+        self.plan = self.waiting
 
 
 def _place(record: Record) -> list[int]:
