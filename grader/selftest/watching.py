@@ -17,15 +17,8 @@ from grader.selftest.grading import ROOT
 SECONDS = 60  # for a line to come, on a busy machine
 ENDED = r"^\d+ (public )?checks: "  # the line after the end of a run
 STUB = '    raise NotImplementedError("Problem 1.6: shift_right")\n'
-RIGHT = """    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor.detach().clone()
-    received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received
-"""
+SOLUTION = (ROOT / "solutions" / "collectives.py").read_text()
+RIGHT = SOLUTION.partition("    # BEGIN SOLUTION 1.6: shift_right\n")[2].partition("    # END")[0]
 WRONG = RIGHT.replace("return received", "return received + 1")
 DEADLOCK = """    received = tensor.new_empty(tensor.shape)
     dist.recv(received, src=(dist.get_rank() - 1) % dist.get_world_size())

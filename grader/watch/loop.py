@@ -102,8 +102,10 @@ class Watch:
         return any(path.parent.resolve() == folder.resolve() for folder in folders)
 
     def _take_over(self, what: str) -> None:
-        """Read the files, and run what has to be run now."""
-        is_first = not self.state.program
+        """Read the files, and run what has to be run now.
+
+        ``what`` begins the sentence about it. It is empty if all checks are run.
+        """
         if not self.state.save(read(self.submission)):
             self._cancel()
             return self.screen.tell(f"Nothing is run: {'; '.join(self.state.errors.values())}")
@@ -111,7 +113,7 @@ class Watch:
         changed = ", ".join(names[:MAX_NAMES]) or "no function has changed"
         if len(names) > MAX_NAMES:
             changed += f" and {len(names) - MAX_NAMES} more"
-        self._go_on("Running all checks." if is_first else f"{what}: {changed}.")
+        self._go_on(f"{what}: {changed}." if what else "Running all checks.")
 
     def _go_on(self, sentence: str) -> None:
         """Run the checks that wait. A run that is under way ends."""
@@ -133,7 +135,7 @@ class Watch:
         if isinstance(message, Collected):
             self.is_ready = True
             self.state.collect(message.records)
-            self._take_over("Started")
+            self._take_over("")
         elif isinstance(message, Result) and message.run == self.run:
             before = self.state.records[message.record.id].status
             self.state.note(message.record)
