@@ -80,6 +80,7 @@ def confined(request) -> Server:
     try:
         server.facts()
     except WorldsUnavailable as error:
+        server.stop()
         pytest.skip(f"not on this machine: {error}")
     yield server
     server.stop()

@@ -68,6 +68,8 @@ class Tiered:
 
     def server(self, contained: bool = False) -> Server:
         if contained not in self.servers or self.servers[contained].process.poll() is not None:
+            if contained in self.servers:
+                self.servers.pop(contained).stop()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(
                     "PATH", f"{os.environ['PATH']}:/nowhere/{self.mark}"
@@ -91,6 +93,7 @@ def tiered(request) -> Iterator[Tiered]:
     try:
         tiered.server()
     except WorldsUnavailable as error:  # that the best tier is what it should be is tested beside
+        tiered.stop()
         if request.param == BEST:
             raise
         pytest.skip(f"not on this machine: {error}")

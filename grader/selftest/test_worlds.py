@@ -72,6 +72,7 @@ def test_a_server_that_does_not_start_is_said(monkeypatch):
             server.facts()
     finally:
         server.stop()
+    assert not server.folder.exists()
 
 
 @LINUX

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from grader.wire import removal
 from grader.wire.frames import HUB, NETWORKS
 
 ENGINE = Path(__file__).resolve().parents[2]
@@ -199,6 +200,7 @@ class Server:
         return lines[-1] if lines else ""
 
     def stop(self) -> None:
+        """End the server if this process has started it, and remove its folder."""
         if self.process:
             assert self.process.stdin  # a pipe, see ``start``
             os.close(self.door)
@@ -208,3 +210,5 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if self.folder:  # a server that could not start, or was killed, has not removed it
+            removal.remove(self.folder)
