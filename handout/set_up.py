@@ -185,8 +185,8 @@ def check_folder(folder):
 def check_disk(folder, gigabytes, perhaps_less):
     """Stop if the disk of the folder has fewer than ``gigabytes`` GB free.
 
-    If ``perhaps_less`` is true and the build for the CPU has room, print a sentence and do not
-    stop.
+    ``perhaps_less`` says that torch may turn out to be the smaller build for the CPU. If there is
+    enough space for that build, print a warning and do not stop.
     """
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free / 1e9
     if free >= gigabytes:

@@ -1,8 +1,8 @@
-"""Defines what a check found wrong: the parts of its message, and the evidence behind them.
+"""Defines a finding: one mistake that a check has found, with its message and the evidence.
 
 Every report is made from findings. A finding is plain data, which can be written as JSON and read
-back. Much of it is text that comes from a submission. Evidence is cut to the limits below, and
-holds no control characters. The text of the message is cut only when it is shown.
+back. Much of its text comes from a submission. So the evidence is cut to the limits below, and its
+control characters are removed. The message is stored in full, and cut only when it is shown.
 """
 
 from collections.abc import Callable

@@ -87,7 +87,7 @@ def summarize(
         len(steps[MAX_STEPS:]),
         round(sum(operation.traffic for operation in own)),
         tuple(line[:200] for line in lines[-MAX_PRINTED:]),
-        max(len(lines) - MAX_PRINTED, 0),
+        rank.lines_cut + max(len(lines) - MAX_PRINTED, 0),
     )
 
 

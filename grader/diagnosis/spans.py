@@ -1,7 +1,7 @@
 """Says what each rank did in one call, and when: computing, communicating, or waiting for a rank.
 
-The module reads nothing but the trails. If the world was asked to follow waits (``World(…,
-follow=True)``), the spans show what happened. Otherwise the trails hold only the times at which
+The module reads nothing but the trails. If the world was asked to trace waits (``World(…,
+trace=True)``), the spans show what happened. Otherwise the trails hold only the times at which
 operations were started. In that case a rank counts as waiting from an operation's start until the
 last of its partners has come. A rank that does something else before that moment did not wait.
 Communications take no time in that case.
@@ -81,13 +81,13 @@ def spans(report: WorldReport, call: int) -> list[Span]:
 
     The background spans of a rank come after its other spans.
     """
-    followed = any(isinstance(event, Progress) for trail in report.trails for event in trail)
+    is_traced = any(isinstance(event, Progress) for trail in report.trails for event in trail)
     came = _came(report.matching())
     absent = {_key(w.operation): tuple(w.absent) for w in report.waiting()}
     begins, ends = _bounds(report, call)
     if not begins:
         return []
-    zero, received = min(begins.values()), _received(report) if followed else {}
+    zero, received = min(begins.values()), _received(report) if is_traced else {}
     last = {rank: 1 << 63 if end is None else end for rank, end in ends.items()}
     found: list[Span] = []
     for rank, begin in begins.items():
@@ -96,9 +96,11 @@ def spans(report: WorldReport, call: int) -> list[Span]:
             for event in report.ranks[rank].trail
             if event.call == call and begin <= event.at <= last[rank]
         ]
-        stays = _stays(trail, ends[rank]) if followed else _guessed(trail, came, absent, ends[rank])
+        stays = (
+            _stays(trail, ends[rank]) if is_traced else _guessed(trail, came, absent, ends[rank])
+        )
         found += _program(rank, _cuts(trail), begin, ends[rank], stays, came, absent)
-        found += _background(trail, stays, received, absent, ends[rank]) if followed else []
+        found += _background(trail, stays, received, absent, ends[rank]) if is_traced else []
         found += _timed(trail)
     scaled = [_scaled(span, zero) for span in found]
     return sorted(scaled, key=lambda span: (span.rank, span.background, span.begin))
@@ -206,7 +208,7 @@ def _received(report: WorldReport) -> dict[tuple[int, int], int]:
 
 
 def _stays(trail: list, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were followed, in the order of its main thread.
+    """Return the stays of a rank whose waits were traced, in the order of its main thread.
 
     A wait inside another wait counts as a part of the outer wait.
     """
@@ -250,7 +252,7 @@ def _stay(waited: Progress, since: int, end: int | None, issued: dict[int, Opera
 
 
 def _guessed(trail: list, came: dict, absent: dict, end: int | None) -> list[_Stay]:
-    """Return the stays of a rank whose waits were not followed.
+    """Return the stays of a rank whose waits were not traced.
 
     They are worked out from the times at which the rank's operations started.
     """

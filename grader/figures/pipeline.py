@@ -34,9 +34,9 @@ def timed(schedules: list[list[Action]], scale: float = 1) -> Spans:
 def _draw(
     picture: Picture, top: float, title: str, spans: Spans, unit: float, whole: bool = False
 ) -> None:
-    """Draw a line for each stage, shaded where the stage does not work.
+    """Draw a row for each stage, and shade the times at which the stage is idle.
 
-    A unit of time is ``unit`` wide. ``whole`` is True if each pass is of the whole batch.
+    A unit of time is ``unit`` wide. ``whole`` is True if each pass processes the whole batch.
     """
     end = max(span[2] for of_stage in spans for span in of_stage)
     picture.text(0, top + 13, title, 12, kind="bold")

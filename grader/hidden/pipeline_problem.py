@@ -203,7 +203,7 @@ def require_flow(run, ranks, m, did, where):
 def large(rng, m=5):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
-    This is long enough to show in the processor time that the system counts for a rank.
+    With shorter computations, the processor time that the system counts for a rank would not grow.
     """
     return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
 

@@ -650,8 +650,8 @@ def test_compute_does_not_wait(world, rng):
 @number("1.5")
 @weight(0.375)
 def test_it_waits_before_it_returns(world, rng):
-    """overlapped_all_reduce returns the complete sum, even on a rank that is far ahead of the
-    others, and keeps its input
+    """overlapped_all_reduce does not change its input, and returns the complete sum, even on a
+    rank that is far ahead of the others
     """
     tensors = (
         ((3, 4), np.float64, MIXED),  # here all ranks but rank 0 come late

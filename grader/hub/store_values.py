@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from grader.wire import frames
+from grader.wire import frames, tiers
 
-MAX_KEYS = 64  # keys in one question: a rank waits for one key of each rank
+MAX_KEYS = tiers.RANKS  # keys in one question: a rank waits for one key of each rank
 MAX_QUESTIONS = 60  # questions of a rank in one call: to make a group takes two
 MAX_LETTERS = 500  # characters in a key
 

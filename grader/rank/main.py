@@ -29,7 +29,7 @@ import torch.distributed as dist
 from grader.rank import drivers, seccomp, surroundings, tensors
 from grader.rank.link import GO, NOTHING, Wire
 from grader.rank.process_group import announce_batches, install
-from grader.rank.program_recorder import Follower
+from grader.rank.program_recorder import Tracer
 from grader.rank.rank_home import RankHome
 from grader.rank.recorder import Recorder
 from grader.rank.store import HubStore
@@ -179,7 +179,7 @@ class Rank:
         self._join(meta)
         if self.network:
             seccomp.cut_off()
-        self.follower: Follower | None = None
+        self.tracer: Tracer | None = None
         self.recorder, self.recording = self._record(meta)
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
@@ -207,29 +207,29 @@ class Rank:
         )
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
-        """Return a recorder, and the context in which it records.
+        """Return a recorder, and the context manager inside which it records.
 
-        On the hub the recorder has nothing to record, because the hub itself knows which rank
-        communicates what. The context then follows the rank's program if ``meta`` asks for that,
-        and does nothing otherwise.
+        If the hub is the network, the recorder records nothing, because the hub itself knows which
+        rank communicates what. In this case the context manager traces the rank's program if
+        ``meta`` asks for that, and otherwise does nothing.
         """
         if self.network:
             recorder = Recorder(self._emit, self.submission_dir)
             self.network.caller = recorder.caller
-            if not meta["follow"]:
+            if not meta["trace"]:
                 return recorder, contextlib.nullcontext()
-            self.follower = Follower(self._tell_steps, recorder.caller)
-            self.network.on_issue = self.follower.on_issue
-            self.network.on_wait = self.follower.on_wait
-            self.wire.tell_more = self.follower.news
-            return recorder, self.follower
-        if meta["follow"]:  # a timeline is wanted
+            self.tracer = Tracer(self._tell_steps, recorder.caller)
+            self.network.on_issue = self.tracer.on_issue
+            self.network.on_wait = self.tracer.on_wait
+            self.wire.tell_more = self.tracer.news
+            return recorder, self.tracer
+        if meta["trace"]:  # a timeline is wanted
             waits = Waits(self._emit, self._tell)
             recorder = Recorder(waits.emit, self.submission_dir)
-            waits.follow(recorder)
+            waits.trace(recorder)
         else:
             recorder = Recorder(self._emit, self.submission_dir)
-        recorder.follow_threads()
+        recorder.trace_threads()
         return recorder, recorder
 
     def _emit(self, event: dict) -> None:
@@ -282,17 +282,17 @@ class Rank:
         before = tensors.originals(args), tensors.originals(kwargs)
         try:
             function = _find(call["function"], self.submission_dir)
-            marks = self.follower.on_mark if self.follower else self.marks
+            marks = self.tracer.on_mark if self.tracer else self.marks
             result = drivers.DRIVERS[call["driver"]](function, args, kwargs, marks)
-            if self.follower:
-                self.follower.end_call()
+            if self.tracer:
+                self.tracer.end_call()
             for hazard in self.network.end_call() if self.network else ():
                 self.marks(hazard)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         except BaseException as error:
-            if self.follower:
-                self.follower.end_call()
+            if self.tracer:
+                self.tracer.end_call()
             if self.network:
                 self.network.end_call()
             self.wire.send(frames.RAISED, {"call": index, **_describe(error, self.submission_dir)})

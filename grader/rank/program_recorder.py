@@ -3,7 +3,7 @@
 It runs beside student code, if the hub is the network. The hub knows of operations. A replay also
 needs what the program computed between them, and where it waited for which operation. All of this
 is the rank's own word, which is good enough for a drawing and never for points. In grading no
-program is followed.
+program is traced.
 """
 
 import threading
@@ -21,7 +21,7 @@ MAX_STEPS = 200  # steps that are collected before they are reported
 NAMES: dict[Any, str] = {}
 
 
-class Follower(TorchDispatchMode):
+class Tracer(TorchDispatchMode):
     """Collects the steps of a program (see ``wire.events.Step``) and reports them to the judge.
 
     It reports many steps at a time. When all threads of the rank wait, or the call ends, it reports
@@ -70,7 +70,7 @@ class Follower(TorchDispatchMode):
 
 
 def _dispatch(
-    self: Follower, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    self: Tracer, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     if (name := NAMES.get(operator)) is None:
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
@@ -86,4 +86,4 @@ def _dispatch(
 
 
 # This is assigned and not defined inside the class: see ``recorder``.
-Follower.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
+Tracer.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

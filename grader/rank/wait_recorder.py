@@ -1,4 +1,4 @@
-"""This module follows the waits of a rank for a timeline. It is never used in grading.
+"""This module traces the waits of a rank, for a timeline. It is never used in grading.
 
 It reports when a wait began and ended, and when a backend was done with an operation. The recorder
 sees operations as they are issued, below the Python API. But a program waits in ``Work.wait``,
@@ -59,7 +59,7 @@ class Waits:
         self.latest.at = event["at"]
         self.send_on(event)
 
-    def follow(self, recorder: Recorder) -> None:
+    def trace(self, recorder: Recorder) -> None:
         """Wrap the methods that start operations and those that wait for them, from now on."""
         for name in STARTS:
             if start := getattr(dist.ProcessGroup, name, None):

@@ -33,7 +33,7 @@ class Network:
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here
         self.caller: Callable[[], tuple] = lambda: (None, None)
-        # If a rank's program is followed, these are called for operations and for waits, with the
+        # If a rank's program is traced, these are called for operations and for waits, with the
         # number of the operation in this call.
         self.on_issue: Callable[[int], None] = lambda position: None
         self.on_wait: Callable[[int], None] = lambda position: None

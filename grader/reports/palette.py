@@ -37,7 +37,7 @@ TEXT = {
     "good": Colour("#1a6e45", "#5fc290", "green"),
     "bad": Colour("#b3261e", "#ff9289", "bold red"),  # failed, or stands still for ever
     "open": Colour("#75590c", "#dcbc5e", "yellow"),
-    "other": Colour("#2a5d84", "#79cbd6"),
+    "other": Colour("#2a5d84", "#79cbd6", "cyan"),
     "link": Colour("#175fae", "#82b7f5"),
 }
 # An image cannot always find out whether its background is light or dark. So each ink can be read

@@ -10,16 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
 
 STYLES = {
-    PASSED: "green",
-    FAILED: "red",
-    UNIMPLEMENTED: "yellow",
-    SKIPPED: "cyan",
-    ERROR: "bold red",
-    NOT_RUN: "bold red",
+    PASSED: TEXT["good"].terminal,
+    FAILED: TEXT["bad"].terminal,
+    UNIMPLEMENTED: TEXT["open"].terminal,
+    SKIPPED: TEXT["other"].terminal,
+    ERROR: TEXT["bad"].terminal,
+    NOT_RUN: TEXT["bad"].terminal,
 }
 
 

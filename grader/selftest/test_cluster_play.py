@@ -269,7 +269,7 @@ def f(x):
 """
 
 
-def followed(server, grounds: Path, follow: bool) -> WorldReport:
+def traced(server, grounds: Path, trace: bool) -> WorldReport:
     submission = grounds / "submission"
     submission.mkdir()
     (submission / "collectives.py").write_text(
@@ -277,11 +277,11 @@ def followed(server, grounds: Path, follow: bool) -> WorldReport:
     )
     folder = stage_submission(submission, grounds / "stage").folder
     calls: list[Call] = [call("collectives.f", np.ones((4, 4), np.float32)).spread(2)]
-    return worlds.World(server, 2, calls, folder, "cpu", Limits(), follow, frames.HUB).run()
+    return worlds.World(server, 2, calls, folder, "cpu", Limits(), trace, frames.HUB).run()
 
 
 def test_steps_stand_in_the_order_of_the_program(server, grounds):
-    report = followed(server, grounds, True)
+    report = traced(server, grounds, True)
     assert report.ending == "finished"
     for rank, kind in enumerate(("send", "recv")):
         program = program_of(report.ranks[rank].trail, 0)
@@ -300,15 +300,15 @@ def test_steps_stand_in_the_order_of_the_program(server, grounds):
         assert [operation.kind for operation in program.operations] == ["all_reduce", kind]
 
 
-def test_no_program_is_followed_unless_the_world_was_asked_to(server, grounds):
-    report = followed(server, grounds, False)
+def test_no_program_is_traced_unless_the_world_was_asked_to(server, grounds):
+    report = traced(server, grounds, False)
     assert report.ending == "finished"
     assert not any(isinstance(event, Program) for trail in report.trails for event in trail)
 
 
 def test_steps_that_nobody_asked_for_are_refused():
     event = read_event(0, {"call": 0, "steps": [["awaits", 1, ""]], "at": 3}, 2)
-    for follow in (True, False):
+    for trace in (True, False):
         world = worlds.World(
             None,
             2,
@@ -316,9 +316,9 @@ def test_steps_that_nobody_asked_for_are_refused():
             Path("/nowhere"),
             "cpu",
             Limits(),
-            follow,
+            trace,
         )
-        if follow:
+        if trace:
             world._on_event(world.report.ranks[0], event)
             assert world.report.ranks[0].trail == [event]
         else:

@@ -382,6 +382,13 @@ def test_a_flood_of_output_is_cut(submit):
     assert len(message) < 10_000
 
 
+def test_the_last_lines_of_much_output_are_shown(submit):
+    """All of them count as printed, also those that are not kept."""
+    message = verdict(submit("def broken(x):\n    for i in range(5000): print('line', i)"), 2)
+    assert "rank 0:\n        … 4988 lines before\n        line 4988\n" in message
+    assert "        line 4999\n    rank 1:" in message
+
+
 def test_output_is_shown(submit):
     assert "rank 1:\n        hello from 1" in verdict(
         submit("def broken(x): print('hello from', dist.get_rank())"), 2

@@ -227,13 +227,13 @@ def test_a_send_is_under_way_until_its_receiver_has_it():
     assert under_way(world(sender, receiver), 0) == [(10, 30)]
 
 
-def test_without_followed_waits_a_rank_waits_from_its_start_until_the_last_has_come():
+def test_without_traced_waits_a_rank_waits_from_its_start_until_the_last_has_come():
     first = [mark(0, 0, "call began"), operation(0, 10, "all_reduce"), mark(0, 60, "call ended")]
     second = [mark(1, 0, "call began"), operation(1, 40, "all_reduce"), mark(1, 60, "call ended")]
     assert program(world(first, second), 0)[:2] == [(COMPUTING, 0, 10), (WAITING, 10, 40)]
 
 
-def test_without_followed_waits_a_rank_that_did_something_else_did_not_wait():
+def test_without_traced_waits_a_rank_that_did_something_else_did_not_wait():
     first = [
         mark(0, 0, "call began"),
         operation(0, 10, "all_reduce"),
@@ -455,19 +455,19 @@ def staged(grounds: Path, source: str) -> Path:
     return stage_submission(submission, grounds / "stage").folder
 
 
-def run(server, folder: Path, follow: bool, size: int = 2) -> WorldReport:
+def run(server, folder: Path, trace: bool, size: int = 2) -> WorldReport:
     calls = [call("collectives.f", np.ones(1 << 18, np.float32)).spread(size)]
-    return worlds.World(server, size, calls, folder, "cpu", Limits(), follow).run()
+    return worlds.World(server, size, calls, folder, "cpu", Limits(), trace).run()
 
 
 def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagnosis(
     server, grounds
 ):
     folder = staged(grounds, SENDS_FIRST)
-    followed, plain = run(server, folder, True), run(server, folder, False)
-    assert followed.ending == plain.ending == "stuck"
-    assert str(diagnose(followed, 0)) == str(diagnose(plain, 0))
-    for report in (followed, plain):
+    traced, plain = run(server, folder, True), run(server, folder, False)
+    assert traced.ending == plain.ending == "stuck"
+    assert str(diagnose(traced, 0)) == str(diagnose(plain, 0))
+    for report in (traced, plain):
         open_ones = [span for span in spans(report, 0) if span.end is None]
         assert [(s.rank, s.kind, s.where, s.awaits) for s in open_ones] == [
             *((0, WAITING, "collectives.py:6", (1,)), (1, WAITING, "collectives.py:6", (0,)))
@@ -490,7 +490,7 @@ def f(x):
 """
 
 
-def test_the_waits_of_real_ranks_are_followed(server, grounds):
+def test_the_waits_of_real_ranks_are_traced(server, grounds):
     folder = staged(grounds, WAITS)
     report = run(server, folder, True)
     assert report.ending == "finished"
@@ -509,7 +509,7 @@ def test_the_waits_of_real_ranks_are_followed(server, grounds):
         assert done == ["all_reduce", "broadcast", "barrier", "send" if rank == 0 else "recv"]
 
 
-def test_nothing_is_followed_unless_the_world_was_asked_to(server, grounds):
+def test_nothing_is_traced_unless_the_world_was_asked_to(server, grounds):
     report = run(server, staged(grounds, WAITS), False)
     assert report.ending == "finished"
     assert not any(isinstance(event, Progress) for trail in report.trails for event in trail)
@@ -518,9 +518,9 @@ def test_nothing_is_followed_unless_the_world_was_asked_to(server, grounds):
 def test_progress_that_nobody_asked_for_is_refused():
     event = read_event(0, {"call": 0, "progress": {"what": "started", "at": 1, "of": 0}}, 2)
     calls = [Call("collectives.f", [([], {})] * 2)]
-    for follow in (True, False):
-        asked = worlds.World(None, 2, calls, Path("/nowhere"), "cpu", Limits(), follow)
-        if follow:
+    for is_traced in (True, False):
+        asked = worlds.World(None, 2, calls, Path("/nowhere"), "cpu", Limits(), is_traced)
+        if is_traced:
             asked._on_event(asked.report.ranks[0], event)
             assert asked.report.ranks[0].trail == [event]
         else:

@@ -15,7 +15,9 @@ from collections.abc import Collection
 from grader.rank import confinement
 from grader.wire import os_support
 
-SECONDS = 10.0  # in which everything has to end; what ranks have left may keep the machine busy
+# In these seconds everything has to end; what ranks have left may keep the machine busy. Must be
+# less than ``world_supervisor.STUCK_SECONDS``.
+SECONDS = 10.0
 LOOK_EVERY = 0.02  # seconds
 LOOKS = 20  # in a row that find only dead processes, until those are left to their tracers
 ROUNDS = 50  # of stopping processes that fork without end

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-# The most descriptors in one request: three for each of 64 ranks, and a socket. The system's own
-# limit is 253.
-DESCRIPTORS = 193
 LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
 
@@ -48,7 +45,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
     requests.set_inheritable(False)
     from grader.rank import confinement
     from grader.supervisor import world_supervisor
-    from grader.wire import control_group, os_support
+    from grader.wire import control_group, os_support, tiers
 
     os_support.hide_from_tracers()
     facts: dict[str, Any] = {
@@ -89,7 +86,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
             _remove(folder)
             return
         if requests in readable:
-            data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, tiers.DESCRIPTORS)
             try:
                 _serve(json.loads(data), descriptors, facts, Path(engine), folder, supervisors)
             # Nobody waits for the answer any more, or the request makes no sense.
@@ -228,13 +225,13 @@ class Supervisors:
 
         Do nothing if the server closes its end without sending a request.
         """
-        from grader.wire import os_support
+        from grader.wire import os_support, tiers
 
         os_support.die_with_parent()
         # Close this process's copy of the server's end. Then this process notices when the server
         # closes its own end, because nobody needs this process any more.
         telling.close()
-        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(told, 2 * REQUEST_BYTES, tiers.DESCRIPTORS)
         told.close()
         if data:
             self._keep(json.loads(data), descriptors)

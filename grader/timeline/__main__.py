@@ -29,12 +29,11 @@ from grader.intake.staging import NotThere
 from grader.reports import svg_drawing, text_drawing
 from grader.reports.trace import trace
 from grader.session import SessionOwner
-from grader.timeline.cluster import MAX_RANKS as LARGEST
 from grader.timeline.cluster import BadCluster, Cluster, read
 from grader.timeline.cluster_play import Model, have_files, steps_of
 from grader.timeline.play import PlayedScene, ScenePlayer
 from grader.timeline.scenes import INSTEAD, ON_CLUSTERS, SCENES, instead_on, scenes_on
-from grader.wire import machine_limits
+from grader.wire import machine_limits, tiers
 from grader.world.fork_server_client import WorldsUnavailable
 
 OUTPUTS = "timeline.svg", "timeline.json"
@@ -66,7 +65,7 @@ def _arguments() -> argparse.Namespace:
         "--cluster",
         type=Path,
         metavar="FILE",
-        help="of a cluster: be timed there, on 2 to 64 ranks",
+        help=f"of a cluster: be timed there, on 2 to {tiers.RANKS} ranks",
     )
     parser.add_argument(
         "--micro-batches", metavar="M", help="of a pipeline on a cluster (as many as stages)"
@@ -100,7 +99,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     return (
         cluster
         if arguments.ranks is None
-        else replace(cluster, ranks=_ranks(arguments.ranks, LARGEST))
+        else replace(cluster, ranks=_ranks(arguments.ranks, tiers.RANKS))
     )
 
 

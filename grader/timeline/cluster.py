@@ -17,7 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-MAX_RANKS = 64
+from grader.wire.tiers import RANKS
+
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -211,7 +212,7 @@ LINK: dict[str, Callable] = {
 KEYS: dict[str, dict[str, Callable]] = {
     "cluster": {
         "name": _name,
-        "ranks": _whole(2, MAX_RANKS),
+        "ranks": _whole(2, RANKS),
         "devices_per_node": _whole(1, 1024),
         "flop_per_second": _number(0, 1e21, above=True),
         "scale": _number(0, 1e6, above=True),

@@ -45,7 +45,7 @@ class Model:
         )
         server, folder = self.session.server, self.session.submission_dir
         report = World(
-            server, size, calls, folder, "cpu", limits, follow=True, network=frames.HUB
+            server, size, calls, folder, "cpu", limits, trace=True, network=frames.HUB
         ).run()
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)

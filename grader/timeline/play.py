@@ -44,14 +44,14 @@ class PlayedScene:
 
 
 class ScenePlayer:
-    """Plays scenes in worlds of the grader's own engine. These worlds also follow waits."""
+    """Plays scenes in worlds of the grader's own engine. These worlds also trace waits."""
 
     def __init__(self, session: Session, ranks: int) -> None:
         self.session, self.ranks = session, ranks
 
-    def world(self, size: int, calls: list[Call], follow: bool = True) -> WorldReport:
+    def world(self, size: int, calls: list[Call], trace: bool = True) -> WorldReport:
         return World(
-            self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), follow
+            self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), trace
         ).run()
 
     def play(self, scene: Scene) -> PlayedScene:
@@ -114,7 +114,7 @@ class ScenePlayer:
                 may_raise=True,
             ),
         ]
-        (own,) = self.world(1, calls, follow=False).ranks
+        (own,) = self.world(1, calls, trace=False).ranks
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
             return "and its bubble when you have written problem 5.6"

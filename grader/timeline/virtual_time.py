@@ -92,10 +92,10 @@ def _where(operation: Operation) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """What the time of a replay was spent on, in seconds, on average over the ranks.
+    """How the time of a replay was used: seconds of each kind, as an average over the ranks.
 
-    ``whole`` is the time of the whole replay. A rank that neither computes nor waits has come to
-    the end of its program.
+    ``whole`` is the time of the whole replay. ``computing`` and ``waiting`` may add up to less,
+    because a rank does neither after the end of its program.
     """
 
     whole: float

@@ -33,7 +33,7 @@ class WatchState:
     changed: list[str] = field(default_factory=list)  # functions that the last saving has changed
 
     def collect(self, records: Iterable[Record]) -> None:
-        """Begin with these checks. All of them have to be run."""
+        """Replace all checks by these, which have not been run yet, and plan to run all of them."""
         self.records = {record.id: record for record in sorted(records, key=_place)}
         self.failed = []
         self.run_all()

@@ -1,8 +1,8 @@
 """Defines the events of a rank's trail, and reads them from what a rank sends.
 
 A trail lists the operations that a rank issued and the marks that it passed, in order. It is plain
-data on the judge's side. If the ranks of a world follow their waits for a timeline, the trail also
-holds how the operations progressed.
+data on the judge's side. If the ranks of a world trace their waits, so that a timeline can be
+drawn, the trail also lists when each operation began and ended.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ OWN = Path("/proc/self/cgroup")
 
 # for the grader itself: the judges, the server with torch, and what all of these read from files
 ENGINE_BYTES = 512 << 20
-WORLD_BYTES = 512 << 20  # for each rank, if there is plenty
+RANK_BYTES = 512 << 20  # for each rank, if there is plenty
 LEAST_BYTES = 128 << 20  # for a world, however little there is; honest worlds need half of it
 
 
@@ -58,7 +58,7 @@ def workers() -> int:
 @cache  # because it is called for each world, and a container does not change
 def world_memory_limit(size: int) -> int:
     """Return how many bytes a world's ranks may take together, beyond what they begin with."""
-    return max(LEAST_BYTES, min(size * WORLD_BYTES, (memory() - ENGINE_BYTES) // workers()))
+    return max(LEAST_BYTES, min(size * RANK_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
 def rank_memory_limit() -> int:

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 from grader.wire.os_support import LINUX
 
-RANKS = 64  # at most, in one world
+RANKS = 64  # at most, in one world and in one modelled cluster
+# The most descriptors in one request for a world: three for each rank, and a socket. Linux has a
+# limit of 253.
+DESCRIPTORS = 3 * RANKS + 1
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world

@@ -93,12 +93,12 @@ class Server:
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":
-        """Start a server that ends when this process ends.
+        """Start a server, and return its handle. The server ends when this process ends.
 
-        Return before the server has imported torch: requests wait for this import. ``ahead`` are
-        modules of ``frames.HEAVY`` that are certain to be needed. The server makes the folders of
-        worlds in the folder ``run``, by default a new folder. When this process has ended, in
-        whatever way, the server removes ``run``.
+        This method does not wait until the server has imported torch: the first request waits for
+        that. The server also imports the modules ``ahead``, before a rank asks for them; they are
+        modules of ``frames.HEAVY``. It makes the folders of worlds in the folder ``run``, by
+        default a new folder, and removes ``run`` when this process has ended, in whatever way.
         """
         folder = run or Path(tempfile.mkdtemp(prefix="lockstep-server-"))
         folder.chmod(0o711)  # ranks pass through to their own folders, and cannot list it

@@ -17,7 +17,7 @@ class Limits:
     wall_seconds: float = 20.0
     world_seconds: float = 40.0  # for all calls of a world; likewise
     output_bytes: int = 1 << 20  # printed by all ranks together
-    output_kept: int = 1 << 14  # bytes of each rank's output, for its report
+    output_kept: int = 1 << 14  # bytes of each rank's output, the last ones, for its report
     events: int = 50_000  # of all ranks together, by ``events.weight``
     sent_bytes: int = 1 << 25  # by one rank to the judge, as they lie in the judge's memory
     # of all ranks together, beyond the memory that they begin with; None means as much as

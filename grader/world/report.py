@@ -115,7 +115,8 @@ class RankReport:
     rank: int
     trail: list[Event] = field(default_factory=list)
     outcomes: dict[int, Returned | Raised] = field(default_factory=dict)
-    output: bytes = b""
+    output: bytes = b""  # the last that it printed
+    lines_cut: int = 0  # printed before that
     exit: int | None = None  # exit code, or −signal, of a process that ended by itself
     refused: str | None = None  # why its frames were not accepted
     held: int | None = None  # the call in which it is held now

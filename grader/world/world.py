@@ -34,11 +34,11 @@ class World:
     """One world. Call ``run()`` once: it returns the report.
 
     Args:
-        follow: whether the ranks also send how their operations progress, for a timeline. If the
+        trace: whether the ranks also send how their operations progress, for a timeline. If the
             hub is the ``network``, the ranks send instead what a replay needs of their programs:
             see ``timeline.replay``.
         network: what carries the operations of the ranks; None means the usual network, or gloo
-            with ``follow``. On GPUs this argument is ignored.
+            with ``trace``. On GPUs this argument is ignored.
         room: if 0, the processes are ended. Otherwise they are kept for a later world of up to this
             many ranks, if a hub is the network and nothing is left of this world.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
@@ -53,7 +53,7 @@ class World:
         submission_dir: Path,
         device: str,
         limits: Limits,
-        follow: bool = False,
+        trace: bool = False,
         network: str | None = None,
         room: int = 0,
         processes: Processes | None = None,
@@ -63,8 +63,8 @@ class World:
         self.calls = calls
         self.device = device
         self.limits = limits
-        self.follow = follow
-        usual = frames.GLOO if follow else usual_network()
+        self.trace = trace
+        usual = frames.GLOO if trace else usual_network()
         # On GPUs nccl carries the operations. GLOO here only means that no hub carries them.
         self.network = frames.GLOO if device == "cuda" else network or usual
         self.report = WorldReport(
@@ -143,7 +143,7 @@ class World:
                 [[list(c.arguments[rank][0]), c.arguments[rank][1]] for c in self.calls]
             )
             meta = {"rank": rank, "size": self.size, "engine": str(ENGINE), "arguments": arguments}
-            meta |= {"follow": self.follow, "network": self.network}
+            meta |= {"trace": self.trace, "network": self.network}
             meta["served"] = [
                 (c.served[rank] if c.served else {}) | {"weighs": c.weighs, "clocks": c.clocks}
                 for c in self.calls
@@ -369,7 +369,7 @@ class World:
         return None
 
     def _on_event(self, rank: RankReport, event: Event) -> None:
-        if isinstance(event, Progress | Program) and not self.follow:
+        if isinstance(event, Progress | Program) and not self.trace:
             raise frames.FrameError("the progress of an operation, which nobody asked for")
         if isinstance(event, Mark) and self.held.leaves_out_its_delay(
             rank.rank, event.call, event.name
@@ -416,8 +416,10 @@ class World:
             pipe.close()
             return
         report = self.report.ranks[rank]
-        room = self.limits.output_kept - len(report.output)
-        report.output += data[: max(room, 0)]
+        output = report.output + data
+        excess = max(0, len(output) - self.limits.output_kept)
+        report.lines_cut += output[:excess].count(b"\n")
+        report.output = output[excess:]
         self.printed += len(data)
         if self.printed > self.limits.output_bytes and not self.report.ending:
             self.report.ending = "excessive"
