@@ -19,7 +19,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from grader.check.plugin import is_shown_at_once, shared_with
-from grader.wire import os_support
+from grader.wire import machine_limits, os_support
+from grader.world.fork_server_client import way_to_start
 
 TRIES = 2  # of a check whose worker died, perhaps for want of memory
 
@@ -58,20 +59,27 @@ class Workers:
         if session.testsfailed:
             return None  # not all checks could be collected: pytest says so
         numbers, tries = range(len(session.items)), [0] * len(session.items)
+        reported: set[int] = set()
         shown = [number for number in numbers if is_shown_at_once(session.items[number])]
         # A rank can learn from time, process numbers and much else what ran before it. So checks
         # that students see at once run before the others.
         for phase in (shown, [number for number in numbers if number not in shown]):
-            self._make(session, _units(session.items, phase, self.in_order), tries)
+            reported |= self._make(session, _units(session.items, phase, self.in_order), tries)
+        for number in numbers:
+            if number not in reported:
+                _report_as_lost(session.items[number])
         return True
 
-    def _make(self, session: pytest.Session, units: deque[deque[int]], tries: list[int]) -> None:
-        """Have the workers run these checks, and return when all these checks have ended.
+    def _make(
+        self, session: pytest.Session, units: deque[deque[int]], tries: list[int]
+    ) -> set[int]:
+        """Have the workers run these checks, and return the numbers of those that were run.
 
         ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
         again, but no check is begun more than ``TRIES`` times. If all workers have died, return at
         once.
         """
+        reported: set[int] = set()
         own: dict[Connection, deque[int]] = {}  # the rest of the unit that a worker runs
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
@@ -97,10 +105,12 @@ class Workers:
                         units.append(rest)
                     continue
                 self.free.append(worker)
+                reported.add(check)
                 hook = session.config.hook
                 for data in reports:
                     report = hook.pytest_report_from_serializable(config=session.config, data=data)
                     hook.pytest_runtest_logreport(report=report)
+        return reported
 
     def pytest_sessionfinish(self) -> None:
         for process in self.processes:
@@ -121,6 +131,13 @@ def _units(items: list[pytest.Item], numbers: Iterable[int], in_order: bool) -> 
     return deque(units.values() if in_order else sorted(units.values(), key=len, reverse=True))
 
 
+def _report_as_lost(item: pytest.Item) -> None:
+    """Report to pytest that this check has no result, because the workers that ran it died."""
+    words = "The process that ran this check ended before the check did. Did memory run out?"
+    report = pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")
+    item.config.hook.pytest_runtest_logreport(report=report)
+
+
 def _work(session: pytest.Session, judge: Connection) -> None:
     os_support.die_with_parent()
     # Ctrl-C is meant for the judge's process, which shows the results so far.
@@ -136,3 +153,9 @@ def _work(session: pytest.Session, judge: Connection) -> None:
                 for report in reports
             ]
         )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run the checks of this pytest session in workers: for ``pytest -p grader.check.workers``."""
+    if way_to_start() == "fork":
+        config.pluginmanager.register(Workers(machine_limits.workers()))

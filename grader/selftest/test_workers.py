@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from grader.selftest.grading import ROOT, command
+from grader.wire import machine_limits
 from grader.world.fork_server_client import way_to_start
 
 pytestmark = pytest.mark.skipif(
@@ -134,15 +135,36 @@ def test_what_is_shown_at_once_has_ended_before_what_is_not_begins(tmp_path):
 
 
 def test_what_kills_its_workers_is_not_tried_without_end(tmp_path):
-    code, alive, outcomes, _ = run(tmp_path, CHECKS + DIES, 4)
-    assert outcomes.keys() == FINE.keys() | {"test_wrong", "test_dies_once"} and alive == []
+    code, alive, outcomes, printed = run(tmp_path, CHECKS + DIES, 4)
+    assert outcomes.keys() == FINE.keys() | {"test_wrong", "test_dies_once", "test_dies"}
+    assert outcomes["test_dies"] == ["failed"] and "ended before the check did" in printed
+    assert alive == []
     assert len(list(tmp_path.glob("* by *"))) == 20
 
 
 def test_with_no_worker_left_it_ends(tmp_path):
     (tmp_path / "died").touch()
     code, alive, outcomes, _ = run(tmp_path, CHECKS + DIES, 2)
-    assert "test_dies" not in outcomes and alive == []
+    assert outcomes["test_dies"] == ["failed"] and alive == []
+    assert code == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_plugin_runs_the_checks_in_workers(tmp_path):
+    """This is how ``make test`` runs some checks side by side."""
+    (tmp_path / "test_checks.py").write_text(CHECKS)
+    line = [sys.executable, "-m", "pytest", "-p", "grader.check.workers", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*line, "-q", "--rootdir", str(tmp_path), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 21 passed" in done.stdout, done.stdout + done.stderr
+    at_work = {path.name.partition(" by ")[2] for path in tmp_path.glob("* by *")}
+    assert len(at_work) > 1 or machine_limits.workers() == 1
+    assert len(list(tmp_path.glob("* by *"))) == 20
 
 
 def test_what_cannot_be_collected_is_not_run(tmp_path):
