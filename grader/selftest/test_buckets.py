@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
+from grader.diagnosis.comparison import rounding
+from grader.hidden import bucket_problem
 from grader.reference.buckets import (
     ALL_IN_ONE,
     AS_THEY_FILL,
@@ -104,3 +107,33 @@ def test_gradients_of_several_shapes_cannot_meet():
 
 def test_a_single_rank_meets_nobody():
     assert pass_mistakes([{0: A}], [[0]], SHAPES) == [{}]
+
+
+def test_rounding_errors_stay_far_below_the_tolerance():
+    """Of twelve layers, as one device of torch computes them: the most layers of a check."""
+    rng = np.random.default_rng(1)
+    layers, most = list(range(12)), rounding(np.float64).relative / 2
+    for _ in range(300):
+        made = bucket_problem.passes_of(rng, 1, [layers])
+        weights = [torch.tensor(w, requires_grad=True) for w in made.weights]
+        y = torch.tensor(made.shards[0][0])
+        for weight in weights:
+            y = torch.nn.functional.gelu(y @ weight)
+        y.square().mean().backward()
+        for weight, expected in zip(weights, made.expected[0]):
+            assert np.abs(weight.grad.numpy() - expected).max() < most * np.abs(expected).max()
+
+
+def test_sensitive_passes_are_found():
+    """A tenth of those with twelve layers are, and none with two."""
+    rng = np.random.default_rng(1)
+    drawn = {
+        count: [
+            bucket_problem._is_sensitive(
+                bucket_problem._draw_passes(rng, 1, [list(range(count))], dtype=dtype), rng
+            )
+            for _ in range(60)
+        ]
+        for count, dtype in ((2, np.float32), (12, np.float64))
+    }
+    assert 0 < sum(drawn[12]) < 30 and not any(drawn[2])

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from grader.assignment import PARTS
+from grader.check.selection import functions
 from grader.selftest.grading import ROOT, grade
 from grader.selftest.mutants import PARTS as MUTANTS_OF_PARTS
 from grader.selftest.mutation.trials import LOST
 from grader.selftest.sampling import tried
+from grader.watch.changes import changes, parse
 
 pytestmark = pytest.mark.campaign
 
@@ -21,6 +23,15 @@ RIGHT = sorted(
 # `make mutation-test` tries them all, and `make sample` some.
 MUTANTS = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS]
 TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: "any", share=0.02)
+
+
+def using(part: str, right: str, wrong: str) -> set[str]:
+    """Return the problems of the functions that differ, and of those that use them."""
+    of_problems = functions()
+    names = {name for own in of_problems.values() for name in own}
+    found = changes({part: parse(right)}, {part: parse(wrong)}, names)
+    differ = found.direct | found.indirect
+    return {number for number, own in of_problems.items() if differ & set(own)}
 
 
 @pytest.mark.parametrize("mutant", TRIED, ids=lambda mutant: mutant.name)
@@ -36,11 +47,12 @@ def test_a_wrong_submission_loses_its_points_and_no_others(tmp_path, server, mut
     assert graded.code == 0, graded.complaint
     lost = graded.lost()
     assert mutant.caught <= set(lost)
-    # Further checks of the same problems may fail, too; no other problem is touched.
+    # Further checks may fail, too: of the same problems, and of those whose functions use the
+    # wrong one. No other problem is touched.
     messages = [test["output"] for test in lost.values()]
-    assert {test["number"] for test in lost.values()} == {
-        lost[check]["number"] for check in mutant.caught
-    }, messages
+    meant = {lost[check]["number"] for check in mutant.caught}
+    touched = {test["number"] for test in lost.values()}
+    assert meant <= touched <= meant | using(mutant.part, text, source.read_text()), messages
     assert any(mutant.words in message for message in messages), messages
 
 
