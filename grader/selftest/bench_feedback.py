@@ -6,6 +6,7 @@ each rank.
 
 import itertools
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def seconds_from_saving(copy: Path) -> dict[str, list[float]]:
             times[kind].append(time.monotonic() - began)
             watch.until("Done")
     finally:
-        watch.end()
+        # No Ctrl-C: a shell that runs this in the background makes all processes ignore it.
+        watch.end(signal.SIGTERM)
     return times
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import select
 import signal
 import subprocess
@@ -573,6 +574,18 @@ def test_the_first_program_prints_what_the_text_says(tmp_path):
     done = run(tmp_path, [sys.executable, "first.py"])
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == sorted(printed.splitlines())
+
+
+def test_the_program_that_tries_an_all_reduce_prints_what_the_text_says(tmp_path):
+    """With the solution in the place of the stub."""
+    chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[4]
+    (program,) = re.findall("```python\n(.*?)```", chapter, re.DOTALL)
+    (tmp_path / "mine.py").write_text(program)
+    shutil.copytree(ROOT / "handout", tmp_path / "handout")
+    shutil.copy(ROOT / "solutions" / "collectives.py", tmp_path / "handout")
+    done = run(tmp_path, [sys.executable, "mine.py"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [f"{rank} True True" for rank in range(3)]
 
 
 def test_the_broken_program_fails_as_the_text_says(tmp_path):

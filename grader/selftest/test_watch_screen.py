@@ -93,3 +93,10 @@ def test_lines_do_not_break_where_a_terminal_would():
     state = make_state(1)
     lines.show_result(state, next(iter(r for r in state.records.values() if r.status == FAILED)))
     assert str(LONG.text.rstrip()) in output.getvalue()
+
+
+def test_a_narrow_screen_has_room_for_a_message():
+    """The problems of a part take one line, and have no title."""
+    lines = drawn(make_state(1), 50, 24)
+    assert sum(line.startswith(" 1.1 ") for line in lines) == 1
+    assert any(line.startswith("  Wrong.") for line in lines[:12])

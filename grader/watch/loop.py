@@ -23,6 +23,7 @@ from grader.watch.screen import Screen
 from grader.watch.state import WatchState
 
 MAX_NAMES = 3  # of changed functions, in a sentence
+LONG_SECONDS = 2.0  # from which on a run says for how long it has been running
 REPORT = ROOT / "report.html"
 # If a file in one of these folders changes, or one of the given modules, the checks are collected
 # again, by a new process.
@@ -42,6 +43,7 @@ class Watch:
         self.is_ready = False  # whether the checks have been collected
         self.ended = False
         self.began, self.sentence = time.monotonic(), ""  # of the run that is wanted now
+        self.is_running = False  # whether this run is under way
         self.resized, self.on_resize = os.pipe()  # for a terminal that gets another size
         if hasattr(signal, "SIGWINCH"):
             signal.signal(signal.SIGWINCH, lambda *_: os.write(self.on_resize, b"."))
@@ -53,7 +55,7 @@ class Watch:
         self._start("Starting: importing torch and collecting the checks.")
         try:
             while not self.ended:
-                self.screen.draw(self.state)
+                self.screen.draw(self.state, self._progress())
                 for source in self._wait(files.saved):
                     if source == self.resized:
                         os.read(self.resized, 64)  # the screen is drawn anew
@@ -70,10 +72,19 @@ class Watch:
     def _wait(self, saved: Connection) -> list:
         keys = [0] if keyboard.has_keys() else []
         sources = [saved, *([] if self.checker.closed else [self.checker]), *keys, self.resized]
-        return connection.wait(sources)  # type: ignore[arg-type]  # descriptors are numbers
+        seconds = 1.0 if self.is_running else None  # then the screen shows a later time
+        return connection.wait(sources, seconds)  # type: ignore[arg-type]  # descriptors are numbers
+
+    def _progress(self) -> str:
+        """Return for how long the checks have been running, if that is long."""
+        seconds = time.monotonic() - self.began
+        if not self.is_running or not self.state.waiting or seconds < LONG_SECONDS:
+            return ""
+        first = self.state.records[self.state.waiting[0]]
+        return f"Running for {seconds:.0f} s: {first.number} {first.name}"
 
     def _start(self, sentence: str) -> None:
-        self.is_ready = False
+        self.is_ready = self.is_running = False
         self.screen.tell(sentence)
         self.process, self.checker = checker.start(self.submission, self.options, self.seed)
 
@@ -119,12 +130,14 @@ class Watch:
         """Run the checks that wait. A run that is under way ends."""
         if self.state.waiting and not self.state.errors:
             self.run += 1
+            self.is_running = True
             self.checker.send(Request(self.run, self.state.waiting))
         self.began, self.sentence = time.monotonic(), sentence
         self.screen.tell(sentence)
 
     def _cancel(self) -> None:
         self.run += 1
+        self.is_running = False
         self.checker.send(Request(self.run, []))
 
     def _on_message(self) -> None:
@@ -142,11 +155,12 @@ class Watch:
             if message.record.status != UNIMPLEMENTED or before not in (NOT_RUN, UNIMPLEMENTED):
                 self.screen.show_result(self.state, message.record)
         elif isinstance(message, Ended) and message.run == self.run:
+            self.is_running = False
             seconds = time.monotonic() - self.began
             self.screen.tell(f"{self.sentence} Done in {seconds:.1f} s.")
             self.screen.show_end(self.state)
         elif isinstance(message, Failed):
-            self.is_ready = False
+            self.is_ready = self.is_running = False
             self.checker.close()
             self.screen.tell(f"Cannot check: {message.why}")
 
@@ -181,7 +195,8 @@ class Watch:
             return f"The report cannot be written: {error.strerror or error}"
         if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix":
             webbrowser.open(REPORT.as_uri())
-        return f"The report: {REPORT}"
+        open_ones = " The checks that still run are shown as not run." if self.is_running else ""
+        return f"The report: {REPORT}.{open_ones}"
 
 
 def _is_of_the_engine(path: Path) -> bool:

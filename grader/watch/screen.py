@@ -23,6 +23,7 @@ KEYS = "[q] quit  [a] all  [1-5] a part  [space] more  [o] report"
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·"}
 WAITING = "…"
+NARROW = 60  # columns below which the parts have no titles
 
 
 class Screen(Protocol):
@@ -37,8 +38,8 @@ class Screen(Protocol):
     def show_end(self, state: WatchState) -> None:
         """Show that a run has ended."""
 
-    def draw(self, state: WatchState) -> None:
-        """Show everything that is known now."""
+    def draw(self, state: WatchState, progress: str) -> None:
+        """Show everything that is known now. ``progress`` tells of a long run; empty if none."""
 
     def show_more(self) -> None:
         """Show those messages for which there was no room; after the last of them, the first."""
@@ -64,7 +65,7 @@ class Lines:
     def show_end(self, state: WatchState) -> None:
         self._print(state.summary())
 
-    def draw(self, state: WatchState) -> None:
+    def draw(self, state: WatchState, progress: str) -> None:
         pass  # everything was printed when it happened
 
     def show_more(self) -> None:
@@ -98,8 +99,9 @@ class FullScreen:
     def show_end(self, state: WatchState) -> None:
         pass  # ``draw`` shows it
 
-    def draw(self, state: WatchState) -> None:
-        lines = screen_lines(state, self.said, self.page, *self.console.size)
+    def draw(self, state: WatchState, progress: str) -> None:
+        said = f"{self.said}\n{progress}" if progress else self.said
+        lines = screen_lines(state, said, self.page, *self.console.size)
         self.live.update(Group(*lines), refresh=True)
 
     def show_more(self) -> None:
@@ -116,7 +118,7 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
 
     ``said`` is what has just happened, and ``page`` the number of the page of the messages.
     """
-    top = _wrapped(_top(state, said), width)
+    top = _wrapped(_top(state, said, width), width)
     messages = _wrapped(_messages(state), width)
     room = max(1, height - len(top) - 2)  # below there are an empty line and the keys
     if len(messages) > room:
@@ -125,22 +127,22 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
     return [*lines[: height - 2], Text(), Text(KEYS[:width], style="reverse")]
 
 
-def _top(state: WatchState, said: str) -> list[Text]:
+def _top(state: WatchState, said: str, width: int) -> list[Text]:
     """Return how many checks pass, what has just happened, and the checks by problem."""
     counts = Text(state.summary() if state.records else "Lockstep", style="bold")
     style = STYLES[FAILED] if state.errors else ""
     happened = [Text(line, style=style) for line in clean(said).splitlines()]
-    return [counts, *happened, Text(), *_problems(state), Text()]
+    return [counts, *happened, Text(), *_problems(state, width), Text()]
 
 
-def _problems(state: WatchState) -> list[Text]:
+def _problems(state: WatchState, width: int) -> list[Text]:
     """Return a line for each part: its problems, and a mark for each of their checks."""
     lines = []
     for name, part in PARTS.items():
         own = [record for record in state.records.values() if record.part == name]
         if not own:
             continue
-        line = Text(f"{part.number} {part.title}".ljust(25))
+        line = Text(f"{part.number} {part.title}".ljust(25) if width >= NARROW else "")
         for number in part.problems:
             marks = [_mark(state, record) for record in own if record.number == number]
             if marks:
