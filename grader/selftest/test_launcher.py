@@ -6,8 +6,8 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import select
+import shutil
 import signal
 import subprocess
 import sys
