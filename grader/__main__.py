@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from grader.assignment import PARTS
 from grader.atomic_write import cannot_write
-from grader.check.selection import NothingChosen, part_named
+from grader.check.selection import OPTIONS, NothingChosen, part_named
 from grader.intake.staging import NotThere
 from grader.session import SESSION, CannotGrade, SessionOwner
 from grader.wire import machine_limits
@@ -49,22 +48,8 @@ def _arguments() -> argparse.Namespace:
         help="write a page of HTML with all that was found here",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument(
-        "--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}"
-    )
-    parser.add_argument(
-        "--problem",
-        action="append",
-        default=[],
-        metavar="N.M",
-        help="only its checks; may be repeated",
-    )
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="WORDS",
-        help="only checks, problems or functions of this name",
-    )
+    for name, details in OPTIONS.items():
+        parser.add_argument(name, **details)
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     parser.add_argument(
         "--seconds",

@@ -22,7 +22,7 @@ import pytest
 from grader.assignment import PARTS
 from grader.check.api import CheckFailed, CheckWorld, GraderFault, NeedsGpus
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
-from grader.check.selection import Candidate, NothingChosen, chosen, part_named
+from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
@@ -46,22 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--submission",
         help="a directory or zip (default: solutions where there is one, else handout)",
     )
-    group.addoption(
-        "--part", default="", help="only the checks of this part: its name, number or title"
-    )
-    group.addoption(
-        "--problem",
-        action="append",
-        default=[],
-        metavar="N.M",
-        help="only its checks; may be repeated",
-    )
-    group.addoption(
-        "--only",
-        default="",
-        metavar="WORDS",
-        help="only checks, problems or functions of this name",
-    )
+    for name, details in OPTIONS.items():
+        group.addoption(name, **details)
     group.addoption("--device", default="cpu", metavar="cpu|cuda")
     group.addoption("--seed", metavar="N", help="repeat the inputs of an earlier run")
 

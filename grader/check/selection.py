@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grader.assignment import FILES, PARTS
 
@@ -22,6 +23,25 @@ DEFINED = re.compile(
     r'^(?:def|class) (\w+)(?:(?!\n(?:def|class) ).)*?:\n +"""Problem (\d+\.\d+) ',
     re.MULTILINE | re.DOTALL,
 )
+
+# The options that choose checks, as argparse and pytest take them.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--part": {
+        "default": "",
+        "help": f"only the checks of this part, by its name, number or title: {', '.join(PARTS)}",
+    },
+    "--problem": {
+        "action": "append",
+        "default": [],
+        "metavar": "N.M",
+        "help": "only its checks; may be repeated",
+    },
+    "--only": {
+        "default": "",
+        "metavar": "WORDS",
+        "help": "only checks, problems or functions of this name",
+    },
+}
 
 
 class NothingChosen(ValueError):

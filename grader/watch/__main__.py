@@ -1,6 +1,6 @@
 """Run the checks of what you change, each time that you save a file.
 
-    python -m grader.watch [SUBMISSION] [--part PART] [--only WORDS] [--lines]
+    python -m grader.watch [SUBMISSION] [--part PART] [--problem N.M] [--only WORDS] [--lines]
 
 Keys: a runs all checks, 1 to 5 those of a part, space shows more messages, o writes the report and
 opens it, q ends. Without a terminal it prints lines, and Ctrl-C ends it.
@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grader.assignment import PARTS
-from grader.check.selection import NothingChosen, part_named
+from grader.check.selection import OPTIONS, NothingChosen, part_named
 from grader.session import ROOT, SESSION
 from grader.wire import machine_limits
 
@@ -28,15 +27,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "submission", type=Path, nargs="?", default=ROOT / there, help=f"a directory ({there})"
     )
-    parser.add_argument(
-        "--part", default="", help=f"only the checks of this part: {', '.join(PARTS)}"
-    )
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="WORDS",
-        help="only checks, problems or functions of this name",
-    )
+    for name, details in OPTIONS.items():
+        parser.add_argument(name, **details)
     parser.add_argument("--seed", type=int, metavar="N", help="use the same inputs every time")
     parser.add_argument(
         "--lines", action="store_true", help="print lines, also where there is a terminal"
@@ -67,7 +59,7 @@ def main() -> int:
     from grader.watch.screen import FullScreen, Lines, Screen
 
     console = Console(highlight=False)
-    options = Options(part, only=arguments.only, workers=machine_limits.workers())
+    options = Options(part, arguments.problem, arguments.only, workers=machine_limits.workers())
     on_terminal = console.is_terminal and sys.stdin.isatty() and not arguments.lines
     screen: Screen = FullScreen(console) if on_terminal else Lines(console)
     watch = Watch(arguments.submission, options, arguments.seed, screen)
