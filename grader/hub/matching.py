@@ -235,6 +235,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
     if first.kind == "all_reduce":
         return [total] * n
     if first.kind == "reduce_scatter":
+        if len(first.sent) == n:  # a list of blocks, which need not be equally large
+            return combine.cut_by(total, first.sent, combine.ITEMSIZES[dtype])
         return combine.cut(total, n)
     # On the other ranks nobody may rely on the output of a reduce. gloo puts partial sums into this
     # output. The hub puts NaN into it, or ``UNFILLED`` for integers.

@@ -104,11 +104,13 @@ class HubGroup(dist.ProcessGroup):
         )
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
+        _check_list("all_gather", outputs[0], self.size(), inputs[0])
         return self._issue("all_gather", inputs, outputs[0], output=outputs, in_order=True)
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> HubWork:
+        _check_whole("all_gather", "output", output, self.size(), input)
         return self._issue("all_gather", [input], [output], output=output, in_order=True)
 
     _allgather_base = all_gather_single
@@ -133,12 +135,16 @@ class HubGroup(dist.ProcessGroup):
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
         landing = outputs[0] if opts.rootRank == self.rank() else []
+        if opts.rootRank == self.rank():
+            _check_list("gather", landing, self.size(), inputs[0])
         return self._issue(
             "gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True
         )
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
         sent = inputs[0] if opts.rootRank == self.rank() else []
+        if opts.rootRank == self.rank():
+            _check_list("scatter", sent, self.size(), outputs[0])
         return self._issue("scatter", sent, outputs, root=opts.rootRank)
 
     def reduce_scatter(
@@ -147,9 +153,15 @@ class HubGroup(dist.ProcessGroup):
         # This does the same as gloo. gloo copies a rank's own block to where the result will be,
         # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
         # of the strides.
+        _check_list("reduce_scatter", inputs[0], self.size())
         blocks = [x.detach().clone() for x in inputs[0]]
         own, result = inputs[0][self.rank()].detach(), outputs[0]
-        if _is_dense(result) and own.shape == result.shape:
+        if own.shape != result.shape:
+            raise RuntimeError(
+                f"reduce_scatter: the output has the shape {tuple(result.shape)}, but this rank's"
+                f" block has {tuple(own.shape)}"
+            )
+        if _is_dense(result):
             blocks[self.rank()] = torch.empty_strided(
                 own.shape, result.stride(), dtype=own.dtype
             ).copy_(own)
@@ -160,6 +172,7 @@ class HubGroup(dist.ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> HubWork:
+        _check_whole("reduce_scatter", "input", input, self.size(), output)
         return self._issue(
             "reduce_scatter",
             [input],
@@ -345,6 +358,32 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise ValueError(f"{kind}: the tensors differ in their dtype")
+
+
+def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
+    """Raise RuntimeError unless a list has a tensor of the shape of ``like`` for each of ``n`` ranks.
+
+    gloo raises the same, before it sends anything. Without ``like``, any shapes will do.
+    """
+    if len(tensors) != n:
+        raise RuntimeError(
+            f"{kind}: the list must have one tensor for each of the {n} ranks, and has {len(tensors)}"
+        )
+    for i, tensor in enumerate(tensors):
+        if like is not None and tensor.shape != like.shape:
+            raise RuntimeError(
+                f"{kind}: invalid tensor size at index {i} of the list (expected"
+                f" {tuple(like.shape)}, got {tuple(tensor.shape)})"
+            )
+
+
+def _check_whole(kind: str, name: str, whole: torch.Tensor, n: int, part: torch.Tensor) -> None:
+    """Raise RuntimeError unless a tensor has room for ``n`` parts of this size, as gloo does."""
+    if whole.numel() != n * part.numel():
+        raise RuntimeError(
+            f"{kind}: the {name} must have {n} times {part.numel()} elements for {n} ranks, and has"
+            f" {whole.numel()}"
+        )
 
 
 def _last(tensor: torch.Tensor) -> int:

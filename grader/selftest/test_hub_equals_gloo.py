@@ -121,6 +121,42 @@ def to_oneself(x):
     except RuntimeError as error:
         return "Pair is not connected" in str(error)
 
+def uneven_blocks(x):
+    # rank r gets r + 1 elements
+    n, r = size(), rank()
+    blocks = [torch.arange(k + 1.0) + 10 * r for k in range(n)]
+    got = torch.empty(r + 1)
+    dist.reduce_scatter(got, blocks)
+    return got
+
+def misfits(x):
+    # Each call is refused where it is made, before anything is sent.
+    n, is_root = size(), rank() == 0
+    large, small = [torch.empty(2 * len(x), *x.shape[1:])] * n, [x[:1]] * n
+    calls = [
+        lambda: dist.all_gather(large, x),
+        lambda: dist.all_gather([torch.empty_like(x)] * (n + 1), x),
+        lambda: dist.all_gather_into_tensor(torch.empty(n * x.numel() + 1), x.flatten()),
+        lambda: dist.reduce_scatter(torch.empty_like(x), [x] * (n + 1)),
+        lambda: dist.reduce_scatter(torch.empty_like(x), large),
+        lambda: dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * n + 1)),
+    ]
+    if is_root:
+        calls += [
+            lambda: dist.gather(x, large, 0),
+            lambda: dist.gather(x, [torch.empty_like(x)] * (n + 1), 0),
+            lambda: dist.scatter(torch.empty_like(x), small, 0),
+            lambda: dist.scatter(torch.empty_like(x), [x] * (n + 1), 0),
+        ]
+    refused = []
+    for call in calls:
+        try:
+            call()
+            refused.append(False)
+        except RuntimeError:
+            refused.append(True)
+    return refused
+
 def messages(x):
     n, r = size(), rank()
     left, right = (r - 1) % n, (r + 1) % n
@@ -251,7 +287,17 @@ def numbers(n, *shape):
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize(
-    "program", ["uneven", "layouts", "messages", "asynchronous", "groups", "objects"]
+    "program",
+    [
+        "uneven",
+        "uneven_blocks",
+        "misfits",
+        "layouts",
+        "messages",
+        "asynchronous",
+        "groups",
+        "objects",
+    ],
 )
 def test_a_program_gives_the_same(on_both, n, program):
     gloo, hub = on_both(n, call(f"collectives.{program}", numbers(n, 3, 2)))

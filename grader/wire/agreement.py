@@ -195,6 +195,9 @@ def difference(operations: list[Operation]) -> str | None:
         "how many elements there are": lambda o: (
             None if o.kind in ("all_to_all", "barrier") else o.elements
         ),
+        "how large the blocks are": lambda o: (
+            tuple(o.sent) if o.kind == "reduce_scatter" and len(set(o.sent)) > 1 else None
+        ),
         "the dtype": lambda o: o.dtype,
         "the reduction": lambda o: o.reduction,
         "the root": lambda o: o.root,

@@ -105,11 +105,10 @@ class Operation:
             how = f" from {'any rank' if self.peer is None else f'rank {self.peer}'}"
         elif self.root is not None:
             how += f" with root {self.root}"
-        what = (
-            f" of {sum(self.sent) or sum(self.received)} × {self.dtype}"
-            if self.kind != "barrier"
-            else ""
-        )
+        count = str(sum(self.sent) or sum(self.received))
+        if self.kind == "reduce_scatter" and len(set(self.sent)) > 1:  # blocks that are not equal
+            count = f"({' + '.join(map(str, self.sent))})"
+        what = "" if self.kind == "barrier" else f" of {count} × {self.dtype}"
         return f"{self.name}{how}{what} at {self.where}"
 
 

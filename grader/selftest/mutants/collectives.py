@@ -124,6 +124,25 @@ MUTANTS = [
         "Likely: every rank has rank 0's unchanged input. Should it be the input of another rank?",
     ),
     Mutant(
+        "gather receives each block in a buffer for all blocks",
+        "collectives",
+        """        blocks = list(collected.chunk(dist.get_world_size()))
+    dist.gather(""",
+        """        blocks = [torch.empty_like(collected) for _ in range(dist.get_world_size())]
+    dist.gather(""",
+        {"public the_eight_collectives[gather]", "hidden values[gather]"},
+        "gather: invalid tensor size at index 0 of the list (expected (4,), got (8,))",
+    ),
+    Mutant(
+        "scatter receives in a buffer for all blocks",
+        "collectives",
+        "    received = like.new_empty(like.shape)\n    dist.scatter(",
+        """    received = like.new_empty(like.shape[0] * dist.get_world_size(), *like.shape[1:])
+    dist.scatter(""",
+        {"public the_eight_collectives[scatter]", "hidden values[scatter]"},
+        "scatter: invalid tensor size at index 0 of the list",
+    ),
+    Mutant(
         "all-to-all does not mind a remainder",
         "collectives",
         "    _rows_per_rank(tensor)\n    received",
