@@ -207,10 +207,14 @@ def test_model(world):
     """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500); predict_seconds(1, 500, 250) is 1.5;
     half_peak_size(2, 500) is 1000
     """
-    fit, equal, predicted, half = world(
+    name = "benchmarking.fit_latency_bandwidth"
+    fit, equal, falling, one_size, odd, predicted, half = world(
         1,
-        call("benchmarking.fit_latency_bandwidth", [0, 1000], [1.0, 3.0]),
-        call("benchmarking.fit_latency_bandwidth", [1000, 10**9], [0.1, 0.1], may_raise=True),
+        call(name, [0, 1000], [1.0, 3.0]),
+        call(name, [1000, 10**9], [0.1, 0.1], may_raise=True),
+        call(name, [1000, 2000], [0.2, 0.1], may_raise=True),
+        call(name, [1000, 1000], [0.1, 0.2], may_raise=True),
+        call(name, [1000, 2000, 3000], [0.1, 0.2], may_raise=True),
         call("benchmarking.predict_seconds", 1.0, 500.0, 250),
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
@@ -224,6 +228,9 @@ def test_model(world):
         known_mistakes=[slope],
     )
     equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
+    falling.raises_value_error(because="The times do not grow with the size.")
+    one_size.raises_value_error(because="From times of one size, α and β cannot be told apart.")
+    odd.raises_value_error(because="There are 3 sizes and 2 times.")
     quick = {"this is the time of the bytes alone. Add the latency": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {

@@ -6,11 +6,13 @@ Run one problem with ``make test PART=data_parallel K=buckets``.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Delay, Leaf, Tolerance, call, per_rank, rounding, tensor
+from grader.check.api import Delay, Leaf, Strided, Tolerance, call, per_rank, rounding, tensor
 from grader.reference import single_device
+from grader.reference.collective_mistakes import MEMORY
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
     PASSED_BY,
+    STRIDED_LEFT_OUT,
     left_out,
     loss_mistakes,
     optimizer_difference,
@@ -51,12 +53,16 @@ def test_shard_batch(world):
 @number("3.2")
 @weight(0.5)
 def test_broadcast_parameters(world):
-    """broadcast_parameters overwrites rank 1's parameters with rank 0's"""
+    """broadcast_parameters overwrites rank 1's parameters with rank 0's, whatever their layout"""
     mine, yours = [tensor([1, 2]), tensor([[3.0]])], [tensor([7, 8]), tensor([[9.0]])]
     given = per_rank(*([Leaf(trained), frozen] for trained, frozen in (mine, yours)))
+    # A parameter that is contiguous on no rank: a transpose on one, a slice on the other.
+    matrices = tensor([[1, 2, 3], [4, 5, 6]]), tensor([[7, 8, 9], [10, 11, 12]])
+    strided = per_rank([Strided(matrices[0], "transpose")], [Strided(matrices[1], "slice")])
     # The root begins when rank 1 has returned, or when rank 1 waits for the root.
     late = {0: Delay(until="", on=1, patience=1)}
-    (run,) = world(2, call("data_parallel.broadcast_parameters", given, root=0, delays=late))
+    name = "data_parallel.broadcast_parameters"
+    run, of_strided = world(2, call(name, given, root=0, delays=late), call(name, strided, root=0))
     mean = {
         "this is the mean over the ranks. Every rank must get the root's own values": [
             (m + y) / 2 for m, y in zip(mine, yours)
@@ -70,6 +76,11 @@ def test_broadcast_parameters(world):
         mine, mine, label="the list of parameters after the call", known_mistakes=known
     )
     run.returns(None, None)
+    # A transpose lies in memory column by column.
+    by_columns = matrices[0].ravel("F").reshape(matrices[0].shape)
+    known = [{}, {STRIDED_LEFT_OUT: [matrices[1]], MEMORY: [by_columns]}]
+    label = "the list of a parameter that is not contiguous"
+    of_strided.leaves_arguments([matrices[0]], [matrices[0]], label=label, known_mistakes=known)
 
 
 @number("3.3")

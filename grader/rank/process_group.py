@@ -361,13 +361,14 @@ def _check(kind: str, tensors: Tensors, in_order: bool) -> None:
 
 
 def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None = None) -> None:
-    """Raise RuntimeError unless a list has a tensor of the shape of ``like`` for each of ``n`` ranks.
+    """Raise RuntimeError unless a list has a tensor shaped as ``like`` for each of ``n`` ranks.
 
     gloo raises the same, before it sends anything. Without ``like``, any shapes will do.
     """
     if len(tensors) != n:
         raise RuntimeError(
-            f"{kind}: the list must have one tensor for each of the {n} ranks, and has {len(tensors)}"
+            f"{kind}: the list must have one tensor for each of the {n} ranks, and has"
+            f" {len(tensors)}"
         )
     for i, tensor in enumerate(tensors):
         if like is not None and tensor.shape != like.shape:
