@@ -244,8 +244,9 @@ MUTANTS = [
         "benchmarking",
         "    if len(set(sizes)) < 2 or len(set(seconds)) < 2:\n",
         "    if len(set(sizes)) < 2:\n",
-        {"public model", "hidden fit_misuse"},
-        "[0.1, 0.1]",
+        # The sign is that of a rounding error, so the one case of the public check may miss it.
+        {"hidden fit_misuse"},
+        "Two different sizes, and two different times, are needed.",
     ),
     Mutant(
         "the size of an all-gather is what one rank puts in",
