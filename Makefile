@@ -52,21 +52,21 @@ $(VENV)/.ready: $(REQUIREMENTS)
 
 # Checks run side by side in forked processes, or in fresh interpreters where a fork is not safe.
 ifeq ($(shell uname),Linux)
-CHECKS := -p grader.check.workers
+PYTEST_ARGUMENTS := -p grader.check.workers
 else
-CHECKS := $(if $(K),-n 0,-n auto --dist worksteal)
+PYTEST_ARGUMENTS := $(if $(K),-n 0,-n auto --dist worksteal)
 endif
 # BEGIN INSTRUCTOR
 # Only where nothing is chosen, the grader's own tests run, too. To import them takes longer than to run some checks.
 ifeq ($(IMPL)$(PART)$(K),)
-CHECKS := -n auto --dist worksteal
+PYTEST_ARGUMENTS := -n auto --dist worksteal
 else
-CHECKS += -p no:hypothesispytest $(if $(IMPL),tests,tests grader/hidden)
+PYTEST_ARGUMENTS += -p no:hypothesispytest $(if $(IMPL),tests,tests grader/hidden)
 endif
 # END INSTRUCTOR
 # IMPL=handout runs the public checks on handout/, also where there are solutions.
 test: $(READY)  ## run the public checks on handout/; where solutions/ exists, run all checks on it, and the grader's own tests
-	@$(PY) -m pytest $(CHECKS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
+	@$(PY) -m pytest $(PYTEST_ARGUMENTS) $(OPTIONS) $(if $(IMPL),--submission="$$IMPL") || $(SAID)
 
 watch: $(READY)  ## run the checks of what you change, each time that you save a file; IMPL=handout, PART=collectives, K=ring
 	@$(PY) -m grader.watch $(if $(PART),--part="$$PART") $(if $(K),--only="$$K") $(if $(SEED),--seed="$$SEED") -- $(if $(IMPL),"$$IMPL") || $(SAID)

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from grader.rank import drivers, seccomp, surroundings, tensors
 from grader.rank.link import GO, NOTHING, Wire
 from grader.rank.process_group import announce_batches, install
-from grader.rank.program_recorder import Tracer
+from grader.rank.program_recorder import ProgramTracer
 from grader.rank.rank_home import RankHome
 from grader.rank.recorder import Recorder
 from grader.rank.store import HubStore
@@ -179,7 +179,7 @@ class Rank:
         self._join(meta)
         if self.network:
             seccomp.cut_off()
-        self.tracer: Tracer | None = None
+        self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
         self.marks = Marks(wire, self.current, self.network)
         _announce_exit(self.marks, self.recorder)
@@ -218,7 +218,7 @@ class Rank:
             self.network.caller = recorder.caller
             if not meta["trace"]:
                 return recorder, contextlib.nullcontext()
-            self.tracer = Tracer(self._tell_steps, recorder.caller)
+            self.tracer = ProgramTracer(self._tell_steps, recorder.caller)
             self.network.on_issue = self.tracer.on_issue
             self.network.on_wait = self.tracer.on_wait
             self.wire.tell_more = self.tracer.news
@@ -229,7 +229,7 @@ class Rank:
             waits.trace(recorder)
         else:
             recorder = Recorder(self._emit, self.submission_dir)
-        recorder.trace_threads()
+        recorder.record_threads()
         return recorder, recorder
 
     def _emit(self, event: dict) -> None:

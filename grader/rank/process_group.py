@@ -134,33 +134,35 @@ class HubGroup(dist.ProcessGroup):
         )
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HubWork:
-        landing = outputs[0] if opts.rootRank == self.rank() else []
+        landing: Tensors = []
         if opts.rootRank == self.rank():
+            landing = outputs[0]
             _check_list("gather", landing, self.size(), inputs[0])
         return self._issue(
             "gather", inputs, landing, root=opts.rootRank, output=outputs, in_order=True
         )
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> HubWork:
-        sent = inputs[0] if opts.rootRank == self.rank() else []
+        sent: Tensors = []
         if opts.rootRank == self.rank():
+            sent = inputs[0]
             _check_list("scatter", sent, self.size(), outputs[0])
         return self._issue("scatter", sent, outputs, root=opts.rootRank)
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> HubWork:
-        # This does the same as gloo. gloo copies a rank's own block to where the result will be,
-        # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
-        # of the strides.
         _check_list("reduce_scatter", inputs[0], self.size())
-        blocks = [x.detach().clone() for x in inputs[0]]
         own, result = inputs[0][self.rank()].detach(), outputs[0]
         if own.shape != result.shape:
             raise RuntimeError(
                 f"reduce_scatter: the output has the shape {tuple(result.shape)}, but this rank's"
                 f" block has {tuple(own.shape)}"
             )
+        # This does the same as gloo. gloo copies a rank's own block to where the result will be,
+        # and adds the memory of copies of the other blocks to that memory. A copy keeps the order
+        # of the strides.
+        blocks = [x.detach().clone() for x in inputs[0]]
         if _is_dense(result):
             blocks[self.rank()] = torch.empty_strided(
                 own.shape, result.stride(), dtype=own.dtype
@@ -379,11 +381,11 @@ def _check_list(kind: str, tensors: Tensors, n: int, like: torch.Tensor | None =
 
 
 def _check_whole(kind: str, name: str, whole: torch.Tensor, n: int, part: torch.Tensor) -> None:
-    """Raise RuntimeError unless a tensor has room for ``n`` parts of this size, as gloo does."""
+    """Raise RuntimeError unless a tensor has as many elements as ``n`` parts, as gloo does."""
     if whole.numel() != n * part.numel():
         raise RuntimeError(
-            f"{kind}: the {name} must have {n} times {part.numel()} elements for {n} ranks, and has"
-            f" {whole.numel()}"
+            f"{kind}: the {name} has {whole.numel()} elements, but {n} ranks with"
+            f" {part.numel()} each need {n * part.numel()}"
         )
 
 

@@ -21,7 +21,7 @@ MAX_STEPS = 200  # steps that are collected before they are reported
 NAMES: dict[Any, str] = {}
 
 
-class Tracer(TorchDispatchMode):
+class ProgramTracer(TorchDispatchMode):
     """Collects the steps of a program (see ``wire.events.Step``) and reports them to the judge.
 
     It reports many steps at a time. When all threads of the rank wait, or the call ends, it reports
@@ -70,7 +70,7 @@ class Tracer(TorchDispatchMode):
 
 
 def _dispatch(
-    self: Tracer, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    self: ProgramTracer, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     if (name := NAMES.get(operator)) is None:
         name = NAMES[operator] = operator._schema.name.split("::")[1].removesuffix("_")
@@ -86,4 +86,4 @@ def _dispatch(
 
 
 # This is assigned and not defined inside the class: see ``recorder``.
-Tracer.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]
+ProgramTracer.__torch_dispatch__ = _dispatch  # type: ignore[method-assign, assignment]

@@ -73,7 +73,7 @@ class Recorder(TorchDispatchMode):
         self.emit = emit
         self.folder = str(folder)
 
-    def trace_threads(self) -> None:
+    def record_threads(self) -> None:
         """Also record in threads that start from now on, because a mode belongs to one thread."""
 
         def enter(*_: Any) -> None:

@@ -189,6 +189,15 @@ def test_reducing_and_scattering_from_different_forms_agrees():
     assert examine(trails) == ([], [])
 
 
+def test_blocks_that_are_not_equal_must_be_the_same_on_all_ranks():
+    alike = [operation(rank, "reduce_scatter", sent=[2, 1], received=[2 - rank]) for rank in (0, 1)]
+    assert examine([[one] for one in alike]) == ([], [])
+    other = operation(1, "reduce_scatter", sent=[1, 2], received=[2])
+    (disagreement,), _ = examine([[alike[0]], [other]])
+    assert disagreement.what == "how large the blocks are"
+    assert "of (2 + 1) ×" in str(disagreement) and "of (1 + 2) ×" in str(disagreement)
+
+
 def test_only_the_root_has_what_is_scattered_and_gathered():
     scatter = [
         [operation(0, "scatter", sent=[4, 4], received=[4])],

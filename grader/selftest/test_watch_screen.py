@@ -8,6 +8,9 @@ from rich.console import Console
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED, Record
 from grader.diagnosis.finding import Finding, Line
+from grader.grade import Options
+from grader.session import ROOT
+from grader.watch.loop import Watch
 from grader.watch.screen import KEYS, Lines, screen_lines
 from grader.watch.state import WatchState
 
@@ -100,3 +103,15 @@ def test_a_narrow_screen_has_room_for_a_message():
     lines = drawn(make_state(1), 50, 24)
     assert sum(line.startswith(" 1.1 ") for line in lines) == 1
     assert any(line.startswith("  Wrong.") for line in lines[:12])
+
+
+def test_a_long_run_says_for_how_long_and_at_which_check():
+    watch = Watch(ROOT, Options(), None, Lines(Console(file=io.StringIO())))
+    watch.state = make_state(0)
+    watch.state.run_all(["1.6"])
+    watch.is_running = True
+    assert watch._progress() == ""  # it has just begun
+    watch.began -= 12
+    assert watch._progress() == "Running for 12 s: 1.6 check of 1.6"
+    watch.is_running = False
+    assert watch._progress() == ""
