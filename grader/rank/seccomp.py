@@ -120,9 +120,11 @@ SHARING = (5, 6, 7, 36, 37, 38, 8, 10, 15, 1024, 1026, 1031)
 FUTEX = {"x86_64": 202, "aarch64": 98}
 PRIVATE = 128  # a bit of a futex operation: it is for the threads of one process only
 OPERATIONS = 127  # the bits that tell which futex operation it is
-# The operations that wait. They are harmless if nobody can wake, and the C library needs one of
-# them to join a thread.
-WAITS = (0, 9)
+# Two operations that wait. The C library needs WAIT_BITSET to join a thread: the kernel wakes it.
+# WAIT fails as if the word in memory had changed. Then the C++ library looks at the word again. It
+# waits in this way while another thread initialises a static variable. As nobody can wake, it would
+# wait for ever.
+WAIT, WAIT_BITSET = 0, 9
 CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}
 OF_PROCESSES = 1 << 31  # clocks from here on (negative numbers) are those of processes
 OTHER_INTERFACE = 1 << 30  # a bit in the numbers of x32, the other interface of x86_64
@@ -167,13 +169,19 @@ def cut_off() -> bool:
     fail = (RETURN, 0, 0, FAIL | errno.EPERM)
     again = (LOAD, 0, 0, NUMBER)
     kind = [
-        (HAS_BIT, 4, 0, PRIVATE),
+        (HAS_BIT, 5, 0, PRIVATE),
         (AND, 0, 0, OPERATIONS),
-        (EQUAL, 2, 0, WAITS[0]),
-        (EQUAL, 1, 0, WAITS[1]),
+        (EQUAL, 3, 0, WAIT_BITSET),
+        (EQUAL, 0, 1, WAIT),
+        (RETURN, 0, 0, FAIL | errno.EAGAIN),
         fail,
     ]
-    wakes = [(EQUAL, 0, 7, FUTEX[machine]), (LOAD, 0, 0, SECOND_ARGUMENT), *kind, again]
+    wakes = [
+        (EQUAL, 0, 2 + len(kind), FUTEX[machine]),
+        (LOAD, 0, 0, SECOND_ARGUMENT),
+        *kind,
+        again,
+    ]
     others = [(AT_LEAST, 0, 1, OF_PROCESSES), fail]
     clocks = [(EQUAL, 0, 4, CLOCK_GETTIME[machine]), (LOAD, 0, 0, FIRST_ARGUMENT), *others, again]
     sharing = _refused(SHARING, errno.EPERM)

@@ -583,6 +583,24 @@ def test_a_rank_has_no_way_to_another_but_the_hub(submit, on_hub, way):
     assert told(world, "broken") == str(errno.EPERM)
 
 
+def test_no_thread_waits_at_a_word_that_no_thread_can_wake(submit, on_hub):
+    """The C++ library waits in this way while another thread initialises a static variable. It
+    looks at the word again when the wait returns, whatever the wait returns.
+    """
+    if not seccomp.can_refuse():
+        pytest.skip("no filter of system calls for this machine")
+    world = submit(f"""
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        def broken():
+            word, second = ctypes.c_int(7), (ctypes.c_long * 2)(1, 0)
+            # the operation FUTEX_WAIT, until the word is not 7 any more, or for a second
+            waited = libc.syscall({seccomp.FUTEX[platform.machine()]}, ctypes.byref(word), 0, 7, second, None, 0)
+            return waited, ctypes.get_errno()
+        """)
+    assert told(world, "broken") == str((-1, errno.EAGAIN))
+
+
 def test_ranks_share_no_file_where_the_hub_connects_them(submit, on_hub):
     world = submit("""
         def broken():
