@@ -271,7 +271,9 @@ def shift_right(tensor: Tensor) -> Tensor:
 
     Every rank does so at the same time. The ranks form a ring: the right neighbour of the last rank
     is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
-    receives, the ring may deadlock, whatever the size of the tensors.
+    receives, the ring may deadlock, whatever the size of the tensors. On GPUs it may even deadlock
+    if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both
+    together, and runs everywhere.
 
     Args:
         tensor: any shape.
@@ -292,7 +294,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
     to its own. After them, each rank holds one finished chunk. The next n−1 steps are the
     all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of 1/n of
-    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009].
+    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009]. As
+    in Problem 1.6, the order of the messages must be one that GPUs can carry out.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

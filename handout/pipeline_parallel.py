@@ -182,14 +182,21 @@ def run_schedule(
 
     Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
     at their third forward pass while the last stage is at its first backward pass, so neighbours
-    may want to send to each other at the same moment.
+    may want to send to each other at the same moment. Do not wait for a send before the next
+    action: the other stage may itself be sending, and not yet receiving.
+
+    GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
+    ends only when it is received. So when an action ends, start two messages together, with one
+    ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
+    receives. With gloo you get one ``Work`` for each message, and with nccl one for all. So put the
+    receive last, and wait for the last ``Work``.
 
     What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
-    be freed. With ``work = dist.isend(…)`` a tensor stays alive until you call ``work.wait()``.
-    Call it once: a second call never returns. (With gloo, ``is_completed()`` alone never becomes
-    true.) A good moment to wait for the activation of micro-batch i is when its gradient has come
-    back: then the wait is over at once. For a gradient, it is before you send the next one.
+    be freed: it stays alive until you call ``wait()`` of its ``Work``. Call it once: with gloo, a
+    second call never returns, and ``is_completed()`` alone never becomes true. A good moment to
+    wait for the activation of micro-batch i is when its gradient has come back: then the wait is
+    over at once. For a gradient, it is before you send the next one.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
@@ -208,7 +215,7 @@ def run_schedule(
             forward and once backward (the message holds m: "a schedule of 6 actions for 4
             micro-batches").
 
-    About 25 lines, or 40 if you write the two passes out.
+    About 40 lines, or 55 if you write the two passes out.
     """
     raise NotImplementedError("Problem 5.5: run_schedule")
 

@@ -397,7 +397,9 @@ def shift_right(tensor: Tensor) -> Tensor:
 
     Every rank does so at the same time. The ranks form a ring: the right neighbour of the last rank
     is rank 0. A blocking send may wait until its receiver is there. If every rank sends before it
-    receives, the ring may deadlock, whatever the size of the tensors.
+    receives, the ring may deadlock, whatever the size of the tensors. On GPUs it may even deadlock
+    if every rank starts an ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts both
+    together, and runs everywhere.
 
     Args:
         tensor: any shape.
@@ -413,9 +415,10 @@ def shift_right(tensor: Tensor) -> Tensor:
     if n == 1:
         return tensor.detach().clone()
     received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
+    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
+    receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+    for work in dist.batch_isend_irecv([send, receive]):  # together, so no order can deadlock
+        work.wait()
     return received
     # END SOLUTION
 
@@ -427,7 +430,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
     to its own. After them, each rank holds one finished chunk. The next n−1 steps are the
     all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of 1/n of
-    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009].
+    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009]. As
+    in Problem 1.6, the order of the messages must be one that GPUs can carry out.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

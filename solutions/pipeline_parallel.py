@@ -100,9 +100,13 @@ def _stage_backward(
     return grad_y
 
 
+def _room(rows: int, like: Tensor) -> Tensor:
+    """(rows, D), to receive into, where ``like`` has D columns."""
+    return like.new_empty(rows, like.shape[1])
+
+
 def _receive(rows: int, like: Tensor, source: int) -> Tensor:
-    """(rows, D), from a neighbour, where ``like`` has D columns."""
-    received = like.new_empty(rows, like.shape[1])
+    received = _room(rows, like)
     dist.recv(received, src=source)
     return received
 
@@ -197,6 +201,28 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
 
 # BEGIN SOLUTION
+def _exchange(
+    outgoing: Tensor | None, target: int, source: int, rows: int, like: Tensor
+) -> tuple[dist.Work | None, Tensor | None]:
+    """Send a tensor and receive (rows, D), started together; -1 and n stand for nobody.
+
+    Two neighbours that send to each other would otherwise wait for ever on GPUs: there, the
+    messages of a rank keep their order, and a send ends only when it is received. Wait for the
+    receive alone. Return the work of the send, and what was received.
+    """
+    neighbours = range(dist.get_world_size())
+    messages, received = [], None
+    if target in neighbours:
+        messages.append(dist.P2POp(dist.isend, outgoing, target))
+    if source in neighbours:
+        received = _room(rows, like)
+        messages.append(dist.P2POp(dist.irecv, received, source))
+    works = dist.batch_isend_irecv(messages) if messages else []
+    if source in neighbours:
+        works[-1].wait()  # the receive's; with nccl, the one work of both
+    return works[0] if target in neighbours else None, received
+
+
 def _check_stage(stage: int, num_stages: int, num_micro_batches: int) -> None:
     if not 0 <= stage < num_stages:
         raise ValueError(f"stage {stage} is not one of {num_stages}")
@@ -285,14 +311,21 @@ def run_schedule(
 
     Any schedules that fit each other must run, not only GPipe and 1F1B. The earlier stages may be
     at their third forward pass while the last stage is at its first backward pass, so neighbours
-    may want to send to each other at the same moment.
+    may want to send to each other at the same moment. Do not wait for a send before the next
+    action: the other stage may itself be sending, and not yet receiving.
+
+    GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
+    ends only when it is received. So when an action ends, start two messages together, with one
+    ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
+    receives. With gloo you get one ``Work`` for each message, and with nccl one for all. So put the
+    receive last, and wait for the last ``Work``.
 
     What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
-    be freed. With ``work = dist.isend(…)`` a tensor stays alive until you call ``work.wait()``.
-    Call it once: a second call never returns. (With gloo, ``is_completed()`` alone never becomes
-    true.) A good moment to wait for the activation of micro-batch i is when its gradient has come
-    back: then the wait is over at once. For a gradient, it is before you send the next one.
+    be freed: it stays alive until you call ``wait()`` of its ``Work``. Call it once: with gloo, a
+    second call never returns, and ``is_completed()`` alone never becomes true. A good moment to
+    wait for the activation of micro-batch i is when its gradient has come back: then the wait is
+    over at once. For a gradient, it is before you send the next one.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
@@ -311,7 +344,7 @@ def run_schedule(
             forward and once backward (the message holds m: "a schedule of 6 actions for 4
             micro-batches").
 
-    About 25 lines, or 40 if you write the two passes out.
+    About 40 lines, or 55 if you write the two passes out.
     """
     # BEGIN SOLUTION 5.5: run_schedule
     rows = _micro_batch_rows(batch_size, num_micro_batches)
@@ -330,33 +363,28 @@ def run_schedule(
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, as long
     sending: dict[int, dist.Work | None] = {}  # to the next stage, as long
     sending_back: dist.Work | None = None  # to the stage before: one at a time
-    for kind, i in schedule:
+    # the stage from which each action receives; -1 and n are no stages: it receives nothing
+    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+            x_i = x[i * rows :][:rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
                 if stage == last_stage:
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet
-                # receiving.
-                sending[i] = dist.isend(y_i, dst=stage + 1)
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
                 # at once: whoever has sent the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if stage > 0:
-                if sending_back:
-                    sending_back.wait()
-                sending_back = dist.isend(grad_x, dst=stage - 1)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
     if sending_back:
         sending_back.wait()
     return torch.stack(losses).mean() if stage == last_stage else None, totals

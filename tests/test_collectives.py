@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import Delay, Probe, Strided, call, mixed, per_rank, tensor
+from grader.check.api import (
+    Delay,
+    Probe,
+    Strided,
+    call,
+    in_strict_order,
+    mixed,
+    per_rank,
+    tensor,
+)
 from grader.reference import collective_mistakes as mistakes
 
 # Problem 1.1 on two ranks: each rank's input, the other arguments, and each rank's output.
@@ -23,6 +32,7 @@ EIGHT = {
     "all_to_all": (per_rank(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
 }
 
+RING = "The ring is built from sends and receives alone."
 ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
 EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive entries"
 MISTAKES = {
@@ -146,6 +156,28 @@ def test_shift_right(world, size):
         run.keeps_inputs()
 
 
+@number("1.6")
+@weight(0.0625)
+@in_strict_order
+def test_shift_right_in_the_order_of_gpus(world):
+    """shift_right runs on two ranks whose messages keep their order, as on GPUs"""
+    (run,) = world(2, call("collectives.shift_right", per_rank(A, B)))
+    run.returns(B, A)
+    run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
+
+
+@number("1.7")
+@weight(0.125)
+@in_strict_order
+def test_ring_all_reduce_in_the_order_of_gpus(world):
+    """ring_all_reduce runs on two ranks whose messages keep their order, as on GPUs"""
+    tensors = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
+    (run,) = world(2, call("collectives.ring_all_reduce", per_rank(*tensors)))
+    total = [11.0, 22.0, 33.0, 44.0]
+    run.returns(total, total)
+    run.uses_only("send", "recv", because=RING)
+
+
 @number("1.7")
 @weight(0.5)
 @pytest.mark.parametrize("size", [2, 4])
@@ -163,4 +195,4 @@ def test_ring_all_reduce(world, size):
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()
-    run.uses_only("send", "recv", because="The ring is built from sends and receives alone.")
+    run.uses_only("send", "recv", because=RING)

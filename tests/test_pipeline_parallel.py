@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, call, per_rank, rounding
+from grader.check.api import Delay, call, in_strict_order, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
 # The batch has 9 rows of 4 columns: 3 micro-batches of 3 rows.
@@ -43,6 +43,13 @@ CUT = [range(0, 2), range(2, 3)]  # stage 0 has two layers, stage 1 has one
 STAGES = per_rank(*[[WEIGHTS[layer] for layer in layers] for layers in CUT])
 CLOSE = rounding(np.float64)
 F, B = "forward", "backward"
+# For each schedule of M micro-batches the actions of stage 0 and of stage 1.
+GPIPE = [[(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]] * 2
+ONE_FORWARD_ONE_BACKWARD = [
+    [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)],
+    [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)],
+]
+MIXED = [GPIPE[0], [(F, 0), (F, 1), (B, 0), (B, 1), (F, 2), (B, 2)]]
 
 
 def late(receiver):
@@ -160,32 +167,24 @@ def test_schedules(world):
         )
 
 
+def run_schedule(of_stages):
+    inputs = STAGES, per_rank(BATCH, None), 9, M
+    return call(
+        "pipeline_parallel.run_schedule", per_rank(*of_stages), *inputs, driver="with_timeline"
+    )
+
+
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """run_schedule returns the loss and the gradients of a single device with GPipe, then with
-    1F1B, on two stages
+    """run_schedule returns the loss and the gradients of a single device with GPipe, 1F1B and a
+    mixture of them, on two stages
     """
-    gpipe = [(F, 0), (F, 1), (F, 2), (B, 0), (B, 1), (B, 2)]
-    first = [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)]
-    last = [
-        (F, 0),
-        (B, 0),
-        (F, 1),
-        (B, 1),
-        (F, 2),
-        (B, 2),
-    ]
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
-    inputs = (STAGES, per_rank(BATCH, None), 9, M)
-    both = [[gpipe, gpipe], [first, last]]
-    calls = (
-        call("pipeline_parallel.run_schedule", per_rank(*own), *inputs, driver="with_timeline")
-        for own in both
-    )
-    for run, own in zip(world(2, *calls), both):
+    schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED
+    for run, own in zip(world(2, *map(run_schedule, schedules_of_stages)), schedules_of_stages):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
@@ -216,6 +215,21 @@ def test_run_schedule(world):
                 f" {schedule}."
             )
             run.require(spans == schedule, text)
+
+
+@number("5.5")
+@weight(0.125)
+@in_strict_order
+def test_run_schedule_in_the_order_of_gpus(world):
+    """run_schedule runs GPipe and 1F1B on two stages whose messages keep their order, as on GPUs"""
+    _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
+    for run in world(2, run_schedule(GPIPE), run_schedule(ONE_FORWARD_ONE_BACKWARD)):
+        run.returns(
+            *([gradients[layer] for layer in layers] for layers in CUT),
+            tolerance=CLOSE,
+            select=lambda r: driver_results.value(r)[1],
+            label="the list of the weights' gradients",
+        )
 
 
 @number("5.6")

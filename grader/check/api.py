@@ -22,7 +22,7 @@ import numpy as np
 from grader.check.call_result import CallResult, as_argument, tensor
 from grader.check.failures import CheckFailed, GraderFault, NeedsGpus
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
-from grader.wire.frames import GLOO
+from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
 from grader.world.report import STANDSTILL, Call, Delay, Runner
@@ -46,6 +46,7 @@ __all__ = [
     "per_rank",
     "mixed",
     "on_gloo",
+    "in_strict_order",
     "rounding",
     "tensor",
 ]
@@ -79,6 +80,15 @@ def on_gloo(check: Callable) -> Callable:
     of each problem runs on gloo. It shows that what passes on the hub also runs on a network.
     """
     check.__network__ = GLOO  # type: ignore[attr-defined]  # a function may have any
+    return check
+
+
+def in_strict_order(check: Callable) -> Callable:
+    """Have the messages of this check's ranks keep the order of nccl (see ``hub.strict``).
+
+    A program that passes such a check does not depend on gloo: it can run on GPUs, too.
+    """
+    check.__network__ = STRICT  # type: ignore[attr-defined]  # a function may have any
     return check
 
 

@@ -263,7 +263,7 @@ def _likely(*sentence: str) -> Line:
 def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     standing = _standing(report, waiting, call)
     if held_back := _held_back(report, waiting):
-        why = _why(report, waiting, call) if waiting else []
+        why = [Line(STILL)] if held_back[-1].kind == LIKELY else _why(report, waiting, call)
         return Diagnosis(
             "Deadlock in nccl's order: no rank can go on.", [*standing, *held_back, *why]
         )
@@ -282,30 +282,32 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
     issued = {(o.rank, o.at): o for trail in report.trails for o in operations(trail)}
     told = [
         (issued.get((rank, begun)), issued.get((rank, waits)))
-        for rank, begun, waits in report.behind
-    ]
-    pairs = [(begun, waits) for begun, waits in told if begun and waits]
-    rule = (
-        "nccl carries out what a rank starts in a group one after the other. A send ends when it is"
-        " received."
-    )
-    lines = [
-        f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
-        for begun, waits in pairs
+        for rank, begun, waits in sorted(report.behind)
     ]
     # If a message is held back although its partner has come, the cure is to start it in one batch
     # with the operation before it. If its partner has not come, a batch does not help.
     alone = {id(w.operation) for w in waiting}
-    messages = [w for _, w in pairs if w.kind in ("send", "recv") and id(w) not in alone]
+    pairs = {}  # for each operation that has begun one that waits for its end
+    for begun, waits in told:
+        if begun and waits:
+            has_partner = waits.kind in ("send", "recv") and id(waits) not in alone
+            if has_partner or id(begun) not in pairs:
+                pairs[id(begun)] = begun, waits, has_partner
+    rule = (
+        "Here, as with nccl on GPUs, what a rank starts in a group is carried out one after the"
+        " other. A send ends when it is received."
+    )
+    lines = [
+        f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
+        for begun, waits, _ in pairs.values()
+    ]
     likely = _likely(
         "ranks that send to each other do one thing after the other.",
         "Start both with one dist.batch_isend_irecv.",
     )
-    return (
-        [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * bool(messages)]
-        if pairs
-        else []
-    )
+    is_cause = any(has_partner for *_, has_partner in pairs.values())
+    told_lines = [Line(rule), *(Line(line, RANKS) for line in lines), *[likely] * is_cause]
+    return told_lines if pairs else []
 
 
 def _why(report: WorldReport, waiting: list[Waiting], call: int) -> list[Line]:

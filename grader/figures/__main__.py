@@ -15,6 +15,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     **{name: partial(collectives.collective, name) for name in collectives.SHAPES},
     "barrier": collectives.barrier,
     "deadlock": collectives.deadlock,
+    "queues": collectives.queues,
     "ring": collectives.ring,
     "strategies": strategies.strategies,
     "buckets": strategies.buckets,

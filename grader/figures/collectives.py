@@ -156,8 +156,8 @@ def barrier() -> Picture:
 def deadlock() -> Picture:
     described = (
         "Above: both ranks call a blocking send first. Each send waits for a receive that the other"
-        " rank would make only after its own send; both wait for ever. Below: both start an isend,"
-        " which returns at once, then receive, then wait for the send."
+        " rank would make only after its own send; both wait for ever. Below: both start an isend"
+        " and an irecv together, in one batch, which returns at once, and then wait for both."
     )
     picture = Picture(
         330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described
@@ -169,14 +169,47 @@ def deadlock() -> Picture:
         picture.block(44, y, 46, 22, f"r{rank}", "send")
         picture.rect(90, y, 236, 22, "idle")
         picture.text(98, y + 15, f"waits for a receive on rank {1 - rank} …", 11)
-    picture.text(0, 101, "start the send, receive, then wait for it", 12, kind="bold")
+    picture.text(0, 101, "start both together, then wait for both", 12, kind="bold")
     for rank in range(2):
         y = 110 + rank * 42
         picture.text(0, y + 15, f"rank {rank}", 11)
-        for x, width, words in ((44, 52, "isend"), (98, 100, "recv"), (200, 44, "wait")):
+        for x, width, words in ((44, 52, "isend"), (96, 52, "irecv"), (150, 94, "wait")):
             picture.block(x, y, width, 22, f"r{rank}", words)
         picture.rect(246, y, 80, 22, "empty")
         picture.text(286, y + 15, "goes on", 11, "middle")
-    picture.arrow(80, 132, 122, 151)
-    picture.arrow(80, 152, 122, 133)
+    picture.arrow(76, 132, 116, 151)
+    picture.arrow(76, 152, 116, 133)
+    return picture
+
+
+def queues() -> Picture:
+    """Draw in which order nccl carries out what two ranks start."""
+    described = (
+        "Above: on each rank the queue holds an isend, then an irecv. Each isend needs the irecv of"
+        " the other rank, which begins only after the isend before it has ended; both wait for"
+        " ever. Below: on each rank one batch holds both. Each isend finds its irecv, and both"
+        " ranks go on."
+    )
+    picture = Picture(
+        330, 186, "What two ranks have started on GPUs, in the order of nccl", described
+    )
+    for top, words, together in (
+        (0, "isend, then irecv: for ever", False),
+        (97, "one batch of both: at the same time", True),
+    ):
+        picture.text(0, top + 13, words, 12, kind="bold")
+        for rank in range(2):
+            y = top + 22 + rank * 42
+            picture.text(0, y + 15, f"rank {rank}", 11)
+            picture.block(44, y, 66, 22, f"r{rank}", f"isend to {1 - rank}")
+            if together:
+                picture.block(110, y, 80, 22, f"r{rank}", f"irecv from {1 - rank}")
+                picture.rect(192, y, 80, 22, "empty")
+                picture.text(232, y + 15, "goes on", 11, "middle")
+            else:
+                picture.rect(110, y, 80, 22, "idle")
+                picture.text(150, y + 15, f"irecv from {1 - rank}", 11, "middle")
+                picture.text(196, y + 15, "only after its isend", 11)
+        picture.arrow(84, top + 44, 132, top + 63)
+        picture.arrow(84, top + 64, 132, top + 45)
     return picture

@@ -20,6 +20,7 @@ from grader.check.api import (
     Probe,
     Strided,
     call,
+    in_strict_order,
     mixed,
     on_gloo,
     per_rank,
@@ -31,6 +32,7 @@ from grader.reference import collectives as truth
 SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+RING = "The ring is built from sends and receives alone."
 KEPT = "the list of two calls' results, kept together,"
 OVERWRITTEN = (
     "the first call's result was overwritten by the second call's. Return new memory from each call"
@@ -723,7 +725,7 @@ def test_overlapped_sum_requires_no_gradient(world, rng):
 
 
 @number("1.6")
-@weight(0.5)
+@weight(0.375)
 def test_shift_right(world, rng):
     """shift_right returns the left neighbour's tensor on 1 to 4 ranks, small or large, and each
     rank sends once
@@ -800,6 +802,18 @@ def test_the_send_has_ended(world, rng):
 
 
 @number("1.6")
+@weight(0.0625)
+@in_strict_order
+def test_shift_right_in_the_order_of_gpus(world, rng):
+    """shift_right runs on 3 and 4 ranks whose messages keep their order, as on GPUs"""
+    for n in (3, 4):
+        xs = [integers(rng, (2, 3)) for _ in range(n)]
+        (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
+        run.returns(*shifted(xs))
+        _sends_once(run, xs)
+
+
+@number("1.6")
 @weight(0.125)
 @on_gloo
 def test_neighbours_tensor_requires_no_gradient(world, rng):
@@ -852,7 +866,17 @@ def test_ring_sum_requires_no_gradient(world, rng):
 
 
 @number("1.7")
-@weight(1.5)
+@weight(0.125)
+@in_strict_order
+def test_ring_in_the_order_of_gpus(world, rng):
+    """ring_all_reduce runs on 3 and 4 ranks whose messages keep their order, as on GPUs"""
+    for n in (3, 4):
+        (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])
+        run.uses_only("send", "recv", because=RING)
+
+
+@number("1.7")
+@weight(1.25)
 def test_ring_traffic(world, rng):
     """ring_all_reduce sends to the neighbours only, and each rank sends at most 2(n−1)/n of the
     bytes
@@ -864,9 +888,7 @@ def test_ring_traffic(world, rng):
             world, rng, n, [((length,), np.float32, None) for length in lengths], high=1 << 21
         )
         for run, length in zip(runs, lengths):
-            run.uses_only(
-                "send", "recv", because="The ring is built from sends and receives alone."
-            )
+            run.uses_only("send", "recv", because=RING)
             for rank in range(n):
                 _sends_chunks(run, rank, n, length)
 
@@ -903,7 +925,7 @@ def test_ring_steps(world, rng):
     """ring_all_reduce sends at most 2(n−1) times per rank, and never on a single rank"""
     for n in SIZES:
         (run,) = _ring_sums(world, rng, n, [((4096,), np.float32, None)], high=1 << 21)
-        run.uses_only("send", "recv", because="A ring is built from sends and receives.")
+        run.uses_only("send", "recv", because=RING)
         for rank in range(n):
             sends = sum(o.kind == "send" for o in run.operations(rank))
             run.require(

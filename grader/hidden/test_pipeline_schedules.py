@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, call, on_gloo, per_rank, rounding
+from grader.check.api import Delay, call, in_strict_order, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     NO_COUNTS,
     PipelineProblem,
@@ -27,6 +27,7 @@ SHAPES = [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
     (2, 1200),
 ]  # (number of stages, number of micro-batches)
 CLOSE = rounding(np.float64)
+SCHEDULES = (gpipe, one_forward_one_backward)
 GRADIENTS = "the list of the weights' gradients"
 OVERWRITTEN = (
     "they were overwritten by the gradients of a later step. Return new memory from each step"
@@ -218,7 +219,7 @@ def require_step(run, problem):
 
 
 @number("5.5")
-@weight(0.75)
+@weight(0.5)
 def test_run_schedule(world, rng):
     """run_schedule returns the loss and gradients of a single device with GPipe and 1F1B, for 1 to
     4 stages, one to many micro-batches
@@ -241,6 +242,21 @@ def test_run_schedule(world, rng):
     # Before each send the last stage makes a backward pass, which takes twice as long as a forward
     # pass. Before its first send it also makes the forward passes of all m micro-batches.
     require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
+
+
+@number("5.5")
+@weight(0.125)
+@in_strict_order
+def test_run_schedule_in_the_order_of_gpus(world, rng):
+    """run_schedule runs GPipe and 1F1B on 3 and 4 stages whose messages keep their order, as on
+    GPUs
+    """
+    for n in (3, 4):
+        p = PipelineProblem(rng, n, n + 2)
+        for run in world(
+            n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for schedule in SCHEDULES)
+        ):
+            require_step(run, p)
 
 
 @number("5.5")

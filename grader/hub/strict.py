@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grader.hub.matching import Posted
 
 TAG = 0  # the tag of all messages
-MAX_TOLD = 16  # operations that wait and that the judge is told of, for the student's message
+MAX_TOLD = 32  # operations that wait and that the judge is told of, for the student's message
 
 
 class StrictOrder:
@@ -46,18 +46,21 @@ class StrictOrder:
         return list(queue[0]) if queue else []
 
     def behind(self) -> list[list[int]]:
-        """Return [rank, begun, waits] for each queue in which an operation waits.
+        """Return lists [rank, begun, waits] for each queue in which operations wait.
 
         ``begun`` is the time when the rank issued an operation that has begun and not ended.
-        ``waits`` is the time when the rank issued the first operation that waits for this end. Both
-        are in nanoseconds of the monotonic clock. Return at most ``MAX_TOLD`` such lists.
+        ``waits`` is the time when the rank issued an operation that waits for this end: the first
+        one, and the first one of another kind. Both are in nanoseconds of the monotonic clock.
+        Return at most ``MAX_TOLD`` such lists.
         """
-        pairs = [
-            (queue[0][0].operation, queue[1][0].operation)
-            for queue in self.queues.values()
-            if len(queue) > 1
-        ]
-        return [[begun.rank, begun.at, waits.at] for begun, waits in pairs[:MAX_TOLD]]
+        told = []
+        for queue in self.queues.values():
+            if len(queue) > 1:
+                begun = queue[0][0].operation
+                behind = [posted.operation for batch in list(queue)[1:] for posted in batch]
+                other = [operation for operation in behind if operation.kind != begun.kind]
+                told += [[begun.rank, begun.at, waits.at] for waits in behind[:1] + other[:1]]
+        return told[:MAX_TOLD]
 
 
 def _key(posted: "Posted") -> tuple:

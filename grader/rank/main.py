@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from grader.rank import drivers, seccomp, surroundings, tensors
 from grader.rank.link import GO, NOTHING, Wire
-from grader.rank.process_group import announce_batches, install
+from grader.rank.process_group import be_strict, install
 from grader.rank.program_recorder import ProgramTracer
 from grader.rank.rank_home import RankHome
 from grader.rank.recorder import Recorder
@@ -175,7 +175,7 @@ class Rank:
             self.network = Network(wire, self.current)
             install(self.network)
             if meta["network"] == frames.STRICT:
-                announce_batches(self.network)
+                be_strict(self.network)
         self._join(meta)
         if self.network:
             seccomp.cut_off()

@@ -230,6 +230,8 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("recv", [], tensors, peer=peer, tag=tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
+        if self.network.is_strict:  # the words of nccl
+            raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
         return self.recv(tensors, None, tag)
 
     def barrier(self, opts: Any = None) -> HubWork:
@@ -302,11 +304,13 @@ def install(network: Network) -> None:
     c10d.ProcessGroupGloo = HubGroup  # type: ignore[misc, assignment]
 
 
-def announce_batches(network: Network) -> None:
-    """Tell the hub which operations ``batch_isend_irecv`` starts together.
+def be_strict(network: Network) -> None:
+    """Do what nccl does and gloo does not, for a hub that keeps nccl's order.
 
-    torch itself announces this only to its own process groups.
+    Tell the hub which operations ``batch_isend_irecv`` starts together: torch itself announces this
+    only to its own process groups. Refuse to receive from any rank.
     """
+    network.is_strict = True
     start = dist.batch_isend_irecv
 
     @wraps(start)

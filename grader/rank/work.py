@@ -29,6 +29,7 @@ class Network:
         self.wire, self.current = wire, current
         self.numbers = itertools.count()
         self.batch: int | None = None  # the number of the batch that operations are started in now
+        self.is_strict = False  # whether the hub keeps the order of nccl
         self.store: dist.Store | None = None
         self.issued: list[Issued] = []  # the operations of this call, in order of issue
         # returns file and line of the student code that led here

@@ -167,8 +167,10 @@ def test_every_scene_has_its_driver():
 
 def test_a_deadlock_is_told_as_without_a_cluster(tmp_path, server):
     submission = with_stubs(tmp_path, "collectives")
-    text = (submission / "collectives.py").read_text()
-    (submission / "collectives.py").write_text(text.replace("dist.isend(", "dist.send("))
+    text, send = (submission / "collectives.py").read_text(), "send = dist.P2POp("
+    (submission / "collectives.py").write_text(
+        text.replace(send, f"dist.send(tensor, (rank + 1) % n)\n    {send}")
+    )
     done = timed("collectives", submission, tmp_path, server=server, on=EQUAL, columns=80)
     assert done.returncode == 1 and "Deadlock: no rank can go on." in done.stdout
     assert "Likely: every rank sends first" in done.stdout and "·>" in done.stdout

@@ -816,8 +816,8 @@ def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
     submission = with_stubs(tmp_path, "collectives")
     path = submission / "collectives.py"
     text = path.read_text()
-    assert "dist.isend(" in text
-    path.write_text(text.replace("dist.isend(", "dist.send("))
+    assert (send := "send = dist.P2POp(") in text
+    path.write_text(text.replace(send, f"dist.send(tensor, (rank + 1) % n)\n    {send}"))
     (tmp_path / "out").mkdir()
     done = timeline("collectives", submission, tmp_path / "out", "--ranks", "2", server=server)
     assert done.returncode == 1 and "Deadlock: no rank can go on." in done.stdout

@@ -57,7 +57,7 @@ def test_five_edits(watching):
     first = watch.until(ENDED)
     assert first[0].endswith("Saved collectives.py: shift_right.")
     assert re.search(r"1\.6 .*: passed", first[1])
-    assert len(first) == 4, "only the checks of what has changed are run"
+    assert len(first) == 5, "only the checks of what has changed are run"
     watch.save(WRONG)
     wrong = "\n".join(watch.until(ENDED))
     assert re.search(r"1\.6 .*: failed", wrong) and "expected" in wrong
@@ -178,7 +178,7 @@ def test_keys_and_the_terminal_is_as_it_was(copy):
     )
     try:
         seen = _read_until(ours, "Done in")
-        assert "1 public check" in seen and "[q] quit" in seen
+        assert "2 public checks" in seen and "[q] quit" in seen
         os.write(ours, b"a")
         _read_until(ours, "All checks.")
         os.write(ours, b"o")

@@ -45,9 +45,10 @@ def honest(tensor):
     if n == 1:
         return tensor.clone()
     received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
+    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
+    receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
     return received
 
 

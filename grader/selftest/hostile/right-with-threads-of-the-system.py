@@ -17,7 +17,8 @@ def shift_right(tensor):
         time.sleep(0.2)
         works.append(dist.isend(content, dst=(rank + 1) % n))
 
-    _thread.start_new_thread(later, ())
+    # rank 0 receives first: where messages keep their order, not all ranks may do the same
+    _thread.start_new_thread(later, ()) if rank == 0 else later()
     dist.recv(received, src=(rank - 1) % n)
     while not works:
         time.sleep(0.001)

@@ -3,6 +3,22 @@
 from grader.selftest.mutants.mutant import Mutant
 
 LAYOUT = "A tensor need not be contiguous, and clone() and empty_like() of a transpose are transposed, too"
+# The checks in which messages keep the order of nccl.
+IN_ORDER = {
+    "public shift_right_in_the_order_of_gpus",
+    "hidden shift_right_in_the_order_of_gpus",
+    "public ring_all_reduce_in_the_order_of_gpus",
+    "hidden ring_in_the_order_of_gpus",
+}
+# How shift_right exchanges messages, and how it waits for them.
+WAITS = """\
+    for work in dist.batch_isend_irecv([send, receive]):  # together, so no order can deadlock
+        work.wait()
+"""
+EXCHANGE = f"""\
+    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
+    receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+{WAITS}"""
 NEIGHBOURS = {
     "public shift_right[2]",
     "hidden shift_right",
@@ -101,8 +117,8 @@ def reduce_scatter(""",
     ),
     (
         "shift_right",
-        "    sending.wait()\n    return received",
-        """    sending.wait()
+        "        work.wait()\n    return received",
+        """        work.wait()
     return received.requires_grad_(tensor.requires_grad)""",
         "neighbours_tensor_requires_no_gradient",
     ),
@@ -213,11 +229,10 @@ MUTANTS = [
     Mutant(
         "everybody sends first",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()""",
+        EXCHANGE,
         """    dist.send(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)""",
+    dist.recv(received, src=(rank - 1) % n)
+""",
         {
             "public shift_right[2]",
             "hidden shift_right",
@@ -349,17 +364,15 @@ MUTANTS = [
     Mutant(
         "everyone sends to everyone",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()""",
+        EXCHANGE,
         """    others = [r for r in range(n) if r != rank]
-    sending = [dist.isend(tensor.contiguous(), dst=r) for r in others]
     parts = {r: tensor.new_empty(tensor.shape) for r in others}
-    for r in others:
-        dist.recv(parts[r], src=r)
-    for work in sending:
+    exchange = [dist.P2POp(dist.isend, tensor.contiguous(), r) for r in others]
+    exchange += [dist.P2POp(dist.irecv, parts[r], r) for r in others]
+    for work in dist.batch_isend_irecv(exchange):
         work.wait()
-    received = parts[(rank - 1) % n]""",
+    received = parts[(rank - 1) % n]
+""",
         {"hidden shift_right", "hidden ring_traffic", "hidden ring_steps"},
         "once, and nowhere else",
     ),
@@ -894,14 +907,10 @@ def all_gather""",
     Mutant(
         "the ring turns left",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank - 1) % n)
-    dist.recv(received, src=(rank + 1) % n)
-    sending.wait()
-    return received""",
+        EXCHANGE,
+        EXCHANGE.replace(
+            "isend, tensor.contiguous(), (rank + 1", "isend, tensor.contiguous(), (rank - 1"
+        ).replace("irecv, received, (rank - 1", "irecv, received, (rank + 1"),
         {
             "hidden shift_right",
             "public ring_all_reduce[4]",
@@ -914,17 +923,14 @@ def all_gather""",
     Mutant(
         "the last rank has no right neighbour",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
+        EXCHANGE,
         """    if rank < n - 1:
         sending = dist.isend(tensor.contiguous(), dst=rank + 1)
     if rank > 0:
         dist.recv(received, src=rank - 1)
     if rank < n - 1:
         sending.wait()
-    return received""",
+""",
         {
             "public shift_right[2]",
             "hidden shift_right",
@@ -939,40 +945,25 @@ def all_gather""",
     Mutant(
         "neighbours that want contiguous memory",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
-        """    sending = dist.isend(tensor, dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
+        EXCHANGE,
+        EXCHANGE.replace(".contiguous()", ""),
         {"public shift_right[2]", "hidden shift_right"},
         "contiguous",
     ),
     Mutant(
         "a neighbour's tensor that the next call overwrites",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
-        """    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)
-    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
+        EXCHANGE,
+        "    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)\n"
+        + EXCHANGE,
         {"hidden shift_right"},
         "kept together",
     ),
     Mutant(
         "neighbours by an all-gather",
         "collectives",
-        """    sending = dist.isend(tensor.contiguous(), dst=(rank + 1) % n)
-    dist.recv(received, src=(rank - 1) % n)
-    sending.wait()
-    return received""",
-        "    return all_gather(tensor[None])[(rank - 1) % n].clone()",
+        EXCHANGE,
+        "    return all_gather(tensor[None])[(rank - 1) % n].clone()\n",
         {
             "hidden shift_right",
             "public ring_all_reduce[2]",
@@ -1092,9 +1083,10 @@ def all_gather""",
 
     def shift(there, here):
         arriving = torch.empty_like(chunks[here % n])
-        sending = dist.isend(chunks[there % n], (rank + 1) % n)
-        dist.recv(arriving, (rank - 1) % n)
-        sending.wait()
+        send = dist.P2POp(dist.isend, chunks[there % n], (rank + 1) % n)
+        receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % n)
+        for work in dist.batch_isend_irecv([send, receive]):
+            work.wait()
         return arriving
 
     for step in range(n - 1):
@@ -1229,8 +1221,8 @@ def all_gather""",
     Mutant(
         "shift right: room that keeps the strides",
         "collectives",
-        "    received = tensor.new_empty(tensor.shape)\n    sending",
-        "    received = torch.empty_like(tensor)\n    sending",
+        "    received = tensor.new_empty(tensor.shape)\n    send =",
+        "    received = torch.empty_like(tensor)\n    send =",
         {"public shift_right[2]", "hidden shift_right"},
         "contiguous",
     ),
@@ -1355,11 +1347,11 @@ def all_gather""",
     Mutant(
         "what is received is read before the wait",
         "collectives",
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
-        """    receiving = dist.irecv(received, src=(rank - 1) % n)
+        WAITS,
+        """    works = dist.batch_isend_irecv([send, receive])
     early = received.clone()
-    receiving.wait()
-    sending.wait()
+    for work in works:
+        work.wait()
     received = early
 """,
         NEIGHBOURS,
@@ -1368,17 +1360,17 @@ def all_gather""",
     Mutant(
         "an irecv that nobody waits for",
         "collectives",
-        "    dist.recv(received, src=(rank - 1) % n)\n",
-        "    dist.irecv(received, src=(rank - 1) % n)\n",
+        WAITS,
+        "    dist.batch_isend_irecv([send, receive])[0].wait()\n",
         NEIGHBOURS,
         "and never waits for it. irecv returns at once",
     ),
     Mutant(
         "neither the send nor the receive is waited for",
         "collectives",
-        "    dist.recv(received, src=(rank - 1) % n)\n    sending.wait()\n",
-        """    receiving = dist.irecv(received, src=(rank - 1) % n)
-    shift_right.__dict__.setdefault('kept', []).extend([sending, receiving])
+        WAITS,
+        """    works = dist.batch_isend_irecv([send, receive])
+    shift_right.__dict__.setdefault('kept', []).extend(works)
 """,
         NEIGHBOURS,
         "and never waits for it. irecv returns at once",
@@ -1472,13 +1464,54 @@ def all_gather""",
     Mutant(
         "the send is waited for in the next call",
         "collectives",
-        "    sending.wait()\n    return received\n",
-        """    for earlier in vars(shift_right).setdefault('under_way', []):
+        WAITS,
+        """    sending, receiving = dist.batch_isend_irecv([send, receive])
+    receiving.wait()
+    for earlier in vars(shift_right).setdefault('under_way', []):
         earlier.wait()
     shift_right.under_way = [sending]
-    return received
 """,
         {"hidden the_send_has_ended"},
         "and never waits for it. isend returns at once",
+    ),
+    Mutant(
+        "neighbours that send, then receive",
+        "collectives",
+        EXCHANGE,
+        """    sending = dist.isend(tensor.contiguous(), (rank + 1) % n)
+    dist.recv(received, (rank - 1) % n)
+    sending.wait()
+""",
+        IN_ORDER,
+        "Start both with one dist.batch_isend_irecv",
+    ),
+    Mutant(
+        "neighbours that exchange in a batch only if they are two",
+        "collectives",
+        EXCHANGE,
+        """    send = dist.P2POp(dist.isend, tensor.contiguous(), (rank + 1) % n)
+    receive = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+    batches = [[send, receive]] if n == 2 else [[send], [receive]]
+    for work in [w for b in batches for w in dist.batch_isend_irecv(b)]:
+        work.wait()
+""",
+        {check for check in IN_ORDER if check.startswith("hidden")},
+        "Start both with one dist.batch_isend_irecv",
+    ),
+    Mutant(
+        "a ring that sends, then receives",
+        "collectives",
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n    padding",
+        """    def shift_right(tensor):
+        received = torch.empty_like(tensor)
+        sending = dist.isend(tensor, (rank + 1) % n)
+        dist.recv(received, (rank - 1) % n)
+        sending.wait()
+        return received
+
+    rank, n = dist.get_rank(), dist.get_world_size()
+    padding""",
+        {check for check in IN_ORDER if "ring" in check},
+        "Start both with one dist.batch_isend_irecv",
     ),
 ]

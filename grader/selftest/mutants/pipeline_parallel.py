@@ -11,6 +11,11 @@ RUN = {
     "hidden run_schedule_frees_what_was_sent",
     "hidden run_schedule_twice",
 }
+# The checks in which messages keep the order of nccl.
+IN_ORDER = {
+    "public run_schedule_in_the_order_of_gpus",
+    "hidden run_schedule_in_the_order_of_gpus",
+}
 FREES = {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"}
 FORWARD = {"public forward", "hidden forward", "hidden forward_flows"}
 
@@ -102,9 +107,9 @@ MUTANTS = [
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
         "pipeline_parallel",
-        """    for kind, i in schedule:
+        """    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+            x_i = x[i * rows :][:rows] if stage == 0 else received
             with timeline.span(kind, i):
                 y_i, alive[i] = _stage_forward(weights, x_i)
 """,
@@ -115,9 +120,9 @@ MUTANTS = [
             saved_i.append((x_i, torch.from_numpy(x_i.numpy() @ weight.numpy())))
             x_i = torch.nn.functional.gelu(saved_i[-1][1])
         ahead.append((x_i, saved_i))
-    for kind, i in schedule:
+    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = None if stage == 0 else _receive(rows, weights[0], stage - 1)
+            x_i = received
             with timeline.span(kind, i):
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
@@ -247,34 +252,28 @@ MUTANTS = [
     Mutant(
         "sends that wait for their receiver, both ways",
         "pipeline_parallel",
-        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
                 # at once: whoever has sent the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
-            if stage > 0:
-                if sending_back:
-                    sending_back.wait()
-                sending_back = dist.isend(grad_x, dst=stage - 1)
+            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
 """,
-        """                dist.send(y_i, dst=stage + 1)
+        """            if stage < last_stage:
+                dist.send(y_i, dst=stage + 1)
+            _, received = _exchange(None, -1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
                 dist.send(grad_x, dst=stage - 1)
+            _, received = _exchange(None, -1, next_source, rows, weights[0])
 """,
         RUN | {"hidden own_timeline"},
         "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver",
@@ -282,10 +281,11 @@ MUTANTS = [
     Mutant(
         "an activation is sent when its gradient has come",
         "pipeline_parallel",
-        """                sending[i] = dist.isend(y_i, dst=stage + 1)
-        else:
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
 """,
-        "                sending[i] = y_i\n        else:\n",
+        """            sending[i] = y_i
+            _, received = _exchange(None, -1, next_source, rows, weights[0])
+""",
         RUN | {"hidden own_timeline"},
         "every rank receives first and nobody has sent",
     ),
@@ -302,13 +302,11 @@ MUTANTS = [
     Mutant(
         "a send is waited for twice",
         "pipeline_parallel",
-        """            )
-            if stage < last_stage:
-""",
-        """            )
-            if stage < last_stage:
+        """            if stage < last_stage:
+                # at once""",
+        """            if stage < last_stage:
                 sending[i].wait()
-""",
+                # at once""",
         RUN | {"hidden own_timeline"},
         "waited for something that was waited for before",
     ),
@@ -339,8 +337,9 @@ MUTANTS = [
     Mutant(
         "1F1B, whatever the schedule says",
         "pipeline_parallel",
-        "    for kind, i in schedule:",
-        "    for kind, i in one_forward_one_backward_schedule(stage, last_stage + 1, num_micro_batches):",
+        """    # the stage from which each action receives;""",
+        """    schedule = one_forward_one_backward_schedule(stage, last_stage + 1, num_micro_batches)
+    # the stage from which each action receives;""",
         {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
         "its schedule is [('forward', 0),",
     ),
@@ -373,10 +372,18 @@ MUTANTS = [
     Mutant(
         "waiting counts as work",
         "pipeline_parallel",
-        """            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            x_i = x[i * rows :][:rows] if stage == 0 else received
             with timeline.span(kind, i):
 """,
-        """            with timeline.span(kind, i):
+        """    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            with timeline.span(kind, i):
                 x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
 """,
         {"hidden own_timeline"},
@@ -492,27 +499,32 @@ MUTANTS = [
     Mutant(
         "every message is received as float32",
         "pipeline_parallel",
-        "    received = like.new_empty(rows, like.shape[1])\n",
-        "    received = torch.empty(rows, like.shape[1])\n",
+        """    return like.new_empty(rows, like.shape[1])
+""",
+        """    return torch.empty(rows, like.shape[1])
+""",
         FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
         "receive from rank 0 of 12 × float32",
     ),
     Mutant(
         "every message is received as float64",
         "pipeline_parallel",
-        "    received = like.new_empty(rows, like.shape[1])\n",
-        "    received = torch.empty(rows, like.shape[1], dtype=torch.float64)\n",
+        """    return like.new_empty(rows, like.shape[1])
+""",
+        """    return torch.empty(rows, like.shape[1], dtype=torch.float64)
+""",
         {"hidden forward", "hidden forward_saves", "hidden backward", "hidden run_schedule"},
         "receive from rank 0 of 6 × float64",
     ),
     Mutant(
         "one buffer for all messages",
         "pipeline_parallel",
-        "    received = like.new_empty(rows, like.shape[1])\n",
+        """    return like.new_empty(rows, like.shape[1])
+""",
         """    global _buffer
     if globals().get("_buffer") is None or _buffer.shape != (rows, like.shape[1]) or _buffer.dtype != like.dtype:
         _buffer = like.new_empty(rows, like.shape[1])
-    received = _buffer
+    return _buffer
 """,
         {"public forward", "hidden forward_saves"} | (RUN - {"hidden run_schedule_twice"}),
         "Do all of them share one buffer?",
@@ -520,13 +532,23 @@ MUTANTS = [
     Mutant(
         "a message is used before it is there",
         "pipeline_parallel",
-        """    received = like.new_empty(rows, like.shape[1])
+        """    received = _room(rows, like)
     dist.recv(received, src=source)
 """,
-        """    received = like.new_zeros(rows, like.shape[1])
+        """    received = _room(rows, like).zero_()
     dist.irecv(received, src=source)
 """,
-        FORWARD | BACKWARD | RUN | {"hidden forward_saves", "hidden own_timeline"},
+        FORWARD | BACKWARD | {"hidden forward_saves"},
+        "and never waits for it. irecv returns at once",
+    ),
+    Mutant(
+        "what an action needs is used before it is there",
+        "pipeline_parallel",
+        """    if source in neighbours:
+        works[-1].wait()  # the receive's; with nccl, the one work of both
+""",
+        "",
+        RUN | IN_ORDER | {"hidden own_timeline"},
         "and never waits for it. irecv returns at once",
     ),
     Mutant(
@@ -861,24 +883,22 @@ MUTANTS = [
     Mutant(
         "an activation waits for its receiver, and each gradient for the one before",
         "pipeline_parallel",
-        """                sending[i] = dist.isend(y_i, dst=stage + 1)
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
                 # at once: whoever has sent the gradient has received the activation
                 sending.pop(i).wait()
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
-        """                dist.send(y_i, dst=stage + 1)
+        """            if stage < last_stage:
+                dist.send(y_i, dst=stage + 1)
+            _, received = _exchange(None, -1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
+            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         {"hidden run_other_legal_schedules"},
         "Deadlock: no rank can go on.",
@@ -886,13 +906,17 @@ MUTANTS = [
     Mutant(
         "all activations are received at the beginning",
         "pipeline_parallel",
-        """    for kind, i in schedule:
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
-            x_i = x[i * rows :][:rows] if stage == 0 else _receive(rows, weights[0], stage - 1)
+            x_i = x[i * rows :][:rows] if stage == 0 else received
 """,
         """    if stage > 0:
         x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
-    for kind, i in schedule:
+    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows]
 """,
@@ -974,8 +998,11 @@ MUTANTS = [
     Mutant(
         "a run uses its schedule up",
         "pipeline_parallel",
-        "    for kind, i in schedule:\n",
-        "    while schedule:\n        kind, i = schedule.pop(0)\n",
+        """    for (kind, i), next_source in zip(schedule, sources[1:]):
+""",
+        """    for next_source in sources[1:]:
+        kind, i = schedule.pop(0)
+""",
         {
             "public run_schedule",
             "hidden run_schedule",
@@ -987,14 +1014,15 @@ MUTANTS = [
     Mutant(
         "gradients that were sent are waited for at the end",
         "pipeline_parallel",
-        """                if sending_back:
-                    sending_back.wait()
-                sending_back = dist.isend(grad_x, dst=stage - 1)
+        """            if sending_back:
+                sending_back.wait()
+            sending_back, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
     if sending_back:
         sending_back.wait()
 """,
-        """                sending_back = sending_back or []
-                sending_back.append(dist.isend(grad_x, dst=stage - 1))
+        """            sending_back = sending_back or []
+            work, received = _exchange(grad_x, stage - 1, next_source, rows, weights[0])
+            sending_back += [work] if work else []
     for send in sending_back or []:
         send.wait()
 """,
@@ -1048,17 +1076,38 @@ MUTANTS = [
     Mutant(
         "waiting for a gradient counts as work",
         "pipeline_parallel",
-        """            grad_y = (
-                grad_outputs.pop(i)
-                if stage == last_stage
-                else _receive(rows, weights[0], stage + 1)
-            )
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            x_i = x[i * rows :][:rows] if stage == 0 else received
+            with timeline.span(kind, i):
+                y_i, alive[i] = _stage_forward(weights, x_i)
+                if stage == last_stage:
+                    losses.append(mlp.loss(y_i))
+                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+            grad_y = grad_outputs.pop(i) if stage == last_stage else received
             if stage < last_stage:
                 # at once: whoever has sent the gradient has received the activation
                 sending.pop(i).wait()
             with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
-        """            with timeline.span(kind, i):
+        """    sources = [stage - 1 if kind == "forward" else -1 for kind, _ in schedule] + [-1]
+    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    for (kind, i), next_source in zip(schedule, sources[1:]):
+        if kind == "forward":
+            x_i = x[i * rows :][:rows] if stage == 0 else received
+            with timeline.span(kind, i):
+                y_i, alive[i] = _stage_forward(weights, x_i)
+                if stage == last_stage:
+                    losses.append(mlp.loss(y_i))
+                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+        else:
+            with timeline.span(kind, i):
                 grad_y = (
                     grad_outputs.pop(i)
                     if stage == last_stage
@@ -1066,6 +1115,7 @@ MUTANTS = [
                 )
                 if stage < last_stage:
                     sending.pop(i).wait()
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         {"hidden own_timeline"},
         "span of ('backward', 0) begins before stage",
@@ -1309,12 +1359,10 @@ MUTANTS = [
         """                if stage == last_stage:
                     losses.append(mlp.loss(y_i))
                     grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            if stage < last_stage:
 """,
         """            if stage == last_stage:
                 losses.append(mlp.loss(y_i))
                 grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            if stage < last_stage:
 """,
         {"hidden own_timeline"},
         "The loss and its gradient are work, too: compute them in the span.",
@@ -1323,23 +1371,15 @@ MUTANTS = [
         "the gradient of the loss is computed before the span",
         "pipeline_parallel",
         """                    grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
-            if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet
-                # receiving.
-                sending[i] = dist.isend(y_i, dst=stage + 1)
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                grad_outputs.pop(i)
-""",
+            grad_y = grad_outputs.pop(i) if""",
         """                    grad_outputs[i] = y_i
-            if stage < last_stage:
-                # Never wait here: the next stage may itself be sending, and this one not yet
-                # receiving.
-                sending[i] = dist.isend(y_i, dst=stage + 1)
+            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
         else:
-            grad_y = (
-                mlp.loss_backward(grad_outputs.pop(i)) / num_micro_batches
-""",
+            if stage == last_stage:
+                grad_outputs[i] = mlp.loss_backward(grad_outputs[i]) / num_micro_batches
+            grad_y = grad_outputs.pop(i) if""",
         {"hidden own_timeline"},
         "The loss and its gradient are work, too: compute them in the span.",
     ),
@@ -1397,9 +1437,11 @@ MUTANTS = [
     Mutant(
         "a window of sends",
         "pipeline_parallel",
-        "                sending[i] = dist.isend(y_i, dst=stage + 1)\n",
-        """                sending[i] = dist.isend(y_i, dst=stage + 1)
-                for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+""",
+        """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
+            for j in list(sending)[: max(0, len(sending) - (last_stage - stage + 1))]:
+                if sending[j]:
                     sending[j].wait()
 """,
         {"hidden run_other_legal_schedules"},
@@ -1416,5 +1458,31 @@ MUTANTS = [
     if not spans:""",
         {"hidden bubble_measured"},
         "sort a copy, if at all",
+    ),
+    Mutant(
+        "what an action sends and what the next receives, one after the other",
+        "pipeline_parallel",
+        """    works = dist.batch_isend_irecv(messages) if messages else []
+""",
+        """    works = [message.op(message.tensor, message.peer) for message in messages]
+""",
+        IN_ORDER,
+        "Start both with one dist.batch_isend_irecv",
+    ),
+    Mutant(
+        "what is sent and received together is waited for together",
+        "pipeline_parallel",
+        """    if source in neighbours:
+        works[-1].wait()  # the receive's; with nccl, the one work of both
+    return works[0] if target in neighbours else None, received
+""",
+        """    for work in works:
+        work.wait()
+    ended = torch.futures.Future()
+    ended.set_result(None)
+    return ended if target in neighbours else None, received
+""",
+        {"hidden run_other_legal_schedules"},
+        "Deadlock",
     ),
 ]

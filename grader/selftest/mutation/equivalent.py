@@ -41,10 +41,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "shift_right: return tensor.detach().clone() → return tensor.detach()": ALONE,
         "shift_right: return tensor.detach().clone() → return tensor.clone()": ALONE,
-        "shift_right: dist.recv(received, src=(rank - 1) % n) → dist.recv(received)": (
-            "From anybody: only the left neighbour sends to this rank, and messages of one sender"
-            " arrive in order."
-        ),
     },
     "benchmarking": {
         "stopwatch: slowest = torch.tensor(times, dtype=torch.float64, device=device()) → slowest = torch.tensor(times, dtype=torch.float64)": (
@@ -88,7 +84,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "pipeline_parallel": {
-        "_receive: received = like.new_empty(rows, like.shape[1]) → received = like.new_empty(rows, like.shape[0])": (
+        "_room: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
             "A layer's weight is square."
         ),
         "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": (

@@ -287,9 +287,10 @@ def shift_right(tensor: Tensor) -> Tensor:
     if n == 1:
         return tensor.detach().clone()
     received = tensor.new_empty(tensor.shape)
-    sending = dist.isend(tensor.detach().contiguous(), group_dst=(rank + 1) % n, group=group)
-    dist.recv(received, group_src=(rank - 1) % n, group=group)
-    sending.wait()
+    to_right = dist.P2POp(dist.isend, tensor.detach().contiguous(), group=group, group_peer=(rank + 1) % n)
+    from_left = dist.P2POp(dist.irecv, received, group=group, group_peer=(rank - 1) % n)
+    for work in dist.batch_isend_irecv([to_right, from_left]):
+        work.wait()
     return received
 """,
     ),
@@ -434,7 +435,10 @@ def _to_neighbour(step: int) -> Callable[[Tensor], Tensor]:
             return tensor.detach().clone()
         received, outgoing = tensor.new_empty(tensor.shape), tensor.detach().contiguous()
         from_, to = (rank - step) % n, (rank + step) % n
-        for work in [dist.irecv(received, from_), dist.isend(outgoing, to)]:
+        starts = [lambda: dist.irecv(received, from_), lambda: dist.isend(outgoing, to)]
+        # Even ranks send first: on GPUs a message begins only when the one before it has arrived.
+        works = [start() for start in (starts if rank % 2 else starts[::-1])]
+        for work in works:
             work.wait()
         return received
 
@@ -550,14 +554,14 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     plan += [(rank - s + 1, rank - s, False) for s in range(n - 1)]
     for give, take, add in plan:
         arriving = torch.empty_like(chunks[take % n])
-        works = [dist.isend(chunks[give % n], right), dist.irecv(arriving, left)]
-        [work.wait() for work in works]
+        both = [dist.P2POp(dist.isend, chunks[give % n], right), dist.P2POp(dist.irecv, arriving, left)]
+        [work.wait() for work in dist.batch_isend_irecv(both)]
         chunks[take % n].mul_(add).add_(arriving)
     return total
 """,
     ),
     Variant(
-        "asynchronous work as futures, and receives from whoever sends",
+        "asynchronous work as futures, and the last rank receives first",
         "collectives",
         """
 def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
@@ -571,9 +575,12 @@ def shift_right(tensor: Tensor) -> Tensor:
     rank, n = dist.get_rank(), dist.get_world_size()
     received, works = tensor.detach().clone(memory_format=torch.contiguous_format), []
     if n > 1:
-        outgoing = received.clone()
-        works.append(dist.isend(outgoing, (rank + 1) % n))
-        dist.recv(received)  # nobody sends here but the left neighbour
+        outgoing, right = received.clone(), (rank + 1) % n
+        if right:  # the last rank receives first, so that the ring has a beginning
+            works.append(dist.isend(outgoing, right))
+        dist.recv(received, group_src=(rank - 1) % n)
+        if not right:
+            works.append(dist.isend(outgoing, right))
     for work in works:
         work.wait()
     return received

@@ -32,6 +32,20 @@ def pipeline_backward(weights, saved, y):
     return totals
 
 
+def _trade(outgoing, target, source, rows, like):
+    # The receive and the send begin together; what is left of the list of works is the send's.
+    stages, messages, incoming = range(dist.get_world_size()), [], None
+    if source in stages:
+        incoming = like.new_empty(rows, like.shape[1])
+        messages.append(dist.P2POp(dist.irecv, incoming, source))
+    if target in stages:
+        messages.append(dist.P2POp(dist.isend, outgoing.contiguous(), target))
+    works = dist.batch_isend_irecv(messages) if messages else []
+    if source in stages:
+        works.pop(0).wait()
+    return works, incoming
+
+
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     rows = _micro_batch_rows(batch_size, num_micro_batches)
     if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
@@ -42,27 +56,28 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
         return mlp.loss(_through(weights, x)) / num_micro_batches
 
     totals, loss, pulls, going, back = None, 0, {}, {}, []
-    for kind, i in schedule:
+    giver = {"forward": stage - 1, "backward": stage + 1}
+    givers = [giver[kind] for kind, _ in schedule]
+    _, incoming = _trade(None, -1, givers[0], rows, weights[0])
+    for (kind, i), next_giver in zip(schedule, givers[1:] + [-1]):
         if kind == "forward":
-            x_i = _receive(rows, weights[0], stage - 1) if stage else x[i * rows :][:rows]
+            x_i = incoming if stage else x[i * rows :][:rows]
             with timeline.span(kind, i):
                 y, pulls[i] = torch.func.vjp(last if stage == last_stage else _through, list(weights), x_i)
             if stage == last_stage:
                 loss = loss + y
-            else:
-                going[i] = dist.isend(y.contiguous(), stage + 1)
+            going[i], incoming = _trade(y, stage + 1, next_giver, rows, weights[0])
             del x_i, y
         else:
-            grad = weights[0].new_ones(()) if stage == last_stage else _receive(rows, weights[0], stage + 1)
-            if i in going:
-                going.pop(i).wait()
+            grad = weights[0].new_ones(()) if stage == last_stage else incoming
+            for send in going.pop(i):
+                send.wait()
             with timeline.span(kind, i):
                 of_weights, of_x = pulls.pop(i)(grad)
                 totals = of_weights if totals is None else [a + b for a, b in zip(totals, of_weights)]
-            if stage:
-                while back:
-                    back.pop().wait()
-                back.append(dist.isend(of_x.contiguous(), stage - 1))
+            while back:
+                back.pop().wait()
+            back, incoming = _trade(of_x, stage - 1, next_giver, rows, weights[0])
             del grad, of_weights, of_x
     for send in back:
         send.wait()
@@ -70,16 +85,25 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
 """,
     ),
     Variant(
-        "activations are computed anew in the backward pass",
+        "activations are computed anew in the backward pass, and gradients have their own group",
         "pipeline_parallel",
         """
+_groups = []  # one, of all ranks: no activation has to wait there for a gradient, nor a gradient for an activation
+
+
+def _of_gradients():
+    if not _groups:
+        _groups.append(dist.new_group())
+    return _groups[0]
+
+
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     rows = _micro_batch_rows(batch_size, num_micro_batches)
     if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
         raise ValueError(f"a schedule of {len(schedule)} actions for {num_micro_batches} micro-batches")
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
     totals = [torch.zeros_like(weight) for weight in weights]
-    inputs, going, back, squares = {}, {}, None, 0.0
+    inputs, going, back, squares, of_gradients = {}, {}, None, 0.0, _of_gradients()
     for kind, i in schedule:
         if kind == "forward":
             inputs[i] = _receive(rows, weights[0], stage - 1) if stage else x.narrow(0, i * rows, rows)
@@ -90,8 +114,10 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
                 going[i] = dist.isend(y, stage + 1)
             del y
             continue
-        grad = _receive(rows, weights[0], stage + 1) if stage < last_stage else None
-        if grad is not None:
+        grad = None
+        if stage < last_stage:
+            grad = weights[0].new_empty(rows, weights[0].shape[1])
+            dist.recv(grad, stage + 1, group=of_gradients)
             going.pop(i).wait()
         with timeline.span(kind, i):
             y, saved = _stage_forward(weights, inputs.pop(i))
@@ -100,7 +126,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
             del y, saved
         if back:
             back.wait()
-        back = dist.isend(grad, stage - 1) if stage else None
+        back = dist.isend(grad, stage - 1, group=of_gradients) if stage else None
     if back:
         back.wait()
     return (squares / (batch_size * len(weights[0])) if stage == last_stage else None), totals
@@ -253,11 +279,23 @@ def pipeline_forward(weights, x, batch_size, num_micro_batches):
 """,
     ),
     Variant(
-        "every exchange by batch_isend_irecv, receives one ahead",
+        "every exchange by batch_isend_irecv, receives one ahead, a group for each way",
         "pipeline_parallel",
         '''
-def _begin(operation, tensor, peer):
-    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer)])
+_ways = {}
+
+
+def _way(source, target):
+    """A group of these two, for the messages of this direction alone: none waits for one of another way."""
+    if not _ways:
+        for stage in range(dist.get_world_size() - 1):
+            for ends in ((stage, stage + 1), (stage + 1, stage)):
+                _ways[ends] = dist.new_group(ends)
+    return _ways.get((source, target))
+
+
+def _begin(operation, tensor, peer, group):
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer, group)])
     return work
 
 
@@ -265,7 +303,7 @@ class _Inbox:
     """Receives from one neighbour, of which the next one has always begun."""
 
     def __init__(self, count, rows, like, source):
-        self.left, self.source = count, source
+        self.left, self.source, self.group = count, source, _way(source, dist.get_rank())
         self.new = lambda: like.new_empty(rows, like.shape[1])
         self.next = self._post()
 
@@ -274,7 +312,7 @@ class _Inbox:
             return None
         self.left -= 1
         buffer = self.new()
-        return buffer, _begin(dist.irecv, buffer, self.source)
+        return buffer, _begin(dist.irecv, buffer, self.source, self.group)
 
     def take(self):
         buffer, work = self.next
@@ -285,10 +323,10 @@ class _Inbox:
 
 class _Outbox:
     def __init__(self, target):
-        self.target, self.works = target, []
+        self.target, self.works, self.group = target, [], _way(dist.get_rank(), target)
 
     def put(self, tensor):
-        self.works.append(_begin(dist.isend, tensor.contiguous(), self.target))
+        self.works.append(_begin(dist.isend, tensor.contiguous(), self.target, self.group))
 
     def empty(self):
         while self.works:
@@ -418,29 +456,45 @@ async def _run(schedule, weights, x, rows, m, timeline):
     stage, last_stage = dist.get_rank(), dist.get_world_size() - 1
     totals, alive, losses, going = [torch.zeros_like(weight) for weight in weights], {}, [], set()
 
-    def send(tensor, target, tag):
-        task = asyncio.create_task(_arrival(dist.isend(tensor, target, tag=tag)))
-        going.add(task)
-        task.add_done_callback(going.discard)
+    async def landing(work, buffer):
+        await _arrival(work)
+        return buffer
 
-    for kind, i in schedule:
+    def trade(tensor, target, tag, following):
+        # One batch: what the next action receives, as a task, and what this one sends. A gradient's tag is m + i.
+        batch, buffer, source = [], None, -1
+        if following:
+            kind, i = following
+            source, i = (stage - 1, i) if kind == "forward" else (stage + 1, m + i)
+        if 0 <= source <= last_stage:
+            buffer = weights[0].new_empty(rows, weights[0].shape[1])
+            batch.append(dist.P2POp(dist.irecv, buffer, source, tag=i))
+        if 0 <= target <= last_stage:
+            batch.append(dist.P2POp(dist.isend, tensor, target, tag=tag))
+        works = dist.batch_isend_irecv(batch) if batch else []
+        incoming = asyncio.create_task(landing(works.pop(0), buffer)) if buffer is not None else None
+        for task in [asyncio.create_task(_arrival(work)) for work in works]:
+            going.add(task)
+            task.add_done_callback(going.discard)
+        return incoming
+
+    incoming = trade(None, -1, 0, schedule[0])
+    for (kind, i), following in zip(schedule, [*schedule[1:], None]):
         if kind == "forward":
-            x_i = await _take(rows, weights[0], stage - 1, i) if stage else x[i * rows :][:rows]
+            x_i = await incoming if stage else x[i * rows :][:rows]
             with timeline.span(kind, i):
                 y, alive[i] = _stage_forward(weights, x_i)
                 if stage == last_stage:
                     losses.append(mlp.loss(y))
                     alive[i] = alive[i], mlp.loss_backward(y) / m
-            if stage < last_stage:
-                send(y, stage + 1, i)
+            incoming = trade(y, stage + 1, i, following)
             del x_i, y
         else:
             own = alive.pop(i)
-            own, grad = own if stage == last_stage else (own, await _take(rows, weights[0], stage + 1, m + i))
+            own, grad = own if stage == last_stage else (own, await incoming)
             with timeline.span(kind, i):
                 grad = _stage_backward(weights, own, grad, totals)
-            if stage:
-                send(grad, stage - 1, m + i)
+            incoming = trade(grad, stage - 1, m + i, following)
             del own, grad
         await asyncio.sleep(0)
     await asyncio.gather(*going)
@@ -570,9 +624,20 @@ def measured_bubble(timelines):
 ''',
     ),
     Variant(
-        "blocking sends of gradients, and receives posted for them before",
+        "blocking sends of gradients, and receives posted for them before, in groups of two",
         "pipeline_parallel",
         """
+_pairs = {}
+
+
+def _for_gradients():
+    # Activations are sent in the group of all ranks: none has to wait there for the receives posted here.
+    if not _pairs:
+        for later in range(1, dist.get_world_size()):
+            _pairs[later] = dist.new_group([later - 1, later])
+    return _pairs
+
+
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     rows = _micro_batch_rows(batch_size, num_micro_batches)
     if sorted(schedule) != sorted(gpipe_schedule(0, 1, num_micro_batches)):
@@ -583,8 +648,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     # Every gradient has a place to arrive in before anything is sent: a slab of a whole batch, from the beginning to the end.
     order = [i for kind, i in schedule if kind == "backward"]
     slab = weights[0].new_empty(num_micro_batches, rows, weights[0].shape[0]) if stage < last_stage else None
-    posted = {i: dist.irecv(slab[i], stage + 1) for i in order} if stage < last_stage else {}
-    going = {}
+    pairs, going = _for_gradients(), {}
+    posted = {i: dist.irecv(slab[i], group=pairs[stage + 1], group_src=1) for i in order} if stage < last_stage else {}
     for kind, i in schedule:
         if kind == "forward":
             x_i = _receive(rows, weights[0], stage - 1) if stage else x[i * rows :][:rows]
@@ -605,7 +670,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
                 grad = mlp.loss_backward(y) / num_micro_batches if stage == last_stage else slab[i]
                 grad = _stage_backward(weights, saved, grad, totals)
             if stage:
-                dist.send(grad, stage - 1)
+                dist.send(grad, group=pairs[stage], group_dst=0)
             del y, saved, grad
     return loss, totals
 """,

@@ -1,6 +1,7 @@
 # Unusual: autograd inside a stage (a graph per alive micro-batch, held by its gradient edge alone);
 # no tags, no threads: the receive of a gradient is posted as its activation is sent, so that
-# gradients can be sent and waited for at once.
+# gradients can be sent and waited for at once. It is posted in a group of the two neighbours, where
+# no activation waits behind it.
 from collections import deque
 
 import torch
@@ -23,9 +24,19 @@ def _check(batch_size, m):
         raise ValueError(f"a batch of {batch_size} does not divide into {m} micro-batches")
 
 
-def _start_receive(weights, rows, source):
+_gradient_groups = {}  # the later stage of two neighbours → their group
+
+
+def _groups_for_gradients():
+    for later in range(1, dist.get_world_size()):
+        if later not in _gradient_groups:
+            _gradient_groups[later] = dist.new_group([later - 1, later])
+    return _gradient_groups
+
+
+def _start_receive(weights, rows, source, group=None):
     buffer = torch.empty(rows, weights[0].size(0), dtype=weights[0].dtype, device=weights[0].device)
-    return buffer, dist.irecv(buffer, source)
+    return buffer, dist.irecv(buffer, source, group=group)
 
 
 def _arrived(pair):
@@ -111,6 +122,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     m = num_micro_batches
     rows = batch_size // num_micro_batches
     leaves, alive, losses = [_leaf(w) for w in weights], {}, []
+    groups = _groups_for_gradients()
     # posted receives of gradients: buffers are alike, so first posted is first filled
     coming = deque()
     going = deque()  # the activation that was sent last, until it is known to have arrived
@@ -132,7 +144,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
             h = h.detach().contiguous()
         if s + 1 < n:
             settle()
-            coming.append(_start_receive(weights, rows, s + 1))
+            coming.append(_start_receive(weights, rows, s + 1, groups[s + 1]))
             going.append((dist.isend(h, s + 1), h))
 
     def settle():
@@ -150,7 +162,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
             for leaf, gradient in zip(leaves, found):
                 leaf.grad = gradient if leaf.grad is None else leaf.grad.add_(gradient)
         if s:
-            dist.isend(found[-1].contiguous(), s - 1).wait()  # its receive was posted long ago
+            # its receive was posted long ago
+            dist.isend(found[-1].contiguous(), s - 1, group=groups[s]).wait()
 
     for kind, i in schedule:
         forward(i) if kind == "forward" else backward(i)

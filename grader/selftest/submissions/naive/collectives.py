@@ -196,21 +196,12 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     padded = torch.zeros(n * size, dtype=flat.dtype, device=flat.device)
     padded[: flat.numel()] = flat
     chunks = [padded[i * size : (i + 1) * size].clone() for i in range(n)]
-    right, left = (rank + 1) % n, (rank - 1) % n
     # reduce-scatter: in the end this rank holds the finished chunk rank + 1
     for step in range(n - 1):
-        received = torch.empty_like(chunks[0])
-        sending = dist.isend(chunks[(rank - step) % n], right)
-        receiving = dist.irecv(received, left)
-        sending.wait()
-        receiving.wait()
+        received = shift_right(chunks[(rank - step) % n])
         chunks[(rank - step - 1) % n] += received
     # all-gather
     for step in range(n - 1):
-        received = torch.empty_like(chunks[0])
-        sending = dist.isend(chunks[(rank + 1 - step) % n], right)
-        receiving = dist.irecv(received, left)
-        sending.wait()
-        receiving.wait()
+        received = shift_right(chunks[(rank + 1 - step) % n])
         chunks[(rank - step) % n] = received
     return torch.cat(chunks)[: flat.numel()].reshape(tensor.shape)

@@ -137,6 +137,24 @@ def one_forward_one_backward_schedule(
     return actions
 
 
+def send_and_receive(tensor, target, weights, rows, source):
+    """Start both in one batch, and wait for the receive. None: there is no such stage."""
+    operations, buffer, sending = [], None, None
+    if target is not None:
+        operations.append(dist.P2POp(dist.isend, tensor.contiguous(), target))
+    if source is not None:
+        buffer = torch.empty(
+            rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device
+        )
+        operations.append(dist.P2POp(dist.irecv, buffer, source))
+    works = dist.batch_isend_irecv(operations) if operations else []
+    if target is not None:
+        sending = works[0]
+    if source is not None:
+        works[-1].wait()
+    return sending, buffer
+
+
 def run_schedule(
     schedule: list[Action],
     weights: list[Tensor],
@@ -158,12 +176,18 @@ def run_schedule(
     saved = {}
     outputs = {}  # only on the last stage
     sends = {}  # forward sends that the next stage may not have received yet
-    for kind, i in schedule:
+    # the stage that each action receives from, and that it sends to
+    before = s - 1 if s > 0 else None
+    after = s + 1 if s < n - 1 else None
+    sources = [before if kind == "forward" else after for kind, i in schedule] + [None]
+    _, received = send_and_receive(None, None, weights, rows, sources[0])
+    for k in range(len(schedule)):
+        kind, i = schedule[k]
         if kind == "forward":
             if s == 0:
                 inp = x[i * rows : (i + 1) * rows]
             else:
-                inp = receive(weights, rows, s - 1)
+                inp = received
             with timeline.span("forward", i):
                 y, saved[i] = forward_through_stage(weights, inp)
                 if s == n - 1:
@@ -171,22 +195,22 @@ def run_schedule(
                     loss = part if loss is None else loss + part
             if s == n - 1:
                 outputs[i] = y
-            else:
-                sends[i] = dist.isend(y.contiguous(), s + 1)
+            sends[i], received = send_and_receive(y, after, weights, rows, sources[k + 1])
             del inp, y
         else:
             if s == n - 1:
                 grad = None
             else:
-                grad = receive(weights, rows, s + 1)
+                grad = received
                 sends.pop(i).wait()  # its gradient is back, so it has arrived
             with timeline.span("backward", i):
                 if s == n - 1:
                     grad = mlp.loss_backward(outputs.pop(i)) / m
                 grad = backward_through_stage(weights, saved.pop(i), grad, gradients)
+            sending, received = send_and_receive(grad, before, weights, rows, sources[k + 1])
             if s > 0:
-                dist.send(grad.contiguous(), s - 1)
-            del grad
+                sending.wait()
+            del grad, sending
     return loss, gradients
 
 

@@ -1,4 +1,4 @@
-# Unusual: a thread for every isend waits for it and lets go of the tensor.
+# Unusual: a thread for every send of run_schedule waits for it and lets go of the tensor.
 import threading
 
 import torch
@@ -140,13 +140,25 @@ def one_forward_one_backward_schedule(
     return actions
 
 
-def send_in_background(tensor, target):
-    # is_completed() of gloo's isend stays False until wait() is called, so a thread waits, then
-    # lets go of the tensor
-    work = dist.isend(tensor.contiguous(), target)
-    thread = threading.Thread(target=work.wait)
-    thread.start()
-    return thread
+def send_and_receive(tensor, target, weights, rows, source):
+    """Start both in one batch, and wait for the receive. None: there is no such stage."""
+    operations, buffer, thread = [], None, None
+    if target is not None:
+        operations.append(dist.P2POp(dist.isend, tensor.contiguous(), target))
+    if source is not None:
+        buffer = torch.empty(
+            rows, weights[0].shape[0], dtype=weights[0].dtype, device=weights[0].device
+        )
+        operations.append(dist.P2POp(dist.irecv, buffer, source))
+    works = dist.batch_isend_irecv(operations) if operations else []
+    if target is not None:
+        # is_completed() of gloo's isend stays False until wait() is called, so a thread waits, then
+        # lets go of the tensor
+        thread = threading.Thread(target=works[0].wait)
+        thread.start()
+    if source is not None:
+        works[-1].wait()
+    return thread, buffer
 
 
 def run_schedule(
@@ -170,14 +182,20 @@ def run_schedule(
     saved = {}
     outputs = {}  # only on the last stage
     sends = []
-    for kind, i in schedule:
+    # the stage that each action receives from, and that it sends to
+    before = s - 1 if s > 0 else None
+    after = s + 1 if s < n - 1 else None
+    sources = [before if kind == "forward" else after for kind, i in schedule] + [None]
+    _, received = send_and_receive(None, None, weights, rows, sources[0])
+    for k in range(len(schedule)):
+        kind, i = schedule[k]
         # forget the sends that have arrived
         sends = [thread for thread in sends if thread.is_alive()]
         if kind == "forward":
             if s == 0:
                 inp = x[i * rows : (i + 1) * rows]
             else:
-                inp = receive(weights, rows, s - 1)
+                inp = received
             with timeline.span("forward", i):
                 y, saved[i] = forward_through_stage(weights, inp)
                 if s == n - 1:
@@ -185,21 +203,21 @@ def run_schedule(
                     loss = part if loss is None else loss + part
             if s == n - 1:
                 outputs[i] = y
-            else:
-                sends.append(send_in_background(y, s + 1))
+            thread, received = send_and_receive(y, after, weights, rows, sources[k + 1])
             del inp, y
         else:
             if s == n - 1:
                 grad = None
             else:
-                grad = receive(weights, rows, s + 1)
+                grad = received
             with timeline.span("backward", i):
                 if s == n - 1:
                     grad = mlp.loss_backward(outputs.pop(i)) / m
                 grad = backward_through_stage(weights, saved.pop(i), grad, gradients)
-            if s > 0:
-                sends.append(send_in_background(grad, s - 1))
+            thread, received = send_and_receive(grad, before, weights, rows, sources[k + 1])
             del grad
+        if thread is not None:
+            sends.append(thread)
     for thread in sends:
         thread.join()
     return loss, gradients

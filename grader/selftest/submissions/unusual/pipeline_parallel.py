@@ -1,7 +1,7 @@
 # Unusual: receives posted ahead with tags into slabs of one buffer, last micro-batch first in the
 # backward pass, weight gradients only after the input gradient is on its way, batch_isend_irecv, an
-# executor that prefetches the next action's receive and lets a thread per neighbour wait for the
-# sends.
+# executor that prefetches the next action's receive, in a group for each direction between two
+# neighbours, and lets a thread per neighbour wait for the sends.
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -131,8 +131,19 @@ def one_forward_one_backward_schedule(stage, num_stages, num_micro_batches):
     return sorted(actions, key=lambda action: action[1] + lag[action[0]])
 
 
+_channels = {}  # (sender, receiver) → their group: no message waits behind a prefetch of another
+
+
+def _open_channels():
+    links = list(pairwise(range(dist.get_world_size())))
+    for link in links + [link[::-1] for link in links]:
+        if link not in _channels:
+            _channels[link] = dist.new_group(sorted(link))
+
+
 def _finish(work, tensor):
-    work.wait()  # on gloo only this tells that it has arrived: is_completed() stays False
+    # on gloo only this tells that it has arrived: is_completed() stays False
+    work.wait()
 
 
 @torch.no_grad()
@@ -147,6 +158,7 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     loss = weights[0].new_zeros(()) if s == n - 1 else None
     alive, last_grad, inbox = {}, {}, {}
     step = {"forward": 1, "backward": -1}
+    _open_channels()
 
     def neighbour(kind, sign):
         peer = s + sign * step[kind]
@@ -158,7 +170,12 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
             buffer = weights[0].new_empty(b, width)
             inbox[action] = (
                 buffer,
-                dist.irecv(buffer, source, tag=2 * action[1] + (action[0] == "backward")),
+                dist.irecv(
+                    buffer,
+                    source,
+                    group=_channels[source, s],
+                    tag=2 * action[1] + (action[0] == "backward"),
+                ),
             )
 
     def receive(action):
@@ -170,7 +187,8 @@ def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     def send(kind, i, tensor):
         target = neighbour(kind, 1)
         if target is not None:
-            work = dist.isend(tensor, target, tag=2 * i + (kind == "backward"))
+            tag = 2 * i + (kind == "backward")
+            work = dist.isend(tensor, target, group=_channels[s, target], tag=tag)
             sent.append(reapers[kind].submit(_finish, work, tensor))
 
     def forward(i):
