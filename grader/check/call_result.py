@@ -30,7 +30,7 @@ SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
 NUMBER = re.compile(r"[0-9]+")
 # Different numbers in a ValueError's message. A message that names every number does not say which
 # one is wrong.
-MAX_NUMBERS = 40
+MAX_NUMBERS = 20
 
 
 def tensor(value: Any, dtype: Any = np.float32) -> np.ndarray:

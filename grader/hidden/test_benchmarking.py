@@ -549,7 +549,8 @@ def test_sweep_is_lazy(world, rng):
     """sweep yields each row before the next run begins"""
     collectives, sizes, answers = table(rng)
     (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
-    run.require(table_rows.as_rows(run.values()[0]) is not None, table_rows.NO_ROWS)
+    asked = [(collective, size) for collective in collectives for size in sizes]
+    require_rows(run, 2, asked, answers)
     seen = [
         "row" if event == "row" else "run"
         for event in events(run, 0)

@@ -264,7 +264,10 @@ def test_one_call(world, rng, collective):
         [options | {"op": op} for op in ("max", "average")] if collective in REDUCING else [options]
     )
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
-    for run in world(n, *(request(collective, xs, False, options) for options in asked)):
+    runs = world(n, *(request(collective, xs, False, options) for options in asked))
+    for run, options in zip(runs, asked):
+        tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
+        run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance)
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         for rank in range(n):
             calls = len(run.operations(rank))
@@ -283,7 +286,7 @@ def test_misuse(world, rng, collective):
     """
     for n in (3, 1):
         bad = [
-            *misuses(collective, n),
+            *misuses(rng, collective, n),
             *(misuses_of_scatter(n) if collective == "scatter" and n > 1 else []),
         ]
         requests = [
@@ -294,7 +297,7 @@ def test_misuse(world, rng, collective):
             run.raises_value_error(*words)
 
 
-def misuses(collective, n):
+def misuses(rng, collective, n):
     """Yield the misuses that every rank can detect alone.
 
     Each misuse is (positional arguments, keyword arguments, words that the message must hold).
@@ -305,9 +308,11 @@ def misuses(collective, n):
     )
     good |= {"like": x[:2]} if collective == "scatter" else {}
     if collective in ROOTED:
-        yield from (((x,), good | {"root": root}, (str(root),)) for root in (-1, n))
+        roots = -1, n, int(rng.integers(100, 10**6))
+        yield from (((x,), good | {"root": root}, (str(root),)) for root in roots)
     if collective in REDUCING:
-        yield (x,), good | {"op": "mean"}, ("mean",)
+        name = f"mean{rng.integers(100, 10**6)}"
+        yield (x,), good | {"op": name}, (name,)
         yield (x,), good | {"op": "SUM"}, ("SUM",)
         yield (x,), good | {"op": ["sum"]}, ("sum",)
         yield (x.astype(np.int64),), good | {"op": "average"}, ("int64",)
@@ -510,6 +515,7 @@ def test_built_from_its_parts(world, rng):
     for n, length in ((2, 9), (3, 10), (4, 8)):
         xs = [integers(rng, (length,)) for _ in range(n)]
         (run,) = world(n, call("collectives.all_reduce_from_parts", per_rank(*xs)))
+        run.returns(*the_sum(xs))
         run.uses_only(
             "reduce_scatter",
             "all_gather",
@@ -616,6 +622,7 @@ def test_compute_does_not_wait(world, rng):
     for n in (2, 3, 4):
         xs = [integers(rng, (5,)) for _ in range(n)]
         requests = []
+        total = sum(xs)
         for early in (0, n - 1):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
             # waits for the other ranks before or in compute, its compute never ends.
@@ -631,7 +638,9 @@ def test_compute_does_not_wait(world, rng):
                 )
             )
         for run in world(n, *requests):
-            run.values()
+            run.returns(
+                *[(total, 7)] * n, label="the result, [0] the sum and [1] what compute returned,"
+            )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
             )
@@ -841,7 +850,8 @@ def test_ring_values(world, rng):
     )
     for n in SIZES:
         kept = _two_calls_of(rng, n, "ring_all_reduce", the_sum)
-        _ring_sums(world, rng, n, tensors, kept)
+        for run in _ring_sums(world, rng, n, tensors, kept):
+            run.uses_only("send", "recv", because=RING)
 
 
 def _ring_sums(world, rng, n, tensors, kept=None, high=50):

@@ -199,6 +199,7 @@ def require_step(run, problem):
     ends = {0: 1, problem.n - 1: 1} if problem.n > 1 else {0: 0}
     counts = {rank: m * ends.get(rank, 2) for rank in range(problem.n)}
     require_messages(run, problem, counts, "activations and gradients")
+    require_order(run, given)
     for rank, left in enumerate(run.read(driver_results.schedule, "the schedule")):
         schedule = given[rank]
         text = f"rank {rank} changed the schedule that it was given: {left!r:.200}"
@@ -216,6 +217,43 @@ def require_step(run, problem):
         )
         run.require(most <= problem.product, f"{text} {problem.rows}.")
     run.keeps_inputs()
+
+
+def require_order(run, given):
+    """Fail if a stage sends the result of an action before it can have done its earlier actions.
+
+    Every action but stage 0's forward passes and the last stage's backward passes needs a message.
+    So the message that an action sends is later than all messages that this action and the earlier
+    ones need. The times are those of the network. Messages from one stage to another are counted in
+    the order in which they are sent: their order may differ from that of the actions.
+    """
+    sent = {}  # (stage, neighbour) → the times at which it sent to this neighbour
+    for stage in range(len(given)):
+        for o in run.operations(stage):
+            if o.kind == "send":
+                sent.setdefault((stage, o.peer), []).append(o.at)
+    for stage, schedule in enumerate(given):
+        before, after = stage - 1, stage + 1
+        done = {"forward": 0, "backward": 0}
+        for kind, i in schedule:
+            done[kind] += 1
+            if kind == "forward":
+                own = sent.get((stage, after))
+            else:
+                own = sent.get((stage, before))
+            if own is None:  # this action sends nothing
+                continue
+            needed = [
+                sorted(sent[source, stage])[count - 1]
+                for source, count in ((before, done["forward"]), (after, done["backward"]))
+                if count and (source, stage) in sent
+            ]
+            text = (
+                f"rank {stage} sent the result of {(kind, i)} before it had received what this"
+                " action and those before it in its schedule need: does it keep the order of its"
+                f" schedule, {schedule}?"
+            )
+            run.require(all(time < sorted(own)[done[kind] - 1] for time in needed), text)
 
 
 @number("5.5")

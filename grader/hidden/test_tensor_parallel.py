@@ -901,7 +901,8 @@ def test_megatron_pair_traffic(world, rng):
     """A pair costs an all-reduce of the output forward, and of the input's gradient backward"""
     for n in (2, 4):
         shape = LARGE["rows"], LARGE["width"]
-        pair = Pair(rng, n, hidden=8, width=shape[1])
+        # A shard of a weight is larger than x, so that to gather a weight costs more than the sum.
+        pair = Pair(rng, n, hidden=40, width=shape[1])
         x = rng.standard_normal(shape)
         upstream = rng.standard_normal(shape)
         (run,) = world(n, pair_call(pair, x, upstream))

@@ -5,6 +5,7 @@ earliest message that it may take. In strict order, an operation takes part only
 operations of its rank and group have ended: see ``strict``.
 """
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Posted:
     due: int  # the number of bytes that it sends
     blob: bytes = b""  # the bytes that it sends, once they have arrived
     batch: int | None = None  # the number of the batch that it was started in
-    # for a collective: how many collectives its rank has issued in this group, this one included
+    # for a collective: how many collectives its rank has issued in this group, this one included;
+    # for a send: how many sends of all ranks have begun before
     position: int = 0
 
     @property
@@ -58,10 +60,12 @@ class Matching:
         self.beginning: deque[Posted] = deque()
         # (rank, lane) → the number of the rank's collectives so far; the lane is the group
         self.counts: dict[tuple, int] = defaultdict(int)
+        self.begun = itertools.count()
         # (lane, position) → rank → the rank's operation
         self.collectives: dict[tuple, dict[int, Posted]] = defaultdict(dict)
         # The lane of a message is (ranks of the group, name of the group, target, tag).
-        self.sends: dict[Lane, deque[Posted]] = defaultdict(deque)
+        # lane → sender → its messages that no receive has taken
+        self.sends: dict[Lane, dict[int, deque[Posted]]] = defaultdict(lambda: defaultdict(deque))
         self.receives: dict[Lane, deque[Posted]] = defaultdict(deque)
 
     def post(self, posted: Posted) -> None:
@@ -84,7 +88,8 @@ class Matching:
         """Make an operation available to the operations of other ranks, and match it."""
         operation, lane = posted.operation, self._lane(posted.operation)
         if operation.kind == "send":
-            self.sends[lane].append(posted)
+            posted.position = next(self.begun)
+            self.sends[lane][posted.rank].append(posted)
             # A rank that has sent a message on may get a message that was withheld from it.
             if self.steps.note_sent(operation):
                 for other in [other for other in self.receives if other[2] == operation.rank]:
@@ -135,7 +140,8 @@ class Matching:
         sends, waiting = self.sends[lane], deque[Posted]()
         for receive in self.receives[lane]:
             peer = receive.operation.peer
-            send = next((s for s in sends if peer in (None, s.rank)), None)
+            senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
+            send = min((own[0] for own in senders if own), key=_by_position, default=None)
             if send is None or not send.is_here or not _fits(send, receive):
                 waiting.append(receive)
                 continue
@@ -143,7 +149,7 @@ class Matching:
                 waiting.append(receive)
                 continue
             self.steps.note_received(receive.operation, send.rank)
-            sends.remove(send)
+            sends[send.rank].popleft()
             self.answer(send, b"")
             self.answer(receive, send.blob, source=receive.operation.group.index(send.rank))
         self.receives[lane] = waiting
@@ -172,6 +178,10 @@ class Matching:
         if results is not None:
             for posted, result in zip(together, results):
                 self.answer(posted, result)
+
+
+def _by_position(posted: Posted) -> int:
+    return posted.position
 
 
 def _fits(send: Posted, receive: Posted) -> bool:
@@ -287,7 +297,7 @@ def check(posted: Posted) -> None:
     if not set(others) <= set(operation.group):
         raise frames.FrameError("an operation with a rank that is not in its group")
     itemsize = combine.ITEMSIZES.get(operation.dtype or "", 0)
-    if operation.kind == "all_to_all" and operation.bytes != sum(pieces[0]) * itemsize:
+    if operation.kind == "all_to_all" and operation.sent != pieces[0]:
         raise frames.FrameError("an operation without proper pieces")
     if operation.kind != "barrier" and (not itemsize or operation.bytes % itemsize):
         raise frames.FrameError("an operation without a proper dtype")

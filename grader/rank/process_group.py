@@ -270,7 +270,7 @@ class HubGroup(dist.ProcessGroup):
             "kind": kind,
             "dtype": dtype_of(tensors[0]) if tensors else None,
             "shape": list(tensors[0].shape) if len(tensors) == 1 else None,
-            "sent": counts([t.numel() for t in sent]),
+            "sent": counts(pieces[0]) if pieces else counts([t.numel() for t in sent]),
             "received": counts([t.numel() for t in landing]),
             "bytes": sum(t.nbytes for t in tensors),
             "reduction": reduction,

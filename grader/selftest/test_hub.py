@@ -106,7 +106,7 @@ def test_a_message_that_does_not_fit_its_receive_stays(ends, changes):
 def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
     both = ends()
     for rank, pieces in enumerate(([[2, 4], [2, 4]], [[3, 3], [4, 2]])):
-        both.post(rank, operation(0, kind="all_to_all", reduction=None, pieces=pieces))
+        both.post(rank, operation(0, kind="all_to_all", reduction=None, sent=pieces[0], pieces=pieces))
     assert both.answers(0) == both.answers(1) == {}
 
 
@@ -281,6 +281,7 @@ EXCHANGE = {"kind": "all_to_all", "reduction": None}
         (operation(0, **EXCHANGE, pieces=[[6], [6]]), "pieces"),
         (operation(0, **EXCHANGE, pieces=[[7, -1], [2, 4]]), "pieces"),
         (operation(0, **EXCHANGE, pieces=[[2, 3], [2, 4]]), "pieces"),
+        (operation(0, **EXCHANGE, sent=[6], pieces=[[2, 4], [2, 4]]), "pieces"),
         (operation(0, pieces=[[2, 4], [2, 4]]), "pieces"),
         (operation(0, group=[0], kind="broadcast", root=1), "not in its group"),
         (operation(0, group=[0], kind="send", peer=1, received=[]), "not in its group"),

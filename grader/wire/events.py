@@ -91,6 +91,8 @@ class Operation:
             return self.bytes * (n - 1) / n
         if self.kind == "scatter":
             return sum(self.received) * self.itemsize * (n - 1) / n
+        if self.kind == "all_to_all" and len(self.sent) == n:
+            return self.bytes - self.sent[self.group.index(self.rank)] * self.itemsize
         return self.bytes * (n - 1) / n * (2 if self.kind == "all_reduce" else 1)
 
     @property
