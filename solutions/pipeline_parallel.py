@@ -202,9 +202,9 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
 # BEGIN SOLUTION
 def _exchange(
-    outgoing: Tensor | None, target: int, source: int, rows: int, like: Tensor
+    outgoing: Tensor | None, target: int | None, source: int | None, rows: int, like: Tensor
 ) -> tuple[dist.Work | None, Tensor | None]:
-    """Send a tensor and receive (rows, D), started together; -1 and n stand for nobody.
+    """Send a tensor and receive (rows, D), started together. None, -1 and n stand for nobody.
 
     Two neighbours that send to each other would otherwise wait for ever on GPUs: there, the
     messages of a rank keep their order, and a send ends only when it is received. Wait for the
@@ -363,9 +363,9 @@ def run_schedule(
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, as long
     sending: dict[int, dist.Work | None] = {}  # to the next stage, as long
     sending_back: dist.Work | None = None  # to the stage before: one at a time
-    # the stage from which each action receives; -1 and n are no stages: it receives nothing
-    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    # the stage from which each action receives; from -1 and n it receives nothing
+    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows] if stage == 0 else received

@@ -106,7 +106,9 @@ def test_a_message_that_does_not_fit_its_receive_stays(ends, changes):
 def test_an_exchange_of_other_sizes_than_expected_gets_no_answer(ends):
     both = ends()
     for rank, pieces in enumerate(([[2, 4], [2, 4]], [[3, 3], [4, 2]])):
-        both.post(rank, operation(0, kind="all_to_all", reduction=None, sent=pieces[0], pieces=pieces))
+        both.post(
+            rank, operation(0, kind="all_to_all", reduction=None, sent=pieces[0], pieces=pieces)
+        )
     assert both.answers(0) == both.answers(1) == {}
 
 

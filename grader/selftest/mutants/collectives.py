@@ -257,10 +257,12 @@ MUTANTS = [
         {
             "public ring_all_reduce[2]",
             "public ring_all_reduce[4]",
+            "hidden ring_values",
             "hidden ring_traffic",
             "hidden ring_steps",
-        },
-        "A ring is built from sends and receives.",
+        }
+        | {check for check in IN_ORDER if "ring" in check},
+        "The ring is built from sends and receives alone.",
     ),
     Mutant(
         "the ring is right for two ranks only",

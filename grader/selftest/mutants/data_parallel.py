@@ -407,7 +407,7 @@ def train""",
         message.wait()
 """,
         {"hidden step_traffic"},
-        "bytes into communication",
+        "The gradients together have",
     ),
     Mutant(
         "the shards are gathered, and every rank computes the whole batch",

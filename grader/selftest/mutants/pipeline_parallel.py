@@ -266,14 +266,14 @@ MUTANTS = [
 """,
         """            if stage < last_stage:
                 dist.send(y_i, dst=stage + 1)
-            _, received = _exchange(None, -1, next_source, rows, weights[0])
+            _, received = _exchange(None, None, next_source, rows, weights[0])
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
             if stage > 0:
                 dist.send(grad_x, dst=stage - 1)
-            _, received = _exchange(None, -1, next_source, rows, weights[0])
+            _, received = _exchange(None, None, next_source, rows, weights[0])
 """,
         RUN | {"hidden own_timeline"},
         "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver",
@@ -284,7 +284,7 @@ MUTANTS = [
         """            sending[i], received = _exchange(y_i, stage + 1, next_source, rows, weights[0])
 """,
         """            sending[i] = y_i
-            _, received = _exchange(None, -1, next_source, rows, weights[0])
+            _, received = _exchange(None, None, next_source, rows, weights[0])
 """,
         RUN | {"hidden own_timeline"},
         "every rank receives first and nobody has sent",
@@ -372,15 +372,15 @@ MUTANTS = [
     Mutant(
         "waiting counts as work",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows] if stage == 0 else received
             with timeline.span(kind, i):
 """,
-        """    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+        """    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             with timeline.span(kind, i):
@@ -894,7 +894,7 @@ MUTANTS = [
 """,
         """            if stage < last_stage:
                 dist.send(y_i, dst=stage + 1)
-            _, received = _exchange(None, -1, next_source, rows, weights[0])
+            _, received = _exchange(None, None, next_source, rows, weights[0])
         else:
             grad_y = grad_outputs.pop(i) if stage == last_stage else received
             with timeline.span(kind, i):
@@ -906,16 +906,16 @@ MUTANTS = [
     Mutant(
         "all activations are received at the beginning",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows] if stage == 0 else received
 """,
         """    if stage > 0:
         x = torch.cat([_receive(rows, weights[0], stage - 1) for _ in range(num_micro_batches)])
-    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+    sources = [-1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows]
@@ -1076,8 +1076,8 @@ MUTANTS = [
     Mutant(
         "waiting for a gradient counts as work",
         "pipeline_parallel",
-        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+        """    sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows] if stage == 0 else received
@@ -1095,8 +1095,8 @@ MUTANTS = [
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
-        """    sources = [stage - 1 if kind == "forward" else -1 for kind, _ in schedule] + [-1]
-    _, received = _exchange(None, -1, sources[0], rows, weights[0])
+        """    sources = [stage - 1 if kind == "forward" else -1 for kind, _ in schedule] + [None]
+    _, received = _exchange(None, None, sources[0], rows, weights[0])
     for (kind, i), next_source in zip(schedule, sources[1:]):
         if kind == "forward":
             x_i = x[i * rows :][:rows] if stage == 0 else received
