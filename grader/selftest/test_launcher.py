@@ -207,7 +207,9 @@ def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
         terminal.press(b"\x03")
         code, text = terminal.rest()
     assert code == 130 and "Traceback" not in text and not pids(text)
-    assert text.endswith("Interrupted: all 2 ranks have been ended.\n")
+    # The terminal shows the second Ctrl-C when it likes, even after the program's last line.
+    said = text.replace("^C", "")
+    assert said.endswith("Interrupted: all 2 ranks have been ended.\n")
 
 
 def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
