@@ -27,6 +27,7 @@ from grader.session import SESSION, CannotGrade, SessionOwner
 from grader.wire import machine_limits
 from grader.wire.frames import HEAVY
 from grader.world.fork_server_client import WorldsUnavailable
+from grader.world.gpus import usable
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,7 +48,12 @@ def _arguments() -> argparse.Namespace:
         metavar="FILE",
         help="write a page of HTML with all that was found here",
     )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="cuda: run the checks on GPUs, too, and say what comes out; the points are the CPU's",
+    )
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
@@ -101,10 +107,9 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         raise CannotGrade(f"the report would replace the results: {arguments.report}")
     # If the checks of all parts are run, they need all modules in HEAVY.
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY
+    gpus = usable() if arguments.device == "cuda" else None
     try:
-        owner = SessionOwner(
-            arguments.submission, arguments.device, arguments.seed, arguments.seconds, ahead
-        )
+        owner = SessionOwner(arguments.submission, arguments.seed, arguments.seconds, ahead)
     except OSError as error:
         raise CannotGrade(str(error)) from None
     try:
@@ -118,6 +123,9 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         output = GradingOutput(arguments.submission, arguments.results, arguments.report)
         try:
             found = grade(owner, options, began, output.show_progress)
+            if gpus and not found.fault:
+                owner.stage_again(arguments.submission, found.seed, gpus)
+                found.also = grade(owner, options, time.monotonic(), output.show_also)
         finally:
             output.stop_progress()
         output.show(found)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,11 +15,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 from grader.check.plugin import PUBLIC_ALONE, record_of
-from grader.check.record import ERROR, NOT_RUN, SKIPPED, Record
+from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
 from grader.check.workers import Workers
+from grader.check.world_lending import ROOM
 from grader.session import HIDDEN, ROOT, CannotGrade, SessionOwner
 from grader.wire.tiers import TIERS
 from grader.world.fork_server_client import WorldsUnavailable, way_to_start
+from grader.world.gpus import Gpus
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Grade:
     records: list[Record]  # of all checks, also of those that have not been run yet
     warnings: list[str]  # of the intake
     seed: int
-    device: str
+    gpus: Gpus | None  # that the ranks ran on; None for CPUs
     began: float  # by time.monotonic
     workers: int = 0
     torch: str = ""
@@ -55,11 +58,43 @@ class Grade:
     seconds_to_start: float = 0.0
     seconds: float = 0.0
     fault: str = ""  # why the grade must not be trusted, in a sentence; "" if it can be
+    also: "Grade | None" = None  # of the same submission on GPUs; it changes no points
+
+    @property
+    def device(self) -> str:
+        return str(self.gpus) if self.gpus else "cpu"
 
     def facts(self) -> dict:
         """Return what results.json says about this grading, as plain JSON."""
         names = ("seed", "device", "workers", "torch", "confinement", "seconds_to_start")
-        return {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in names}
+        if self.also:
+            checks = {record.id: record.status for record in self.also.records}
+            facts["also"] = {"device": self.also.device, "notes": self.also.on_gpus()}
+            facts["also"]["checks"] = checks
+        return facts
+
+    def on_gpus(self) -> list[str]:
+        """Return lines on how this grading on GPUs went, for the instructor."""
+        assert self.gpus
+        counts = Counter(record.status for record in self.records)
+        passed, most = counts.pop(PASSED, 0), max((max(r.worlds, default=0) for r in self.records))
+        rest = "".join(f", {count} {status}" for status, count in counts.items())
+        lines = [f"Also on {self.gpus}: {passed} of {len(self.records)} checks passed{rest}."]
+        if self.gpus.are_shared_by(most):
+            lines.append(
+                f"    Up to {most} ranks shared {len(self.gpus.ids)} GPUs. Where ranks share a GPU,"
+                " the hub carries their messages, and not nccl."
+            )
+        if self.gpus.nccl and len(self.gpus.ids) > 1:
+            lines.append(f"    nccl {self.gpus.nccl} carried the messages of one check a problem.")
+        lines.append(
+            "    Ranks on GPUs are confined less: student code may make any system call, and may take"
+            " all memory of a GPU that other ranks use, too."
+        )
+        if reasons := Counter(r.message for r in self.records if r.status == SKIPPED):
+            lines += [f"    {count} × {reason}" for reason, count in reasons.items()]
+        return lines
 
     def notes(self) -> list[str]:
         """Return the lines that are shown below the points."""
@@ -69,6 +104,7 @@ class Grade:
         return [
             *self.warnings,
             *about,
+            *(self.also.on_gpus() if self.also else []),
             f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s",
         ]
 
@@ -129,7 +165,10 @@ def grade(
     """
     owner.share()
     session = owner.session
-    found = Grade([], owner.warnings, session.seed, session.device, began)
+    found = Grade([], owner.warnings, session.seed, session.gpus, began)
+    many = max(1, options.workers)
+    if session.gpus:  # each world may need room for so many ranks
+        many = max(1, min(many, session.gpus.ranks // ROOM))
 
     def update() -> None:
         found.records = list(collector.records.values())
@@ -151,12 +190,12 @@ def grade(
         found.confinement = {
             name: facts[name] for name in ("tier", "kernel", "failed", "gaps", "unheld", "looks")
         }
-        found.workers = min(max(1, options.workers), len(collector.records))
+        found.workers = min(many, len(collector.records))
         found.seconds_to_start = round(time.monotonic() - began, 3)
         update()
 
     collector = Collector(on_begin, update)
-    code, printed = _run(options.as_arguments(), collector, max(1, options.workers))
+    code, printed = _run(options.as_arguments(), collector, many)
     if collector.failure:
         raise collector.failure
     if not collector.begun:

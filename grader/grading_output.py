@@ -49,6 +49,16 @@ class GradingOutput:
         if time.monotonic() - self.last_written > REWRITE_EVERY:
             self._write_results(grade)
 
+    def show_also(self, grade: Grade) -> None:
+        """Show the progress of the same checks on GPUs."""
+        done = sum(record.status != NOT_RUN for record in grade.records)
+        self.bar.update(
+            self.task,
+            description=f"Also on {grade.device}",
+            total=len(grade.records),
+            completed=done,
+        )
+
     def stop_progress(self) -> None:
         self.bar.stop()
 
@@ -59,9 +69,13 @@ class GradingOutput:
         but not the page. Also raise CannotGrade if the page cannot be written.
         """
         self._write_results(grade)
+        if grade.also:
+            terminal.show_also(self.console, grade.also.records, grade.also.device)
         terminal.show(self.console, grade.records, grade.notes())
         if grade.fault:
             raise CannotGrade(grade.fault)
+        if grade.also and grade.also.fault:
+            raise CannotGrade(f"graded on CPUs, but not on GPUs: {grade.also.fault}")
         if self.report:
             try:
                 page.write(self.report, grade.records, self.name, grade.notes())
@@ -75,5 +89,6 @@ class GradingOutput:
         self.last_written = time.monotonic()
         if self.results:
             extra = self.version | grade.facts()
-            document = results_json.as_results(grade.records, grade.seconds, grade.warnings, extra)
+            notes = grade.warnings + (grade.also.on_gpus() if grade.also else [])
+            document = results_json.as_results(grade.records, grade.seconds, notes, extra)
             results_json.write(self.results, document)

@@ -17,6 +17,7 @@ from pathlib import Path
 from grader.intake.staging import NotThere, stage_submission
 from grader.wire import removal
 from grader.world.fork_server_client import Server
+from grader.world.gpus import Gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ROOT / "grader" / "hidden"  # not in a student's copy
@@ -42,7 +43,7 @@ class Session:
     server_address: str
     # the parts that cannot be run → why not
     absent: dict[str, str] = field(default_factory=dict)
-    device: str = "cpu"
+    gpus: Gpus | None = None  # that the ranks run on; None for CPUs
     seed: int = 0
     seconds: float = math.inf  # for all checks together
     ends_at: float = math.inf  # on the clock of time.monotonic
@@ -62,7 +63,8 @@ class Session:
     @classmethod
     def read(cls, path: Path) -> "Session":
         found = json.loads(path.read_text())
-        return cls(**found | {"submission_dir": Path(found["submission_dir"])})
+        gpus = found["gpus"] and Gpus(**found["gpus"])
+        return cls(**found | {"submission_dir": Path(found["submission_dir"]), "gpus": gpus})
 
 
 class SessionOwner:
@@ -71,15 +73,16 @@ class SessionOwner:
     def __init__(
         self,
         submission: Path,
-        device: str,
         seed: int | None,
         seconds: float = math.inf,
         ahead: Iterable[str] = (),
+        gpus: Gpus | None = None,
     ) -> None:
         """Stage the submission and start a server; raise NotThere if there is no submission.
 
         If ``seed`` is None, a random seed is used. ``seconds`` is the time for all checks together.
-        ``ahead`` names modules that the server imports before it is asked for ranks.
+        ``ahead`` names modules that the server imports before it is asked for ranks. The ranks run
+        on ``gpus``, or on CPUs if it is None.
         """
         if not submission.exists():
             raise NotThere(f"there is no {submission}")
@@ -99,12 +102,12 @@ class SessionOwner:
                 if SERVER in os.environ
                 else Server.start(ahead, self.folder)
             )
-            self._stage(submission, device, seed, seconds)
+            self._stage(submission, seed, seconds, gpus)
         except BaseException:
             self.end()
             raise
 
-    def _stage(self, submission: Path, device: str, seed: int | None, seconds: float) -> None:
+    def _stage(self, submission: Path, seed: int | None, seconds: float, gpus: Gpus | None) -> None:
         assert self.server
         staged = stage_submission(submission, self.folder / f"staged{self.version}")
         self.warnings = staged.warnings
@@ -112,15 +115,15 @@ class SessionOwner:
             staged.folder,
             self.server.address,
             staged.absent,
-            device,
+            gpus,
             secrets.randbits(128) if seed is None else seed,
             seconds,
             time.monotonic() + seconds,
         )
         self.session.write(self.file)
 
-    def stage_again(self, submission: Path, seed: int | None) -> None:
-        """Stage the submission as it is now. The server stays.
+    def stage_again(self, submission: Path, seed: int | None, gpus: Gpus | None = None) -> None:
+        """Stage the submission as it is now, for ranks on ``gpus`` or on CPUs. The server stays.
 
         Only processes that have not read the session yet see the new one. Call ``share``.
         """
@@ -128,7 +131,7 @@ class SessionOwner:
         self.times_staged += 1
         self.version = f"-{self.times_staged}"
         self.file = self.folder / f"session{self.version}.json"
-        self._stage(submission, self.session.device, seed, self.session.seconds)
+        self._stage(submission, seed, self.session.seconds, gpus)
         removal.remove(old)
 
     def share(self) -> None:

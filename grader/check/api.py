@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from grader.check.call_result import CallResult, as_argument, tensor
-from grader.check.failures import CheckFailed, GraderFault, NeedsGpus
+from grader.check.failures import CheckFailed, GraderFault, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
+from grader.world.gpus import Gpus
 from grader.world.report import STANDSTILL, Call, Delay, Runner
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
     "GraderFault",
     "Delay",
     "Leaf",
-    "NeedsGpus",
+    "Skipped",
     "Probe",
     "Request",
     "CallResult",
@@ -258,7 +259,7 @@ def call(
 class CheckWorld:
     """The fixture ``world``: ``world(n, *calls)`` makes calls on ``n`` ranks.
 
-    ``runner`` starts the ranks. ``gpus`` is the number of this machine's GPUs, or None if the ranks
+    ``runner`` starts the ranks. ``gpus`` are the GPUs that the ranks may use, or None if the ranks
     run on CPUs. ``absent`` maps each student's module that cannot be run to the reason. ``facts``
     returns what the fork server knows of this machine.
     """
@@ -266,7 +267,7 @@ class CheckWorld:
     def __init__(
         self,
         runner: Runner,
-        gpus: int | None = None,
+        gpus: Gpus | None = None,
         absent: Mapping[str, str] | None = None,
         facts: Callable[[], dict] = dict,
     ) -> None:
@@ -283,8 +284,11 @@ class CheckWorld:
         for request in requests:
             if reason := self.absent.get(request.function.partition(".")[0]):
                 raise CheckFailed(reason)
-        if self.gpus is not None and self.gpus < size:
-            raise NeedsGpus(f"needs {size} GPUs, this machine has {self.gpus}")
+        if self.gpus and size > self.gpus.ranks:
+            needed = -(-size // self.gpus.ranks_each)
+            raise Skipped(f"needs {needed} GPUs, this machine has {len(self.gpus.ids)}")
+        if self.gpus and any(r.options["weighs"] or r.options["clocks"] for r in requests):
+            raise Skipped("looks at the memory or the time of a CPU, so it is graded on CPUs")
         report = self.runner(size, [request.spread(size) for request in requests])
         runs = [self.run_class(report, index) for index in range(len(requests))]
         for run in runs:

@@ -19,8 +19,8 @@ class CheckFailed(Exception):
         self.implemented = implemented
 
 
-class NeedsGpus(Exception):
-    """Raised if this machine has too few GPUs for a check. The text says what the check needs."""
+class Skipped(Exception):
+    """Raised if a check cannot be run on the device of this session. The text says why."""
 
 
 class GraderFault(Exception):

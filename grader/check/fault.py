@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grader.check.api import CheckFailed, CheckWorld, GraderFault, NeedsGpus
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, Skipped
 from grader.check.call_result import CallResult
 from grader.check.failures import OUR_MISTAKES
 from grader.diagnosis.comparison import describe, difference
@@ -52,7 +52,7 @@ def judge(
     try:
         with _time_limit(ranks, seconds):
             check(**arguments)
-    except (CheckFailed, NeedsGpus, GraderFault, *OUR_MISTAKES):
+    except (CheckFailed, Skipped, GraderFault, *OUR_MISTAKES):
         raise
     except Exception as error:
         if ranks.at_work or not ranks.reports or _is_ours(check, again, world, seconds):
@@ -198,7 +198,7 @@ def _is_ours(
     try:
         with _time_limit(_Ranks(no_ranks), seconds):
             check(**arguments | {"world": control})
-    except (Reached, CheckFailed, NeedsGpus):
+    except (Reached, CheckFailed, Skipped):
         return False
     except Exception:
         return True

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from grader.assignment import PARTS
-from grader.check.api import CheckFailed, CheckWorld, GraderFault, NeedsGpus
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, Skipped
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
@@ -30,6 +30,7 @@ from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner
 from grader.wire.frames import HUB
 from grader.wire.os_support import hide_from_tracers
 from grader.world.fork_server_client import WorldsUnavailable, usual_network
+from grader.world.gpus import usable
 from grader.world.limits import Limits
 
 PUBLIC_ALONE = (
@@ -63,9 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
     default = ROOT / ("solutions" if (ROOT / "solutions").exists() else "handout")
     submission = Path(config.option.submission) if config.option.submission else default
     try:
-        owner = SessionOwner(submission, config.option.device, config.option.seed)
+        gpus = usable() if config.option.device == "cuda" else None
+        owner = SessionOwner(submission, config.option.seed, gpus=gpus)
     except NotThere as error:
         raise pytest.UsageError(f"nothing to grade: {error}") from None
+    except WorldsUnavailable as error:
+        raise pytest.UsageError(str(error)) from None
     owner.share()
     config.add_cleanup(owner.end)
 
@@ -195,7 +199,7 @@ def shared_with(item: pytest.Item) -> Hashable:
     """
     record = record_of(item)
     network = network_of(_function(item)) or usual_network()
-    if record is None or network != HUB or item.config.option.device != "cpu":
+    if record is None or network != HUB:
         return None
     return item.path, record.number, record.visibility
 
@@ -220,8 +224,7 @@ def make_world(
 ) -> CheckWorld:
     """Return a check's ``world``: see ``RankStarter``."""
     ranks = RankStarter(session, spent, limits, network, key)
-    gpus = session.server.facts()["gpus"] if session.device == "cuda" else None
-    return CheckWorld(ranks, gpus, session.absent, lambda: session.server.facts())
+    return CheckWorld(ranks, session.gpus, session.absent, lambda: session.server.facts())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -286,7 +289,7 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
         return PASSED, Finding()
     if isinstance(error, CheckFailed):
         return FAILED if error.implemented else UNIMPLEMENTED, error.finding
-    if isinstance(error, NeedsGpus):
+    if isinstance(error, Skipped):
         return SKIPPED, Finding(f"Skipped: {error}.")
     cause = str(error) if isinstance(error, GraderFault) else f"{type(error).__name__}: {error}"
     return ERROR, Finding(

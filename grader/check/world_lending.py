@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grader.check.failures import CheckFailed, NeedsGpus
+from grader.check.failures import CheckFailed, Skipped
 from grader.check.fault import judge
 from grader.session import Session
 from grader.wire.frames import GLOO
@@ -129,11 +129,11 @@ class RankStarter:
             size,
             calls,
             self.session.submission_dir,
-            self.session.device,
             bounds,
             network=self.network,
             room=ROOM if self.key is not None and size <= ROOM else 0,
             processes=KEPT.take(self.key),
+            gpus=self.session.gpus,
         )
         try:
             report = world.run()
@@ -166,7 +166,7 @@ def judge_fairly(check: Callable[..., None], arguments: dict[str, Any]) -> None:
     try:
         judge(check, arguments)
     except Exception as first:
-        if isinstance(first, NeedsGpus) or not isinstance(ranks, RankStarter):
+        if isinstance(first, Skipped) or not isinstance(ranks, RankStarter):
             raise
         if not ranks.is_doubtful:
             KEPT.failed.add(ranks.key)

@@ -27,14 +27,14 @@ BOUNDS = [
     ),
     (
         ("Resource temporarily unavailable", "can't start new thread"),
-        f"A rank may have {tiers.TASKS} processes and threads.",
+        f"A rank may have {tiers.TASKS['cpu']} processes and threads.",
     ),
     (("File too large",), f"A file may have {tiers.FILE_BYTES >> 20} MiB."),
     (
         ("Function not implemented",),
         "A rank may not make memory that belongs to no process: memfd_create, shmget.",
     ),
-    (("Too many open files",), f"A rank may have {tiers.FILES_OPEN} open files."),
+    (("Too many open files",), f"A rank may have {tiers.FILES_OPEN['cpu']} open files."),
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
         (

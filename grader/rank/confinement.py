@@ -13,7 +13,7 @@ import signal
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -86,14 +86,14 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     # of containers. Elsewhere the supervisor cleans up.
     _libc().unshare(CLONE_NEWIPC)
     if tier.uid:
-        _become(user, keep_reading=tier.reader)
+        _become(user, keep_reading=tier.reader, groups=_gpu_groups() if device == "cuda" else [])
     _drop_capabilities(keep_reading=tier.reader)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     if tier.landlock:
         _landlock(readable, writable, device)
     _prctl(PR_SET_DUMPABLE, 1)  # again, because a change of user undoes it
     if tier.uid:
-        resource.setrlimit(resource.RLIMIT_NPROC, (TASKS, TASKS))
+        resource.setrlimit(resource.RLIMIT_NPROC, (TASKS[device], TASKS[device]))
     if device == "cpu":  # a GPU's driver may need the system calls that this refuses
         seccomp.refuse()
 
@@ -102,7 +102,7 @@ def _limit(device: str) -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN, FILES_OPEN))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
     # POSIX message queues would outlive the rank, and others could find them by name alone.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(
@@ -135,11 +135,11 @@ def kill_as(user: int) -> None:
         os.kill(-1, signal.SIGKILL)
 
 
-def _become(user: int, keep_reading: bool) -> None:
+def _become(user: int, keep_reading: bool, groups: Sequence[int] = ()) -> None:
     if keep_reading:
         _prctl(PR_SET_KEEPCAPS, 1)
     try:
-        os.setgroups([])
+        os.setgroups(groups)
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     except OSError as error:
@@ -199,9 +199,11 @@ CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # system calls, the same on all arch
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 # by the number of an ABI: all file rights that this ABI knows
 EVERYTHING = [0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF]
+IOCTL_DEV = 0x8000  # from ABI 5 on; before, every process may
 READ = EXECUTE | READ_FILE | READ_DIR
+DEVICE = READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV
 # the rights that make sense for a file that is no folder
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | 0x8000
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | 0x4000 | IOCTL_DEV
 # From ABI 6 on: abstract sockets and signals reach only this process and its own descendants.
 SCOPE_SOCKETS_AND_SIGNALS = 3
 
@@ -227,11 +229,25 @@ def _landlock(readable: list[str], writable: list[str], device: str) -> None:
         (path, everything) for path in writable
     ]
     if device == "cuda":
-        own += [("/dev", everything), ("/proc", READ)]
+        own += [(path, DEVICE) for path in gpu_files()] + [(path, READ) for path in OF_DRIVERS]
     for place, rights in [*_common(), *_opened(own)]:
         rule = struct.pack("=Qi", rights & everything, place)
         _check(syscall(ADD_RULE, rules, 1, rule, ctypes.c_uint(0)), "Landlock")
     _check(syscall(RESTRICT, rules, ctypes.c_uint(0)), "Landlock")
+
+
+def gpu_files(folder: str = "/dev") -> list[str]:
+    """Return the files and folders of /dev through which a process uses GPUs.
+
+    /dev/dxg is that of Windows's Subsystem for Linux.
+    """
+    return sorted(str(p) for name in ("nvidia*", "dxg") for p in Path(folder).glob(name))
+
+
+def _gpu_groups() -> list[int]:
+    """Return the groups, such as ``video``, that may use GPUs where not everybody may."""
+    found = [os.stat(path) for path in gpu_files()]
+    return sorted({of.st_gid for of in found if of.st_gid and of.st_mode & 0o006 != 0o006})
 
 
 def _opened(allowed: list[tuple[str, int]]) -> list[tuple[int, int]]:
@@ -304,6 +320,17 @@ SYSTEM += [
     "/proc/sys/vm",
     "/sys/fs/cgroup",
     "/sys/kernel/mm",
+]
+# What a GPU's driver and nccl read: which drivers, devices and links this machine has.
+OF_DRIVERS = [
+    "/proc/driver",
+    "/proc/devices",
+    "/proc/modules",
+    "/proc/filesystems",
+    "/sys/bus/pci",
+    "/sys/class/pci_bus",
+    "/sys/devices",
+    "/sys/module",
 ]
 DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from grader.rank import drivers, seccomp, surroundings, tensors
+from grader.rank import drivers, gpu, seccomp, surroundings, tensors
 from grader.rank.link import GO, NOTHING, Wire
 from grader.rank.process_group import be_strict, install
 from grader.rank.program_recorder import ProgramTracer
@@ -159,10 +159,9 @@ class Rank:
         # The judge sends this signal to see where a rank waits.
         faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=stacks_fd)  # shows where a rank crashes
-        is_cpu = home.device == "cpu"
-        self.device = torch.device("cpu") if is_cpu else torch.device("cuda", meta["rank"])
-        if not is_cpu:
-            torch.cuda.set_device(self.device)
+        self.device = torch.device("cpu")
+        if home.device == "cuda":
+            self.device = gpu.start(home.local_rank)
         torch.set_num_threads(1)
         sys.path[:] = [str(self.submission_dir)] + [
             entry for entry in sys.path if entry != meta["engine"]
@@ -177,7 +176,7 @@ class Rank:
             if meta["network"] == frames.STRICT:
                 be_strict(self.network)
         self._join(meta)
-        if self.network:
+        if self.network and home.device == "cpu":  # a driver may need what this refuses
             seccomp.cut_off()
         self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
@@ -188,23 +187,28 @@ class Rank:
 
     def _join(self, meta: dict) -> None:
         """Join the process group of all ranks, and seed the random numbers anew."""
+        os.environ["LOCAL_WORLD_SIZE"] = str(self.home.local_world_size(meta["size"]))
         # A forked rank has inherited the state of the random numbers from its server.
         random.seed()
-        # ``torch.seed`` would look for every device.
-        (torch.default_generator.seed if self.device.type == "cpu" else torch.cuda.seed)()
+        torch.default_generator.seed()  # ``torch.seed`` would look for every device
+        on_nccl = self.device.type == "cuda" and not self.network
+        if self.device.type == "cuda":
+            torch.cuda.seed()
         store = (
             HubStore(self.network)
             if self.network
             else dist.FileStore(self.home.rendezvous, meta["size"])
         )
         dist.init_process_group(
-            "gloo" if self.device.type == "cpu" else "nccl",
+            "nccl" if on_nccl else "gloo",  # the hub takes the place of gloo
             store=store,
             rank=meta["rank"],
             world_size=meta["size"],
             timeout=PATIENCE,
-            device_id=None if self.device.type == "cpu" else self.device,
+            device_id=self.device if on_nccl else None,
         )
+        if on_nccl:  # its first operation takes a second, which must not count as the student's
+            dist.barrier()
 
     def _record(self, meta: dict) -> tuple[Recorder, contextlib.AbstractContextManager]:
         """Return a recorder, and the context manager inside which it records.

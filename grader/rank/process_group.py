@@ -30,6 +30,7 @@ from grader.rank.work import (
     Tensors,
     Together,
     dtype_of,
+    is_on_host,
     unfill,
 )
 from grader.wire import combine, frames
@@ -165,7 +166,7 @@ class HubGroup(dist.ProcessGroup):
         blocks = [x.detach().clone() for x in inputs[0]]
         if _is_dense(result):
             blocks[self.rank()] = torch.empty_strided(
-                own.shape, result.stride(), dtype=own.dtype
+                own.shape, result.stride(), dtype=own.dtype, device=own.device
             ).copy_(own)
         else:
             blocks[self.rank()] = own.contiguous()
@@ -230,7 +231,7 @@ class HubGroup(dist.ProcessGroup):
         return self._issue("recv", [], tensors, peer=peer, tag=tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HubWork:
-        if self.network.is_strict:  # the words of nccl
+        if self.network.is_strict or not all(map(is_on_host, tensors)):  # the words of nccl
             raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
         return self.recv(tensors, None, tag)
 
@@ -262,6 +263,8 @@ class HubGroup(dist.ProcessGroup):
         Otherwise the memory of the tensors is communicated. ``output`` is the result of the
         operation's future, by default ``landing``.
         """
+        if not all(is_on_host(x) or x.is_contiguous() for x in [*sent, *landing]):
+            raise ValueError("Tensors must be contiguous")  # the words of nccl
         sent = [tensor.contiguous() for tensor in sent] if in_order else sent
         group = self.options.global_ranks_in_group or list(range(self.size()))
         tensors = sent or landing

@@ -13,6 +13,21 @@ from pathlib import Path
 from grader.rank import confinement
 from grader.wire import frames, tiers
 
+# With these variables nccl works between ranks that are confined. It neither opens shared memory
+# and memory of another rank's GPU, nor looks for other networks: all messages go through sockets of
+# the loopback interface. It also works between ranks that share a GPU, because a rank with a
+# NCCL_HOSTID of its own counts as a machine of its own (NCCL User Guide, Environment Variables).
+NCCL = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_NET": "Socket",
+    # Let ``wait()`` return only when an operation has ended. A deadlock is then seen in the
+    # student's line, and not in the synchronisation that follows.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+}
+
 
 @dataclass(frozen=True)
 class RankHome:
@@ -23,6 +38,16 @@ class RankHome:
     device: str
     tier: str
     user: int
+    # the GPUs that the rank sees, as CUDA_VISIBLE_DEVICES names them; empty on a CPU
+    gpus: str
+    local_rank: int  # the rank's own GPU is this one of them
+
+    def local_world_size(self, size: int) -> int:
+        """Return how many ranks of a world of this size count as ranks of this rank's node.
+
+        A rank that sees one GPU alone may share it, and counts as the only rank of its node.
+        """
+        return 1 if self.device == "cuda" and "," not in self.gpus else size
 
     def enter(self) -> None:
         """Move this process to its folder and confine it, for good.
@@ -31,6 +56,10 @@ class RankHome:
         """
         os.chdir(self.folder)
         os.environ["TMPDIR"] = os.environ["HOME"] = self.folder
+        # A rank on a CPU sees no GPU. Otherwise ``launcher.device()`` would choose one.
+        os.environ.update(CUDA_VISIBLE_DEVICES=self.gpus, LOCAL_RANK=str(self.local_rank))
+        if self.device == "cuda":
+            os.environ.update(NCCL, NCCL_HOSTID=self.folder, CUDA_CACHE_DISABLE="1")
         tempfile.tempdir = None  # so that it is looked up again
         tier = tiers.TIERS[self.tier]
         writable = [self.folder]
@@ -91,9 +120,19 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         os.chown(name, user, user, dir_fd=inside, follow_symlinks=False)
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
-    folder = Path(world["folder"])
+    folder, gpus = Path(world["folder"]), world.get("gpus", [])
+    # If ranks share GPUs, each rank sees its own GPU alone, because local ranks of one node must
+    # have different GPUs.
+    is_alone = len(set(gpus)) < len(gpus)
     return RankHome(
-        str(folder / name), rendezvous, world["submission_dir"], world["device"], tier, user
+        str(folder / name),
+        rendezvous,
+        world["submission_dir"],
+        world["device"],
+        tier,
+        user,
+        gpus[rank] if is_alone else ",".join(gpus),
+        0 if is_alone else rank,
     )
 
 

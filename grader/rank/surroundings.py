@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+# the variables that a rank sets anew for each check
+ANEW = ("LOCAL_WORLD_SIZE",)
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -39,7 +41,7 @@ def look() -> tuple[Any, ...]:
         [signal.getsignal(number) for number in signal.valid_signals()],
         tuple(sys.path),
         os.getcwd(),
-        dict(os.environ),
+        {name: value for name, value in os.environ.items() if name not in ANEW},
         list(warnings.filters),
         # A program may replace these functions by functions of its own.
         {name: id(value) for name, value in vars(dist).items() if not name.startswith("_")},

@@ -240,21 +240,41 @@ def dtype_of(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _memory(tensor: torch.Tensor) -> np.ndarray:
-    """Return the memory from a tensor's first element on, as many bytes as the tensor has.
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory from a tensor's first element on, as many bytes as the tensor has."""
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
-    The array can be written to, as a backend in C++ can write to the memory. It is an array of
-    numpy, because torch would refuse to write to an inference tensor. Dispatch is disabled, so that
-    no mode that watches the program sees this access. A mode would make it take longer than all the
-    rest.
-    """
-    with torch._C._DisableTorchDispatch():
-        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-        return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor lies in the CPU's memory, and not in a GPU's."""
+    return tensor.device.type == "cpu"
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    return _memory(tensor).tobytes()
+    """Return the bytes of a tensor's memory.
+
+    Dispatch is disabled here and in ``write``, so that no mode that watches the program sees this
+    access. A mode would make it take longer than all the rest. If the memory is a GPU's, wait until
+    the operations before this one have computed it.
+    """
+    with torch._C._DisableTorchDispatch():
+        memory = _memory(tensor)
+        return (memory if is_on_host(tensor) else memory.cpu()).numpy().tobytes()
+
+
+def write(tensor: torch.Tensor, content: np.ndarray) -> None:
+    """Write bytes to a tensor's memory, as a backend in C++ does.
+
+    On a CPU numpy writes them, because torch would refuse to write to an inference tensor. To a GPU
+    they are copied on the current stream, in inference mode for the same reason.
+    """
+    with torch._C._DisableTorchDispatch():
+        if is_on_host(tensor):
+            _memory(tensor).numpy()[:] = content
+            return
+        with torch.inference_mode():
+            _memory(tensor).copy_(torch.from_numpy(content.copy()))
 
 
 def fill(landing: Tensors, blob: bytes, in_order: bool) -> None:
@@ -284,8 +304,8 @@ def unfill(landing: Tensors, in_order: bool) -> None:
 def _lay(tensor: torch.Tensor, content: np.ndarray, in_order: bool) -> None:
     """Write bytes to a tensor's memory. With ``in_order``, write them as its entries in order."""
     if not in_order or tensor.is_contiguous():
-        _memory(tensor)[:] = content
+        write(tensor, content)
         return
-    laid = torch.empty(tensor.shape, dtype=tensor.dtype)
-    _memory(laid)[:] = content
+    laid = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    write(laid, content)
     tensor.detach().copy_(laid)

@@ -46,12 +46,21 @@ def show(console: Console, records: list[Record], notes: list[str]) -> None:
         console.print(Text(clean(note)))
 
 
-def _messages(console: Console, records: list[Record]) -> None:
+def show_also(console: Console, records: list[Record], device: str) -> None:
+    """Show what the same checks found on GPUs. This gives and takes no points."""
+    total = summary(records)
+    console.print(Text(f"Also on {device}, without points:", style="bold"))
+    _messages(console, [r for r in total.records if r.status != SKIPPED], has_points=False)
+    _table(console, total, has_points=False)
+
+
+def _messages(console: Console, records: list[Record], has_points: bool = True) -> None:
     for record in records:
         if record.status in (PASSED, UNIMPLEMENTED):
             continue
         head = Text(f"\n{record.number} {clean(record.name)}  ", style="bold")
-        head.append(f"{record.status}, −{points(record.points)}", style=STYLES[record.status])
+        lost = f", −{points(record.points)}" if has_points else ""
+        head.append(f"{record.status}{lost}", style=STYLES[record.status])
         console.print(head)
         console.print(Text(clean(record.message)), soft_wrap=True)
     if untouched := [record for record in records if record.status == UNIMPLEMENTED]:
@@ -64,15 +73,17 @@ def _messages(console: Console, records: list[Record]) -> None:
         )
 
 
-def _table(console: Console, total: Group) -> None:
+def _table(console: Console, total: Group, has_points: bool = True) -> None:
     table = Table(title="", show_footer=True, header_style="bold")
     table.add_column("Problem", footer="Total")
     table.add_column("", footer="")
     table.add_column("Checks passed", justify="right", footer=total.checks_passed)
-    table.add_column("Points", justify="right", footer=total.points)
+    if has_points:
+        table.add_column("Points", justify="right", footer=total.points)
     table.add_column("", footer="")
     for problem in total.problems():
         counts = {status: problem.count(status) for status in STYLES if status != PASSED}
         rest = Text(", ").join(Text(f"{n} {s}", style=STYLES[s]) for s, n in counts.items() if n)
-        table.add_row(problem.number, problem.title, problem.checks_passed, problem.points, rest)
+        score = [problem.points] if has_points else []
+        table.add_row(problem.number, problem.title, problem.checks_passed, *score, rest)
     console.print(table)

@@ -88,7 +88,7 @@ def one_world(server: Server, folder: Path, size: int) -> float:
     began = time.monotonic()
     x = np.ones(4, np.float32)
     report = World(
-        server, size, [call("collectives.all_reduce", x).spread(size)], folder, "cpu", Limits()
+        server, size, [call("collectives.all_reduce", x).spread(size)], folder, Limits()
     ).run()
     assert [rank.outcomes[0].value.tolist() for rank in report.ranks] == [[float(size)] * 4] * size
     return time.monotonic() - began
@@ -131,7 +131,7 @@ def stage_deadlock(scratch: Path) -> Path:
 def seconds_to_verdict(server: Server, staged: Path) -> float:
     """Return the seconds from a standstill of two ranks until all their processes are gone."""
     request = call("collectives.stand_still", np.ones(4, np.float32)).spread(2)
-    report = World(server, 2, [request], staged, "cpu", Limits()).run()
+    report = World(server, 2, [request], staged, Limits()).run()
     assert report.ending == "stuck", report.ending
     return time.monotonic() - float(report.ranks[0].output)
 
@@ -269,7 +269,7 @@ def empty_worlds(server: Server, folder: Path) -> dict[int, float]:
     def once(size: int) -> float:
         began = time.monotonic()
         request = call("mlp.loss", np.ones(4, np.float32)).spread(size)
-        assert World(server, size, [request], folder, "cpu", Limits()).run().ending == "finished"
+        assert World(server, size, [request], folder, Limits()).run().ending == "finished"
         return time.monotonic() - began
 
     return {size: statistics.median(once(size) for _ in range(15)) for size in (1, 2, 3, 4)}

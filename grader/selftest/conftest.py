@@ -94,7 +94,7 @@ def submit(grounds: Path, server: Server) -> Callable[..., CheckWorld]:
         staged = stage_submission(submission, folder)
         chosen = Limits(**limits)
         return CheckWorld(
-            lambda n, calls: worlds.World(server, n, calls, folder, "cpu", chosen).run(),
+            lambda n, calls: worlds.World(server, n, calls, folder, chosen).run(),
             None,
             staged.absent,
         )

@@ -52,7 +52,7 @@ def judge(data: bytes) -> str:
     if data[:1] == b"S":
         return _judge_stacks(data[1:].decode(errors="replace"))
     # believes all that any world believes
-    world = World(None, 2, CALLS, STAGE, "cpu", Limits(), trace=True)
+    world = World(None, 2, CALLS, STAGE, Limits(), trace=True)
     world.selector.close()
     world.selector = Selector()
     rank, pieces, stream = data[0], data[1], data[2:]

@@ -279,7 +279,7 @@ def traced(server, grounds: Path, trace: bool) -> WorldReport:
     )
     folder = stage_submission(submission, grounds / "stage").folder
     calls: list[Call] = [call("collectives.f", np.ones((4, 4), np.float32)).spread(2)]
-    return worlds.World(server, 2, calls, folder, "cpu", Limits(), trace, frames.HUB).run()
+    return worlds.World(server, 2, calls, folder, Limits(), trace, frames.HUB).run()
 
 
 def test_steps_stand_in_the_order_of_the_program(server, grounds):
@@ -316,7 +316,6 @@ def test_steps_that_nobody_asked_for_are_refused():
             2,
             [Call("collectives.f", [([], {})] * 2)],
             Path("/nowhere"),
-            "cpu",
             Limits(),
             trace,
         )

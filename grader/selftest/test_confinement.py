@@ -92,7 +92,7 @@ def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
     return CheckWorld(
-        lambda n, calls: worlds.World(server, n, calls, folder, "cpu", limits).run(), None, {}
+        lambda n, calls: worlds.World(server, n, calls, folder, limits).run(), None, {}
     )
 
 
@@ -307,7 +307,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("open('x', 'wb').write(bytes(20 << 20))", f"A file may have {tiers.FILE_BYTES >> 20} MiB"),
         (
             "[open('/dev/null') for _ in range(2000)]",
-            f"A rank may have {tiers.FILES_OPEN} open files",
+            f"A rank may have {tiers.FILES_OPEN['cpu']} open files",
         ),
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
         (
@@ -323,7 +323,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
                 "import threading; [threading.Thread(target=time.sleep, args=[5]).start() for _ in"
                 " range(300)]; time.sleep(5)"
             ),
-            f"{tiers.TASKS} processes and threads",
+            f"{tiers.TASKS['cpu']} processes and threads",
         ),
     ],
 )
@@ -427,7 +427,7 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LOCKSTEP_TIER", confined.facts()["tier"])
             server = Server.start()
-    world = worlds.World(server, 2, [call("collectives.f").spread(2)], folder, "cpu", Limits())
+    world = worlds.World(server, 2, [call("collectives.f").spread(2)], folder, Limits())
     seen, known = world._on_output, set()
 
     def on_output(rank, pipe):

@@ -238,7 +238,7 @@ def world(server: Server, grounds: Path, function: str, *arguments: int, size: i
         (grounds / "submission" / "collectives.py").write_text(SOURCE)
         stage_submission(grounds / "submission", grounds / "stage")
     calls = [call(f"collectives.{function}", *arguments).spread(size)]
-    return World(server, size, calls, grounds / "stage", "cpu", Limits(memory_bytes=128 * MIB))
+    return World(server, size, calls, grounds / "stage", Limits(memory_bytes=128 * MIB))
 
 
 def test_a_world_has_a_group_of_its_own(server, places, grounds):

@@ -457,7 +457,7 @@ def staged(grounds: Path, source: str) -> Path:
 
 def run(server, folder: Path, trace: bool, size: int = 2) -> WorldReport:
     calls = [call("collectives.f", np.ones(1 << 18, np.float32)).spread(size)]
-    return worlds.World(server, size, calls, folder, "cpu", Limits(), trace).run()
+    return worlds.World(server, size, calls, folder, Limits(), trace).run()
 
 
 def test_following_waits_changes_neither_the_verdict_on_a_deadlock_nor_its_diagnosis(
@@ -519,7 +519,7 @@ def test_progress_that_nobody_asked_for_is_refused():
     event = read_event(0, {"call": 0, "progress": {"what": "started", "at": 1, "of": 0}}, 2)
     calls = [Call("collectives.f", [([], {})] * 2)]
     for is_traced in (True, False):
-        asked = worlds.World(None, 2, calls, Path("/nowhere"), "cpu", Limits(), is_traced)
+        asked = worlds.World(None, 2, calls, Path("/nowhere"), Limits(), is_traced)
         if is_traced:
             asked._on_event(asked.report.ranks[0], event)
             assert asked.report.ranks[0].trail == [event]

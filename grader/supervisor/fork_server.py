@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ def main(engine: str, door: str, folder: str, way: str, *ahead: str) -> None:
 
         torch.set_num_threads(1)
         _prepare(ahead)
-        facts |= {"torch": torch.__version__, "gpus": torch.cuda.device_count()}
+        facts["torch"] = torch.__version__
         if os_support.threads() > 1:  # a fork would copy their locks, but not the threads
             facts["way"] = "spawn"
         from grader.supervisor import probe
@@ -107,6 +107,7 @@ class Kept:
     folder: str
     group: "Group | None"
     cleans: bool = False  # this is no supervisor, but removes what one has left
+    gpus: list[str] = field(default_factory=list)  # that of each rank
 
 
 class Supervisors:
@@ -181,7 +182,12 @@ class Supervisors:
         self.has_failed = False
         kept = self.kept[pid]
         kept.judge, kept.folder = os.dup(descriptors[0]), request["folder"]
+        kept.gpus = request["gpus"]
         kept.users = rank_home.users(len(descriptors) // 3, pid) if self.has_users else set()
+
+    def gpus_in_use(self) -> list[str]:
+        """Return the GPU of each rank that there is room for in the worlds that run now."""
+        return [gpu for kept in self.kept.values() for gpu in kept.gpus]
 
     def _fork(self, work: Callable[[], None]) -> int:
         """Fork a process that does this work in a control group of its own; return its pid.
@@ -399,13 +405,11 @@ def _serve(
 def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) -> dict:
     """Return further facts, which the server finds out only when a judge asks."""
     if "torch" not in facts:  # this process stays free of torch, so ask another one
-        question = (
-            "import json, torch; print(json.dumps({'torch': torch.__version__, 'gpus':"
-            " torch.cuda.device_count()}))"
+        question = "import torch; print(torch.__version__)"
+        asked = subprocess.run(
+            [sys.executable, "-I", "-c", question], capture_output=True, text=True
         )
-        facts |= json.loads(
-            subprocess.run([sys.executable, "-I", "-c", question], capture_output=True).stdout
-        )
+        facts["torch"] = asked.stdout.strip()
     from grader.rank import confinement
     from grader.wire import frames, tiers
 
@@ -429,6 +433,7 @@ def _start_world(
     request names a submission that cannot be used.
     """
     from grader.rank import rank_home
+    from grader.supervisor.gpu_sharing import spread
     from grader.wire import tiers
 
     room, rest = divmod(len(descriptors) - 1, 3)
@@ -439,6 +444,7 @@ def _start_world(
     if reason := rank_home.refusal(request["submission_dir"], engine):
         raise ValueError(reason)
     request["folder"] = tempfile.mkdtemp(prefix="world-", dir=folder)
+    request["gpus"] = spread(request.get("gpus", ()), supervisors.gpus_in_use(), room)
     supervisors.keep(request, descriptors)
 
 

@@ -18,6 +18,7 @@ from grader.wire.control_group import Group
 
 SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
+DRIVER_BYTES = 3 << 30  # memory of the CPU for a GPU's driver and libraries, for each rank
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
 # How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
@@ -86,7 +87,7 @@ class WorldLimits:
         This process is in ``group``, if there is one.
         """
         self.folder, self.group = world["folder"], group
-        self.is_cpu = world["device"] == "cpu"
+        self.device = world["device"]
         self.inherited = memory(os.getpid(), TABLES)
         self.allow(world["size"], world["memory"])
         self.users = {confinement.user_of(os.getpid(), rank) for rank in range(room)}
@@ -96,15 +97,18 @@ class WorldLimits:
         self.can_look = False
 
     def allow(self, size: int, memory: int) -> None:
-        """Allow ``size`` ranks to take ``memory`` bytes of memory together."""
-        # For a GPU there is no limit of memory, because the driver takes what it needs.
-        self.size, self.bytes = size, memory if self.is_cpu else None
+        """Allow ``size`` ranks to take ``memory`` bytes of memory together.
+
+        On GPUs allow more, because the driver takes memory of the CPU, too.
+        """
+        self.size, self.tasks = size, tiers.TASKS[self.device] * size
+        self.bytes = memory + (size * DRIVER_BYTES if self.device == "cuda" else 0)
         if self.group:
             more = size * MORE_BYTES + tiers.FOLDER_BYTES
-            self.group.hold(self.bytes and self.bytes + more, tiers.TASKS * size + MORE_TASKS)
+            self.group.hold(self.bytes + more, self.tasks + MORE_TASKS)
 
     def memory_exceeded(self) -> str:
-        return f"took more than {(self.bytes or 0) >> 20} MiB of memory together"
+        return f"took more than {self.bytes >> 20} MiB of memory together"
 
     def exceeded(self, ranks: dict[int, int]) -> str:
         """Return in words what the ranks have too much of; empty if they keep within bounds.
@@ -116,12 +120,9 @@ class WorldLimits:
         family = os_support.family(os.getpid())
         if len(family) > tiers.PROCESSES * self.size:
             return f"started more than {tiers.PROCESSES} processes a rank"
-        if (
-            sum(family.values()) > tiers.TASKS * self.size
-            or self.group
-            and self.group.is_out_of_tasks()
-        ):
-            return f"started more than {tiers.TASKS} processes and threads a rank"
+        if sum(family.values()) > self.tasks or self.group and self.group.is_out_of_tasks():
+            most = tiers.TASKS[self.device]
+            return f"started more than {most} processes and threads a rank"
         files = written(self.folder)
         if files.hidden:
             return files.hidden
@@ -135,11 +136,8 @@ class WorldLimits:
         in_memory = files.bytes() - on_disk + files.queued()
         # the memory of this process that holds what the hub carries
         carried = max(0, memory(os.getpid(), TABLES) - self.inherited)
-        if (
-            self.bytes
-            and sum(self._taken(pid, pid in ranks) for pid in family) + in_memory + carried
-            > self.bytes
-        ):
+        taken = sum(self._taken(pid, pid in ranks) for pid in family)
+        if taken + in_memory + carried > self.bytes:
             return self.memory_exceeded()
         if on_disk > tiers.FOLDER_BYTES:
             return f"wrote more than {tiers.FOLDER_BYTES >> 20} MiB to files"

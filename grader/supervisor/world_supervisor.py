@@ -190,9 +190,11 @@ class RankProcesses:
     def are_as_started(self) -> bool:
         """Return whether each rank has one thread, and there is no other process and no file.
 
-        On other systems than Linux return False.
+        On GPUs, a rank may have more threads. On other systems than Linux return False.
         """
         family = os_support.family(os.getpid())
+        if self.homes[0].device == "cuda":
+            family = dict.fromkeys(family, 1)  # a GPU's driver has threads of its own
         if not os_support.LINUX or family != dict.fromkeys(self.started, 1):
             return False
         for home in self.homes:

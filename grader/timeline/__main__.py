@@ -153,7 +153,7 @@ def draw(arguments: argparse.Namespace) -> int:
             raise CannotDraw(f"{into / name} cannot be written: it is a folder")
     if cluster:
         have_files()
-    owner = SessionOwner(arguments.submission, "cpu", None)
+    owner = SessionOwner(arguments.submission, None)
     try:
         if reason := owner.session.absent.get(arguments.part):
             raise CannotDraw(reason)

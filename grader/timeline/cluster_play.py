@@ -44,9 +44,7 @@ class Model:
             ),
         )
         server, folder = self.session.server, self.session.submission_dir
-        report = World(
-            server, size, calls, folder, "cpu", limits, trace=True, network=frames.HUB
-        ).run()
+        report = World(server, size, calls, folder, limits, trace=True, network=frames.HUB).run()
         if report.grader_fault:
             raise WorldsUnavailable(report.grader_fault)
         return report

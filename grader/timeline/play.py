@@ -51,7 +51,7 @@ class ScenePlayer:
 
     def world(self, size: int, calls: list[Call], trace: bool = True) -> WorldReport:
         return World(
-            self.session.server, size, calls, self.session.submission_dir, "cpu", Limits(), trace
+            self.session.server, size, calls, self.session.submission_dir, Limits(), trace
         ).run()
 
     def play(self, scene: Scene) -> PlayedScene:

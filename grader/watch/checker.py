@@ -85,7 +85,7 @@ def _serve(watcher: Connection, submission: Path, options: Options, seed: int | 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     try:
-        owner = SessionOwner(submission, "cpu", seed, ahead=HEAVY)
+        owner = SessionOwner(submission, seed, ahead=HEAVY)
     except (NotThere, OSError) as error:
         return watcher.send(Failed(f"there is nothing to watch: {error}"))
     try:

@@ -21,8 +21,10 @@ DESCRIPTORS = 3 * RANKS + 1
 
 FILE_BYTES = 16 << 20  # of one file
 FOLDER_BYTES = 64 << 20  # of all files of a world
-FILES_OPEN = 256
-TASKS = 40  # processes and threads of a rank; honest ones have four
+# The keys are the devices of ranks.
+FILES_OPEN = {"cpu": 256, "cuda": 2048}  # a GPU's driver opens many
+# processes and threads of a rank; honest ones have four, and a GPU's driver and nccl have more
+TASKS = {"cpu": 40, "cuda": 200}
 PROCESSES = 8  # of a rank, itself included
 
 

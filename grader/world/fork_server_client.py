@@ -17,6 +17,7 @@ from grader.wire import removal
 from grader.wire.frames import HUB, NETWORKS
 
 ENGINE = Path(__file__).resolve().parents[2]
+PROGRAM = ENGINE / "grader" / "supervisor" / "fork_server.py"
 ENVIRONMENT = (
     "PATH",
     "HOME",
@@ -115,12 +116,11 @@ class Server:
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
         (folder / "compiled").mkdir()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        program = Path(__file__).resolve().parents[1] / "supervisor" / "fork_server.py"
         line = [
             sys.executable,
             "-I",
             "-B",
-            str(program),
+            str(PROGRAM),
             str(ENGINE),
             str(theirs.fileno()),
             str(folder),
@@ -171,9 +171,8 @@ class Server:
     def facts(self, **more: bool) -> dict:
         """Return what the server knows of this machine; wait until torch has been imported.
 
-        Among the keys are ``torch`` (its version), ``gpus`` (their number), ``way`` (fork or
-        spawn), ``kernel``, ``tier`` (how ranks are confined), and ``failed`` (why better tiers do
-        not work). With ``tiers=True``, and if the way is fork, there is also ``tiers``: for each
+        Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
+        (how ranks are confined), and ``failed`` (why better tiers do not work). With ``tiers=True``, and if the way is fork, there is also ``tiers``: for each
         tier, why it does not work (empty if it works). Raises WorldsUnavailable if the server does
         not run, or does not answer within ``SECONDS``.
         """

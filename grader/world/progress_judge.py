@@ -17,6 +17,9 @@ MIN_LOOK_SECONDS = 0.05
 # If ranks have to wait for a processor, they get up to this many times the limit of wall time in
 # addition.
 PATIENCE = 3
+# Additional seconds, of processor time and of wall time, in which the ranks of a world start their
+# GPUs before their first call.
+GPU_START_SECONDS = 60.0
 # If all ranks that failed only say that a peer has gone, the grace is this many times as long, so
 # that the rank at fault can fail, too.
 VICTIMS_PATIENCE = 20
@@ -52,6 +55,7 @@ class ProgressJudge:
         self.cpu_allowed = limits.cpu_seconds
         self.starved_before: dict[int, float] = {}  # likewise, seconds waiting for a processor
         self.starved_at_start: dict[int, float] = {}  # the same, when the world began
+        self.starting: set[int] = set()  # ranks that still start their GPUs
         self.failed_at: float | None = None
         # If not None, the hub says that every rank waits, and that these ranks were held then.
         self.standstill: list[int] | None = None
@@ -65,6 +69,21 @@ class ProgressJudge:
         """Forget how long these ranks waited for a processor in earlier checks."""
         self.watch.look(self.pids.values(), time.monotonic())
         self.starved_before = self.starved_at_start = dict(self.watch.starved)
+
+    def on_gpus(self) -> None:
+        """Record that the ranks of this world start their GPUs before their first call."""
+        self.starting = set(range(self.report.size))
+
+    def on_call_began(self, rank: int) -> None:
+        """Record that a rank has begun a call.
+
+        If it has started its GPU before, that time does not count: time begins now. A rank cannot
+        gain time twice in this way.
+        """
+        if rank in self.starting:
+            self.starting.remove(rank)
+            self.call_began = self.began = time.monotonic()
+            self.cpu_before.pop(self.pids.get(rank, 0), None)
 
     def on_frame(self) -> None:
         """Record that a rank has sent a frame.
@@ -166,8 +185,10 @@ class ProgressJudge:
         )
         if not silent:
             self.watch.moved()
+        more = GPU_START_SECONDS if self.starting else 0.0
         limits, in_call, in_all = self.limits, now - self.call_began, now - self.began
-        if max(used.values(), default=0.0) > self.cpu_allowed:
+        in_call, in_all = in_call - more, in_all - more
+        if max(used.values(), default=0.0) > self.cpu_allowed + more:
             self._on_too_much_computing(now, used)
         elif in_call > limits.wall_seconds / 4 and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ones were released
@@ -177,7 +198,7 @@ class ProgressJudge:
             self._ask_stacks(
                 now, "late", f"{limits.world_seconds:g} seconds in {len(self.calls)} calls"
             )
-        elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient:
+        elif idle >= watchdog.IDLE_SECONDS and not self.held.are_patient and not self.starting:
             self._ask_stacks(now, "stuck")
 
     def _on_too_much_computing(self, now: float, used: dict[int, float]) -> None:

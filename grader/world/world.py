@@ -20,11 +20,12 @@ from grader.wire import frames, machine_limits
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.world import arrays, messages, watchdog
 from grader.world.fork_server_client import ENGINE, Server, usual_network
+from grader.world.gpus import Gpus
 from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.progress_judge import ProgressJudge
-from grader.world.report import Call, Raised, RankReport, Returned, WorldReport
+from grader.world.report import CALL_BEGAN, Call, Raised, RankReport, Returned, WorldReport
 
 MAX_LEFT = 100  # rounds of reading what ranks sent before they were done
 END_SECONDS = 30  # for a world to end; the machine may be busy with what the ranks left
@@ -38,11 +39,12 @@ class World:
             hub is the ``network``, the ranks send instead what a replay needs of their programs:
             see ``timeline.replay``.
         network: what carries the operations of the ranks; None means the usual network, or gloo
-            with ``trace``. On GPUs this argument is ignored.
+            with ``trace``. On GPUs, nccl takes the place of gloo, and the hub if ranks share GPUs.
         room: if 0, the processes are ended. Otherwise they are kept for a later world of up to this
             many ranks, if a hub is the network and nothing is left of this world.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
+        gpus: the GPUs that the ranks run on; None for CPUs.
     """
 
     def __init__(
@@ -51,22 +53,24 @@ class World:
         size: int,
         calls: list[Call],
         submission_dir: Path,
-        device: str,
         limits: Limits,
         trace: bool = False,
         network: str | None = None,
         room: int = 0,
         processes: Processes | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
         self.server = server
         self.size = size
         self.calls = calls
-        self.device = device
         self.limits = limits
         self.trace = trace
         usual = frames.GLOO if trace else usual_network()
-        # On GPUs nccl carries the operations. GLOO here only means that no hub carries them.
-        self.network = frames.GLOO if device == "cuda" else network or usual
+        self.network, self.gpus = network or usual, gpus
+        # GLOO only means that no hub carries the operations: on GPUs nccl does. It needs a GPU for
+        # each rank.
+        if self.network == frames.GLOO and gpus and (gpus.are_shared_by(size) or not gpus.nccl):
+            self.network = frames.HUB
         self.report = WorldReport(
             size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
         )
@@ -111,7 +115,8 @@ class World:
             "network": self.network,
             "size": self.size,
             "submission_dir": str(self.report.submission_dir),
-            "device": self.device,
+            "device": "cuda" if self.gpus else "cpu",
+            "gpus": self.gpus.ids if self.gpus else [],
         }
         # Kept ranks that have no calls here take memory, too.
         there = max(self.size, len(self.processes.pids) if self.processes else 0)
@@ -128,6 +133,8 @@ class World:
         self._note_pids(own.pids)
         if self.is_reused:
             self.judge.on_reused_ranks()
+        elif self.gpus:
+            self.judge.on_gpus()
         for rank in range(self.size):
             on_wire = partial(self._on_wire, rank, own.readers[rank])
             self.selector.register(own.wires[rank], selectors.EVENT_READ, on_wire)
@@ -383,6 +390,8 @@ class World:
         rank.trail.append(event)
         if isinstance(event, Mark):
             self.held.on_mark(event)
+            if event.name == CALL_BEGAN:
+                self.judge.on_call_began(rank.rank)
 
     def _settle(self, rank: RankReport, call: int, outcome: Returned | Raised) -> None:
         if call in rank.outcomes:

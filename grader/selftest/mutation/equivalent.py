@@ -87,6 +87,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_room: return like.new_empty(rows, like.shape[1]) → return like.new_empty(rows, like.shape[0])": (
             "A layer's weight is square."
         ),
+        "_receive: dist.recv(received, src=source) → dist.recv(received)": (
+            "In these passes a stage has messages from one neighbour alone. nccl cannot receive from"
+            " any rank: killed where there are GPUs."
+        ),
         "pipeline_backward: rows = len(saved[0][0][0]) → rows = len(saved[0][0][1])": (
             "What goes into a layer and what comes out of it have as many rows."
         ),

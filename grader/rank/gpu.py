@@ -1,0 +1,34 @@
+"""Sets up the GPU of a rank before student code runs."""
+
+import contextlib
+import ctypes
+
+import torch
+
+BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC of cuda.h
+
+
+def start(index: int) -> torch.device:
+    """Make the rank's GPU ready for use, and return it. ``index`` counts the GPUs that it sees.
+
+    The first use of a GPU takes about a second. It must not count as the student's time.
+    """
+    sleep_while_waiting(index)
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    for dtype in (torch.float32, torch.float64):
+        square = torch.ones(2, 2, dtype=dtype, device=device)
+        (square @ square).sum().item()
+    return device
+
+
+def sleep_while_waiting(index: int, library: str = "libcuda.so.1") -> None:
+    """Have this process sleep, and not spin, while it waits for the GPU.
+
+    A rank in a deadlock would otherwise seem to compute. Call this before the first use of the GPU.
+    Without the driver's library this does nothing.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        driver, device = ctypes.CDLL(library), ctypes.c_int()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxSetFlags_v2(device, BLOCKING_SYNC)
