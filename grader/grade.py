@@ -78,7 +78,7 @@ class Grade:
         """Return lines on how this grading on GPUs went, for the instructor."""
         assert self.gpus
         counts = Counter(record.status for record in self.records)
-        passed, most = counts.pop(PASSED, 0), max((max(r.worlds, default=0) for r in self.records))
+        passed, most = counts.pop(PASSED, 0), max(max(r.worlds, default=0) for r in self.records)
         rest = "".join(f", {count} {status}" for status, count in counts.items())
         lines = [f"Also on {self.gpus}: {passed} of {len(self.records)} checks passed{rest}."]
         if self.gpus.are_shared_by(most):
@@ -89,8 +89,8 @@ class Grade:
         if self.gpus.nccl and len(self.gpus.ids) > 1:
             lines.append(f"    nccl {self.gpus.nccl} carried the messages of one check a problem.")
         lines.append(
-            "    Ranks on GPUs are confined less: student code may make any system call, and may take"
-            " all memory of a GPU that other ranks use, too."
+            "    Ranks on GPUs are confined less: student code may make any system call, and may"
+            " take all memory of a GPU that other ranks use, too."
         )
         if reasons := Counter(r.message for r in self.records if r.status == SKIPPED):
             lines += [f"    {count} × {reason}" for reason, count in reasons.items()]

@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import os
 import shutil
 import subprocess
 import sys

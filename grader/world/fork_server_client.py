@@ -172,9 +172,10 @@ class Server:
         """Return what the server knows of this machine; wait until torch has been imported.
 
         Among the keys are ``torch`` (its version), ``way`` (fork or spawn), ``kernel``, ``tier``
-        (how ranks are confined), and ``failed`` (why better tiers do not work). With ``tiers=True``, and if the way is fork, there is also ``tiers``: for each
-        tier, why it does not work (empty if it works). Raises WorldsUnavailable if the server does
-        not run, or does not answer within ``SECONDS``.
+        (how ranks are confined), and ``failed`` (why better tiers do not work). With
+        ``tiers=True``, and if the way is fork, there is also ``tiers``: for each tier, why it does
+        not work (empty if it works). Raises WorldsUnavailable if the server does not run, or does
+        not answer within ``SECONDS``.
         """
         with self.request({"hello": True, "network": usual_network(), **more}) as connection:
             connection.settimeout(SECONDS)
