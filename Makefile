@@ -1,6 +1,6 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help how-long setup test watch mutation-test soak sample load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz clean
+.PHONY: help how-long setup test watch mutation-test soak sample load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -150,6 +150,9 @@ bench: $(READY)  ## measure how fast worlds, verdicts and grading are, beside to
 
 fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='intake --seed S --only N' repeats one
 	$(PY) -m grader.selftest.fuzz $$FUZZ
+
+gpu-check: $(READY)  ## find out what a machine with GPUs can do, in one table (15 minutes)
+	@$(PY) -m grader.selftest.gpu_check || $(SAID)
 
 # END INSTRUCTOR
 clean:  ## remove .venv and caches
