@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from grader.selftest.grading import ROOT
 from handout.bandwidth import __main__ as command_line
-from handout.bandwidth import cases, machine, measurement, report, units
+from handout.bandwidth import cases, gpu, machine, measurement, report, units
 
 MIB, GIB = 2**20, 2**30
 LIMIT = 60  # seconds, for a command on a busy machine
@@ -365,6 +365,101 @@ def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
         ("0", ""),
         ("2", "2"),
     ]
+
+
+# ——— on GPUs that are not there
+
+
+class Event:
+    """A CUDA event that takes every operation to last 5 ms."""
+
+    calls = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.calls
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: "Event") -> float:
+        return 5.0 * (end.at - self.at)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Take the CPU for a GPU, on one rank."""
+    timed = gpu.back_to_back
+    monkeypatch.setattr(gpu, "in_use", lambda: True)
+    monkeypatch.setattr(gpu, "back_to_back", lambda call, times: timed(call, times, event=Event))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (GIB, GIB))
+    real = dist.all_reduce
+
+    def all_reduce(*arguments, **kwargs):
+        Event.calls += 1
+        return real(*arguments, **kwargs)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_on_gpus_the_time_by_events_stands_beside_the_stopwatch(
+    on_a_gpu, tmp_path, monkeypatch, capsys
+):
+    from solutions import benchmarking
+
+    options = types.SimpleNamespace(
+        dtype="float32", warm_up=1, iterations=3, collectives=["all_reduce"], sizes=[4096]
+    )
+    options.out, options.module = str(tmp_path / "o"), "solutions"
+    found = measurement.measure(benchmarking, "all_reduce", 4096, options)
+    assert found["by_events"] == pytest.approx(0.005) and found["wrong_out_of_place"] == 0
+    where = {"hardware": "2 × H100", "ranks": 2, "machines": 1, "backend": "nccl", "python": "3.11"}
+    where |= {"device": "cuda", "torch": "2.13.0", "nccl": "2.29.7", "topology": "", "cores": 2}
+    where["link"] = {"name": "NVLink, 18 links", "bandwidth": 478.1}
+    monkeypatch.setattr(report, "environment", lambda ranks: where)
+    made = report.Report(benchmarking, [], options)
+    row = benchmarking.Row("all_reduce", 4096, found["seconds"], 1.0, 2.0, 0)
+    made.add(row, found)
+    assert made.finish(None) == 0
+    printed = capsys.readouterr().out
+    assert "In theory: 478 GB/s in each direction (NVLink, 18 links)." in printed
+    lines = [line for line in printed.splitlines() if line.startswith(("coll", "all_"))]
+    header, shown = lines[:2]
+    assert header.endswith("by events     busbw") and shown.endswith("5000.0    0.0008")
+    assert len(header) == len(shown)
+    (line,) = csv.DictReader((tmp_path / "o.csv").open())
+    assert float(line["by_events"]) == pytest.approx(0.005)
+    assert float(line["busbw_by_events"]) == pytest.approx(4096 / 0.005 / 1e9)
+
+
+@pytest.mark.parametrize(
+    "says, found",
+    [
+        (
+            'case "$*" in nvlink*) echo "GPU 0: H100"; for i in 0 1 2 3; do'
+            ' echo "	 Link $i: 26.562 GB/s"; done;; esac',
+            {"name": "NVLink, 4 links", "bandwidth": 4 * 26.562},
+        ),
+        (
+            'case "$*" in --query*) echo "4, 16";; *) exit 1;; esac',
+            {"name": "PCIe 4, 16 lanes", "bandwidth": 16 * 1.969},
+        ),
+        ("echo No devices were found; exit 6", None),
+        ("echo 99, 16", None),
+    ],
+)
+def test_the_link_is_what_the_driver_says(says, found, tmp_path, monkeypatch):
+    (program := tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpu.link() == found
 
 
 # ——— what is not implemented, and bad input

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from handout.bandwidth import gpu
 from handout.launcher import device
 
 
@@ -24,7 +25,7 @@ def cores() -> int:
 
 def hardware() -> dict:
     """Return this rank's machine, device, number of cores, and ``available()`` memory in bytes."""
-    if device().type == "cuda":
+    if gpu.in_use():
         model = torch.cuda.get_device_name()
     else:
         listed, model = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
@@ -44,7 +45,7 @@ def available() -> float:
     On CPUs the ranks of a machine have equal shares. On GPUs a rank's share is the free memory of
     its GPU. Return infinity if the system does not report how much memory is free.
     """
-    if device().type == "cuda":
+    if gpu.in_use():
         torch.cuda.empty_cache()
         return 0.9 * torch.cuda.mem_get_info()[0]
     free, memory, group = math.inf, Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -63,7 +64,7 @@ def environment(ranks: list[dict]) -> dict:
 
     ``ranks`` has the ``hardware()`` of each rank.
     """
-    on_gpu, machines = device().type == "cuda", {rank["machine"]: rank for rank in ranks}
+    on_gpu, machines = gpu.in_use(), {rank["machine"]: rank for rank in ranks}
     # On GPUs list one device for each rank. On CPUs list one device for each machine, because the
     # ranks of a machine share its CPU.
     named = (
@@ -93,6 +94,7 @@ def environment(ranks: list[dict]) -> dict:
         "torch": torch.__version__,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
         "topology": topology,
+        "link": gpu.link() if on_gpu and len(machines) == 1 < len(ranks) else None,
     }
 
 

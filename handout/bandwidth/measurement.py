@@ -6,11 +6,13 @@ Every rank of ``handout.bandwidth`` runs ``benchmark``. Given, not graded.
 import argparse
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
 
+from handout.bandwidth import gpu
 from handout.bandwidth.cases import REDUCTIONS, Case, default_largest, entries, fill, pattern, sizes
 from handout.bandwidth.machine import available, hardware
 from handout.bandwidth.report import Report, refuse, unwritable
@@ -54,7 +56,8 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     """Measure one row on all ranks and return its figures.
 
     The figures are the seconds, the seconds of the fastest and of the slowest iteration, and the
-    numbers of wrong values over all ranks. If a rank lacks the memory, nothing is measured: the
+    numbers of wrong values over all ranks. On GPUs, ``by_events`` has the seconds of one call by
+    the GPU's clock, on the slowest rank. If a rank lacks the memory, nothing is measured: the
     seconds are infinite, and ``skipped`` has the reason.
     """
     dtype = getattr(torch, options.dtype)
@@ -71,10 +74,16 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     operation = case.operation(case.source, case.target)
     # ``agree`` is a barrier, too. As the barrier of the stopwatch, it lets Ctrl-C interrupt a sweep
     # between two iterations, while the clock does not run.
-    watch = {"barrier": agree} | (
-        {"synchronize": torch.cuda.synchronize} if device().type == "cuda" else {}
-    )
+    watch: dict[str, Callable] = {"barrier": agree}
+    if gpu.in_use():
+        watch["synchronize"] = torch.cuda.synchronize
     timing = student.stopwatch(operation, options.warm_up, options.iterations, **watch)
+    if gpu.in_use():
+        agree()  # a barrier, and the collective that it waits for has ended
+        mine = gpu.back_to_back(operation, options.iterations)
+        slowest = torch.tensor(mine, dtype=torch.float64, device=device())
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        more["by_events"] = slowest.item()
     out_of_place, in_place = case.wrong()
     wrong = torch.tensor([out_of_place, in_place or 0], device=device())
     dist.all_reduce(wrong)

@@ -12,7 +12,7 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
     """Return a PNG of the bus bandwidth over the size S.
 
     For each collective it shows the measured bandwidth and, as a dashed line, the bandwidth that
-    the fitted model predicts.
+    the fitted model predicts. On GPUs a dotted line shows how fast their links are in theory.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -42,6 +42,9 @@ def draw(student: ModuleType, environment: dict, rows: list[dict], fits: dict) -
                 if t > 0
             ]
             axes.plot(*zip(*curve), color=colour, linestyle="--", linewidth=1)
+    if link := environment["link"]:
+        label = f"{link['name']}: {link['bandwidth']:.0f} GB/s in theory"
+        handles.append(axes.axhline(link["bandwidth"], color="black", linestyle=":", label=label))
     if fits:
         handles.append(
             Line2D([], [], color="black", linestyle="--", linewidth=1, label="fit t = α + S/β")

@@ -34,11 +34,16 @@ COLUMNS = (
         "busbw",
     ),
     *("wrong_out_of_place", "wrong_in_place", "skipped"),
+    *("by_events", "busbw_by_events"),  # only on GPUs
 )
 HEADER = (
     f"{'collective':<14} {'size':>10} {'count':>11} {'dtype':<8} {'op':<3} {'median':>11} "
     f" {'(min … max)':<23} {'algbw':>9} {'busbw':>9} {'wrong':>6} {'in place':>8}"
 )
+
+
+# On GPUs each line ends with the time by CUDA events, of calls that nothing waits between.
+ON_GPUS = f" {'by events':>11} {'busbw':>9}"
 
 
 def refuse(sentence: str) -> NoReturn:
@@ -106,9 +111,13 @@ class Report:
         )
         if env["topology"]:
             self.console.print(env["topology"])
+        if env["link"]:
+            name, speed = env["link"]["name"], env["link"]["bandwidth"]
+            self.console.print(f"In theory: {speed:.0f} GB/s in each direction ({name}).")
         for line in self.remarks():
             self.console.print(line)
-        self.console.print(f"Times in µs, bandwidths in GB/s.\n\n{HEADER}")
+        header = HEADER + (ON_GPUS if env["device"] == "cuda" else "")
+        self.console.print(f"Times in µs, bandwidths in GB/s.\n\n{header}")
         self.progress.start()
 
     def remarks(self) -> list[str]:
@@ -134,6 +143,10 @@ class Report:
 
         ``row`` is the student's ``Row``, and ``more`` is what ``measure`` returned.
         """
+        if (seconds := more.get("by_events")) is not None:
+            n = self.environment["ranks"]
+            busbw = self.student.bus_bandwidth(row.collective, row.size, n, seconds)
+            more = more | {"busbw_by_events": busbw}
         row = {"skipped": None} | row._asdict() | more
         # COLUMNS[5:10] are the times and the bandwidths, which a skipped row does not have.
         row = {
@@ -248,8 +261,11 @@ def line(row: dict) -> str:
         for name in ("algbw", "busbw")
     )
     in_place = "-" if row["wrong_in_place"] is None else row["wrong_in_place"]
+    by_events = ""
+    if row.get("by_events") is not None:
+        by_events = f" {1e6 * row['by_events']:>11.1f} {row['busbw_by_events']:>9.4f}"
     return (
         f"{start} {median:>11}  {f'({fastest} … {slowest})':<23}"
         f" {' '.join(f'{shown:>9}' for shown in bandwidths)} {row['wrong_out_of_place']:>6}"
-        f" {in_place:>8}"
+        f" {in_place:>8}{by_events}"
     )
