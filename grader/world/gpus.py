@@ -82,7 +82,10 @@ def look(torch: Any) -> dict:
     """
     found: dict[str, Any] = {"fault": "", "gpus": [], "nccl": ""}
     if not torch.version.cuda:
-        found["fault"] = f"torch {torch.__version__} is a build for CPUs alone"
+        found["fault"] = (
+            f"torch {torch.__version__} is a build for CPUs alone; with an NVIDIA GPU,"
+            " `make setup TORCH_INDEX=` installs one for CUDA"
+        )
         return found
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
