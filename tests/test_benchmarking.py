@@ -21,13 +21,15 @@ def as_number(value):
 @weight(0.5)
 def test_bandwidths(world):
     """An all-reduce of 4 GB on 4 ranks in 2 seconds has 2 GB/s, and 3 GB/s on the bus; an
-    all-gather of 4 × 100 bytes has S = 400
+    all-gather of 4 × 100 bytes has S = 400; the lecture's 277 and 70 are about the same bandwidth
     """
-    size, algorithm, bus, timeless = world(
+    size, algorithm, bus, whole, part_of_rank, timeless = world(
         1,
         call("benchmarking.array_bytes", "all_gather", 100, 4),
         call("benchmarking.algorithm_bandwidth", 4 * 10**9, 2.0),
         call("benchmarking.bus_bandwidth", "all_reduce", 4 * 10**9, 4, 2.0),
+        call("benchmarking.usual_bandwidth", 277.0, 4, "whole"),
+        call("benchmarking.usual_bandwidth", 70.0, 4, "part"),
         call("benchmarking.algorithm_bandwidth", 4 * 10**9, 0.0, may_raise=True),
     )
     part = {
@@ -48,7 +50,43 @@ def test_bandwidths(world):
         "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
     }
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
+    for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
+        bytes_ = gibibytes * 1024**3
+        known = {
+            "“whole” and “part” have changed places": np.array(bytes_ * exchanged / 1e9),
+            "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
+        }
+        usual = np.array(bytes_ * parts / 1e9)
+        run.returns(usual, tolerance=CLOSE, select=as_number, known_mistakes=[known])
     timeless.raises_value_error("0")
+
+
+def refuses(world, size, *cases):
+    """Fail unless each case raises a ValueError. A case is a call and a word of the message."""
+    runs = world(size, *(request for request, _ in cases))
+    for run, (_, word) in zip(runs, cases):
+        run.raises_value_error(word)
+    return runs
+
+
+@number("2.1")
+@weight(0.125)
+def test_bandwidth_misuse(world):
+    """An unknown collective, an impossible world size and a wrong “counted” raise ValueError with
+    the value
+    """
+    of_array, of_bus = "benchmarking.array_bytes", "benchmarking.bus_bandwidth"
+    usual = "benchmarking.usual_bandwidth"
+    refuses(
+        world,
+        1,
+        (call(of_array, "allreduce", 100, 4, may_raise=True), "allreduce"),
+        (call(of_array, "all_reduce", 100, 0, may_raise=True), "0"),
+        (call(of_bus, "allreduce", 100, 4, 1.0, may_raise=True), "allreduce"),
+        (call(of_bus, "all_reduce", 100, -1, 1.0, may_raise=True), "-1"),
+        (call(usual, 277.0, 4, "all", may_raise=True), "all"),
+        (call(usual, 277.0, -4, "whole", may_raise=True), "-4"),
+    )
 
 
 @number("2.2")
@@ -162,6 +200,21 @@ def test_stopwatch(world):
     )
 
 
+@number("2.2")
+@weight(0.25)
+def test_stopwatch_misuse(world):
+    """No iterations, and fewer than no calls of warm-up, raise ValueError with the value"""
+    watch = {"asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
+    watch |= {"calls": (1.0,), "driver": "timed", "may_raise": True}
+    name = "benchmarking.stopwatch"
+    refuses(
+        world,
+        2,
+        (call(name, warm_up=1, iterations=0, **watch), "0"),
+        (call(name, warm_up=-2, iterations=3, **watch), "-2"),
+    )
+
+
 @number("2.3")
 @weight(0.5)
 def test_sweep(world):
@@ -201,16 +254,30 @@ def test_sweep(world):
     run.require(order == ["run", "row"] * 4, late)
 
 
+@number("2.3")
+@weight(0.25)
+def test_sweep_misuse(world):
+    """An unknown collective raises ValueError before anything is run"""
+    given = ["all_reduce", "allgather"], [1000], 2, [(1.0, 0)] * 2
+    swept = call("benchmarking.sweep", *given, driver="swept", may_raise=True)
+    (run,) = refuses(world, 1, (swept, "allgather"))
+    names = [getattr(event, "name", "") for event in run.report.ranks[0].trail]
+    ran = [name for name in names if name.startswith("run")]
+    run.require(not ran, "the ValueError comes after a run.")
+
+
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500); predict_seconds(1, 500, 250) is 1.5;
+    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500), and for times that no line meets, 1, 1
+    and 2 at 0, 1000 and 2000, it is (8/9, 3000); predict_seconds(1, 500, 250) is 1.5;
     half_peak_size(2, 500) is 1000
     """
     name = "benchmarking.fit_latency_bandwidth"
-    fit, equal, falling, one_size, odd, predicted, half = world(
+    fit, nearest, equal, falling, one_size, odd, predicted, half = world(
         1,
         call(name, [0, 1000], [1.0, 3.0]),
+        call(name, [0, 1000, 2000], [1.0, 1.0, 2.0]),
         call(name, [1000, 10**9], [0.1, 0.1], may_raise=True),
         call(name, [1000, 2000], [0.2, 0.1], may_raise=True),
         call(name, [1000, 1000], [0.1, 0.2], may_raise=True),
@@ -226,6 +293,18 @@ def test_model(world):
         tolerance=FIT,
         select=lambda r: np.array(r, float),
         known_mistakes=[slope],
+    )
+    of_others = {
+        (
+            "the absolute errors were minimised. Minimise the relative errors, Σ (error/t)²"
+        ): np.array([5 / 6, 2000.0]),
+        "this minimises Σ (error²/t), not Σ (error/t)²": np.array([6 / 7, 7000 / 3]),
+    }
+    nearest.returns(
+        np.array([8 / 9, 3000.0]),
+        tolerance=FIT,
+        select=lambda r: np.array(r, float),
+        known_mistakes=[of_others],
     )
     equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
     falling.raises_value_error(because="The times do not grow with the size.")

@@ -65,6 +65,31 @@ def test_the_eight_collectives(world, collective):
     run.returns(tensor(A))
 
 
+X, SCALAR = tensor([1, 2]), tensor(1)
+# For each collective: arguments, and words of the message that a ValueError must have.
+MISUSES = {
+    "broadcast": [((X, 2), ("2",)), ((X, -1), ("-1",))],
+    "scatter": [((X, tensor([1]), 2), ("2",)), ((SCALAR, SCALAR, 0), ())],
+    "gather": [((X, 2), ("2",)), ((SCALAR, 0), ())],
+    "reduce": [((X, 2, "sum"), ("2",)), ((X, 0, "mean"), ("mean",))],
+    "all_gather": [((SCALAR,), ())],
+    "reduce_scatter": [((tensor([1, 2, 3]), "sum"), ("3", "2")), ((X, ["sum"]), ("sum",))],
+    "all_reduce": [((X, "mean"), ("mean",)), ((np.array([1, 2]), "average"), ("int64",))],
+    "all_to_all": [((tensor([1, 2, 3]),), ("3", "2")), ((SCALAR,), ())],
+}
+
+
+@number("1.1")
+@weight(0.0625)
+@pytest.mark.parametrize("collective", EIGHT)
+def test_misuse(world, collective):
+    """{collective} raises ValueError with the offending values for misuse, on two ranks"""
+    cases = MISUSES[collective]
+    calls = (call(f"collectives.{collective}", *given, may_raise=True) for given, _ in cases)
+    for run, (_, words) in zip(world(2, *calls), cases):
+        run.raises_value_error(*words)
+
+
 @number("1.2")
 @weight(0.25)
 def test_in_rank_order(world):
@@ -89,15 +114,21 @@ def test_in_rank_order(world):
 @number("1.3")
 @weight(0.5)
 def test_all_reduce_from_parts(world):
-    """all_reduce_from_parts returns the sum of two ranks' tensors, of 4 and of 3 elements"""
-    even, odd = world(
+    """all_reduce_from_parts returns the sum of two ranks' tensors, of 4 and of 3 elements, and of
+    the shapes (3, 1) and ()
+    """
+    even, odd, column, single = world(
         2,
         call("collectives.all_reduce_from_parts", per_rank(A, B)),
         call("collectives.all_reduce_from_parts", per_rank([1, 2, 3], [4, 5, 6])),
+        call("collectives.all_reduce_from_parts", per_rank([[1], [2], [3]], [[4], [5], [6]])),
+        call("collectives.all_reduce_from_parts", per_rank(tensor(1), tensor(4))),
     )
     even.returns([11.0, 22.0, 33.0, 44.0], [11.0, 22.0, 33.0, 44.0])
     odd.returns([5.0, 7.0, 9.0], [5.0, 7.0, 9.0])
-    for run in (even, odd):
+    column.returns([[5.0], [7.0], [9.0]], [[5.0], [7.0], [9.0]])
+    single.returns(tensor(5), tensor(5))
+    for run in (even, odd, column, single):
         run.keeps_inputs()
 
 
@@ -167,18 +198,6 @@ def test_shift_right_in_the_order_of_gpus(world):
 
 
 @number("1.7")
-@weight(0.125)
-@in_strict_order
-def test_ring_all_reduce_in_the_order_of_gpus(world):
-    """ring_all_reduce runs on two ranks whose messages keep their order, as on GPUs"""
-    tensors = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
-    (run,) = world(2, call("collectives.ring_all_reduce", per_rank(*tensors)))
-    total = [11.0, 22.0, 33.0, 44.0]
-    run.returns(total, total)
-    run.uses_only("send", "recv", because=RING)
-
-
-@number("1.7")
 @weight(0.5)
 @pytest.mark.parametrize("size", [2, 4])
 def test_ring_all_reduce(world, size):
@@ -195,4 +214,16 @@ def test_ring_all_reduce(world, size):
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()
+    run.uses_only("send", "recv", because=RING)
+
+
+@number("1.7")
+@weight(0.125)
+@in_strict_order
+def test_ring_all_reduce_in_the_order_of_gpus(world):
+    """ring_all_reduce runs on two ranks whose messages keep their order, as on GPUs"""
+    tensors = [1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]
+    (run,) = world(2, call("collectives.ring_all_reduce", per_rank(*tensors)))
+    total = [11.0, 22.0, 33.0, 44.0]
+    run.returns(total, total)
     run.uses_only("send", "recv", because=RING)

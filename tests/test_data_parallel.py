@@ -8,6 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Delay, Leaf, Strided, Tolerance, call, per_rank, rounding, tensor
 from grader.reference import single_device
+from grader.reference.buckets import NOT_RESET, pass_mistakes
 from grader.reference.collective_mistakes import MEMORY
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
@@ -83,11 +84,22 @@ def test_broadcast_parameters(world):
     of_strided.leaves_arguments([matrices[0]], [matrices[0]], label=label, known_mistakes=known)
 
 
+@number("3.2")
+@weight(0.25)
+def test_broadcast_parameters_misuse(world):
+    """A root that is not a rank raises ValueError with the root"""
+    name, given = "data_parallel.broadcast_parameters", [tensor([1, 2])]
+    for run, root in zip(
+        world(2, *(call(name, given, root=root, may_raise=True) for root in (2, -1))), ("2", "-1")
+    ):
+        run.raises_value_error(root)
+
+
 @number("3.3")
 @weight(1.5)
 def test_data_parallel_step(world):
     """data_parallel_step returns each rank's own loss and the gradients of the whole batch, on two
-    ranks
+    ranks and on one
     """
     (run,) = world(
         2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE)
@@ -113,6 +125,14 @@ def test_data_parallel_step(world):
         }
         for _ in losses
     ]
+    (alone,) = world(1, call("data_parallel.data_parallel_step", WEIGHTS, BATCH))
+    alone.returns(
+        gradients,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of gradients",
+        known_mistakes=step_mistakes([gradients]),
+    )
     for own, loss in zip(known, losses):
         own |= {
             sentence: value
@@ -161,30 +181,81 @@ def test_train(world):
     )
 
 
+def buckets(passes, **options):
+    """Return a request for backward passes whose gradients have a bucket each.
+
+    ``passes[rank]`` has the passes of a rank: the input, and the weights in the order of layers.
+    """
+    given = {"weights": WEIGHTS, "registered": [0, 1], "frozen": [], "squared": []}
+    given |= {"bucket_bytes": 72}  # one gradient of 3 × 3 float64
+    options = {"driver": "backward_passes"} | given | options
+    return call("data_parallel.GradientBuckets", passes=per_rank(*passes), **options)
+
+
+def local_gradients(passes):
+    """Return the gradients of each rank in each pass: [rank][pass][weight]."""
+    return [[single_device.loss_and_gradients(WEIGHTS, *one)[1] for one in own] for own in passes]
+
+
 @number("3.5")
-@weight(1.0)
+@weight(1.25)
 def test_gradient_buckets(world):
-    """After backward and wait, the gradients on two ranks are those of the whole batch"""
-    (run,) = world(
-        2,
-        call(
-            "data_parallel.GradientBuckets",
-            driver="backward_passes",
-            weights=WEIGHTS,
-            registered=[0, 1],
-            frozen=[],
-            squared=[],
-            bucket_bytes=72,  # one gradient of 3 × 3 float64
-            passes=per_rank(*([(half, [0, 1])] for half in HALVES)),
-            # Rank 1 begins when rank 0 has read its gradients, or when rank 0 waits for rank 1.
-            delays={1: Delay(until="pass ended", on=0, at="backward began", patience=1)},
-        ),
+    """After backward and wait, the gradients on two ranks are those of the whole batch, pass after
+    pass, in whatever order they become ready
+    """
+    straight = [[(half, [0, 1])] for half in HALVES]
+    # On rank 1 the gradient of weight 0 becomes ready first.
+    crossed = [[(half, order)] for half, order in zip(HALVES, ([0, 1], [1, 0]))]
+    twice = [[(half, [0, 1]), (half + 0.5, [0, 1])] for half in HALVES]
+    # Rank 1 begins when rank 0 has read its gradients, or when rank 0 waits for rank 1.
+    late = {1: Delay(until="pass ended", on=0, at="backward began", patience=1)}
+    run, of_crossed, of_twice = world(
+        2, buckets(straight, delays=late), buckets(crossed), buckets(twice)
     )
+    label = "the gradients, [pass][weight],"
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
-    local = [single_device.loss_and_gradients(WEIGHTS, half)[1] for half in HALVES]
-    known = [{sentence: [left] for sentence, left in own.items()} for own in step_mistakes(local)]
+    local = local_gradients(straight)
+    known = [
+        {sentence: [left] for sentence, left in own.items()}
+        for own in step_mistakes([own for (own,) in local])
+    ]
     for rank, own in enumerate(known):
         if run.marks(rank, "gone through again"):
             own[PASSED_BY] = own.pop(ALONE_ON_RANK)
-    label = "the gradients, [pass][weight],"
     run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)
+    local = local_gradients(crossed)
+    average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]
+    ready = [{i: own[0][i] for i in reversed(order)} for own, ((_, order),) in zip(local, crossed)]
+    known = [
+        {sentence: [left] for sentence, left in own.items()}
+        for own in pass_mistakes(ready, [[1], [0]], {0: (3, 3), 1: (3, 3)})
+    ]
+    of_crossed.returns([average], [average], tolerance=CLOSE, label=label, known_mistakes=known)
+    averages = [[sum(terms) / 2 for terms in zip(*own)] for own in zip(*local_gradients(twice))]
+    of_twice.returns(averages, averages, tolerance=CLOSE, label=label, otherwise=NOT_RESET)
+
+
+@number("3.5")
+@weight(0.5)
+def test_gradient_buckets_overlap(world):
+    """All-reduces begin before the backward pass has ended, and the pass waits for no other rank"""
+    # Rank 1 begins its backward pass when that of rank 0 has ended.
+    late = {1: Delay(until="backward ended", on=0, at="backward began")}
+    (run,) = world(2, buckets([[(half, [0, 1])] for half in HALVES], delays=late))
+    run.waits_for_nobody("rank 0 waited for rank 1 during its backward pass: nothing overlaps.")
+    run.values()
+    for rank in range(2):
+        began, ended = (run.passed(rank, f"backward {when}", 0) for when in ("began", "ended"))
+        early = sum(began < o.at < ended for o in run.operations(rank))
+        text = f"rank {rank} started no all-reduce before its backward pass had ended."
+        run.require(early > 0, f"{text} Of 2 buckets, one is full before that.")
+
+
+@number("3.5")
+@weight(0.125)
+def test_gradient_buckets_misuse(world):
+    """bucket_bytes ≤ 0 raises ValueError with the value"""
+    passes = [[(half, [0, 1])] for half in HALVES]
+    requests = (buckets(passes, bucket_bytes=size, may_raise=True) for size in (0, -8))
+    for run, size in zip(world(2, *requests), ("0", "-8")):
+        run.raises_value_error(size, given=f"bucket_bytes={size}")

@@ -49,6 +49,7 @@ ONE_FORWARD_ONE_BACKWARD = [
     [(F, 0), (F, 1), (B, 0), (F, 2), (B, 1), (B, 2)],
     [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)],
 ]
+REVERSED = [GPIPE[0][:3] + GPIPE[0][:2:-1]] * 2
 MIXED = [GPIPE[0], [(F, 0), (F, 1), (B, 0), (B, 1), (F, 2), (B, 2)]]
 
 
@@ -69,6 +70,18 @@ def test_split_layers(world):
         run.require(
             parallel.as_lists(got) == expected, f"expected the layers {expected}, got {got!r:.300}"
         )
+
+
+@number("5.1")
+@weight(0.25)
+def test_split_layers_misuse(world):
+    """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with
+    the value
+    """
+    cases = (((2, 3), ("2", "3")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
+    calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
+    for run, (_, numbers) in zip(world(1, *calls), cases):
+        run.raises_value_error(*numbers)
 
 
 @number("5.2")
@@ -167,23 +180,37 @@ def test_schedules(world):
         )
 
 
-def run_schedule(of_stages):
-    inputs = STAGES, per_rank(BATCH, None), 9, M
-    return call(
-        "pipeline_parallel.run_schedule", per_rank(*of_stages), *inputs, driver="with_timeline"
-    )
+@number("5.4")
+@weight(0.25)
+def test_schedules_misuse(world):
+    """A stage that does not exist, and m ≤ 0, raise ValueError with the value"""
+    cases = [((2, 2, 3), "2"), ((-1, 2, 3), "-1"), ((0, 0, 3), "0"), ((1, 2, 0), "0")]
+    made = [
+        (f"pipeline_parallel.{name}", *case)
+        for name in ("gpipe_schedule", "one_forward_one_backward_schedule")
+        for case in cases
+    ]
+    calls = (call(name, *given, may_raise=True) for name, given, _ in made)
+    for run, (*_, number_) in zip(world(1, *calls), made):
+        run.raises_value_error(number_)
+
+
+def run_schedule(of_stages, m=M, **options):
+    inputs = STAGES, per_rank(BATCH, None), 9, m
+    name, schedule = "pipeline_parallel.run_schedule", per_rank(*of_stages)
+    return call(name, schedule, *inputs, driver="with_timeline", **options)
 
 
 @number("5.5")
 @weight(1.0)
 def test_run_schedule(world):
-    """run_schedule returns the loss and the gradients of a single device with GPipe, 1F1B and a
-    mixture of them, on two stages
+    """run_schedule returns the loss and the gradients of a single device with GPipe, 1F1B, a
+    mixture of them, and the backward passes in reverse, on two stages
     """
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
-    schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED
+    schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED, REVERSED
     for run, own in zip(world(2, *map(run_schedule, schedules_of_stages)), schedules_of_stages):
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
@@ -232,6 +259,24 @@ def test_run_schedule_in_the_order_of_gpus(world):
         )
 
 
+@number("5.5")
+@weight(0.125)
+def test_run_schedule_misuse(world):
+    """A batch that m does not divide, and a schedule that is not each micro-batch once forward and
+    once backward, raise ValueError on both stages
+    """
+    own = GPIPE[0]
+    broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]
+    *runs, odd = world(
+        2,
+        *(run_schedule([schedule] * 2, may_raise=True) for schedule in broken),
+        run_schedule(GPIPE, m=4, may_raise=True),
+    )
+    for run, schedule in zip(runs, broken):
+        run.raises_value_error("3", given=f"the schedule {schedule} of 3 micro-batches")
+    odd.raises_value_error("9", "4")
+
+
 @number("5.6")
 @weight(0.5)
 def test_bubble(world):
@@ -269,3 +314,19 @@ def test_bubble(world):
         ),
         known_mistakes=[known],
     )
+
+
+@number("5.6")
+@weight(0.25)
+def test_bubble_misuse(world):
+    """No stages, no micro-batches, and timelines without a span raise ValueError"""
+    fraction, measured = "pipeline_parallel.bubble_fraction", "pipeline_parallel.measured_bubble"
+    no_stages, no_micro_batches, no_spans = world(
+        1,
+        call(fraction, 0, 3, may_raise=True),
+        call(fraction, 3, -4, may_raise=True),
+        call(measured, [[], []], driver="of_spans", may_raise=True),
+    )
+    no_stages.raises_value_error("0")
+    no_micro_batches.raises_value_error("-4")
+    no_spans.raises_value_error(given="two stages without a span")

@@ -14,6 +14,12 @@ BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
 # The shards of rank 0, and those of rank 1.
 SHARDS = [[weight[:, :1] for weight in WEIGHTS], [weight[:, 1:] for weight in WEIGHTS]]
+DEEP = [*WEIGHTS, np.array([[1.0, 0.25], [-0.5, 1.0]])]  # 3 layers
+# The second weight does not fit the first one, and then not the number of ranks.
+MISFITS = [
+    (SHARDS[0][:1] + [np.ones((3, 1))], ("3", "2")),
+    (SHARDS[0][:1] + [np.ones((2, 2))], ("2",)),
+]
 CLOSE = rounding(np.float64)
 
 
@@ -37,12 +43,13 @@ def test_shards(world):
 @number("4.2")
 @weight(1.0)
 def test_forward(world):
-    """Two layers on two ranks return the output of a single device, replicated, and save (x, z) of
-    each layer
+    """Three layers on two ranks return the output of a single device, replicated, and save (x, z)
+    of each layer
     """
-    (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*SHARDS), BATCH))
-    y, saved = single_device.forward(WEIGHTS, BATCH)
-    mistakes = parallel.forward_mistakes(WEIGHTS, BATCH, 2)
+    shards = [[weight[:, rank : rank + 1] for weight in DEEP] for rank in range(2)]
+    (run,) = world(2, call("tensor_parallel.tensor_parallel_forward", per_rank(*shards), BATCH))
+    y, saved = single_device.forward(DEEP, BATCH)
+    mistakes = parallel.forward_mistakes(DEEP, BATCH, 2)
     run.returns(
         y,
         y,
@@ -61,6 +68,24 @@ def test_forward(world):
         known_mistakes=known,
     )
     run.keeps_inputs()
+
+
+@number("4.2")
+@weight(0.25)
+def test_forward_misuse(world):
+    """A batch that does not fit the shards, and a shard that fits neither the layer before nor the
+    number of ranks, are a ValueError with the numbers
+    """
+    name = "tensor_parallel.tensor_parallel_forward"
+    cases = [(SHARDS[0], BATCH[:, :1], ("1", "2"))]
+    cases += [(shards, BATCH, numbers) for shards, numbers in MISFITS]
+    calls = (call(name, shards, x, may_raise=True) for shards, x, _ in cases)
+    for run, (shards, x, numbers) in zip(world(2, *calls), cases):
+        run.raises_value_error(*numbers, given=f"a batch of {x.shape[1]} columns and {_of(shards)}")
+
+
+def _of(shards):
+    return "shards of shapes " + ", ".join(str(shard.shape) for shard in shards)
 
 
 @number("4.3")
@@ -93,6 +118,21 @@ def test_backward(world):
         known_mistakes=of_input,
     )
     run.keeps_inputs()
+
+
+@number("4.3")
+@weight(0.25)
+def test_backward_misuse(world):
+    """A gradient that does not fit the shards is a ValueError with the numbers"""
+    y, saved = single_device.forward(WEIGHTS, BATCH)
+    own = per_rank(*([(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)))
+    name = "tensor_parallel.tensor_parallel_backward"
+    cases = [(SHARDS[0], y[:, :1], ("1", "2"))]
+    cases += [(shards, y, numbers) for shards, numbers in MISFITS]
+    calls = (call(name, shards, own, gradient, may_raise=True) for shards, gradient, _ in cases)
+    for run, (shards, gradient, numbers) in zip(world(2, *calls), cases):
+        given = f"a gradient of {gradient.shape[1]} columns and {_of(shards)}"
+        run.raises_value_error(*numbers, given=given)
 
 
 @number("4.4")
@@ -144,3 +184,15 @@ def test_megatron_pair(world):
             label=f"the gradient of x in {name}(x)",
         )
         half.keeps_inputs()
+
+
+@number("4.4")
+@weight(0.25)
+def test_megatron_pair_misuse(world):
+    """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
+    column, row = np.ones((2, 1)), np.ones((1, 2))
+    cases = [(column, row, BATCH[:, :1], ("1", "2")), (column, np.ones((3, 2)), BATCH, ("1", "3"))]
+    name = "tensor_parallel.megatron_pair"
+    calls = (call(name, *given, may_raise=True) for *given, _ in cases)
+    for run, (*_, numbers) in zip(world(2, *calls), cases):
+        run.raises_value_error(*numbers)

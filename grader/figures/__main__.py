@@ -21,6 +21,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "buckets": strategies.buckets,
     "columns": matrices.columns,
     "rows": matrices.rows,
+    "backward": matrices.backward,
     "megatron": matrices.megatron,
     "pipelines": pipeline.pipelines,
     "schedules": pipeline.schedules,

@@ -88,49 +88,65 @@ def _in_words(held: Held) -> str:
 
 
 def ring() -> Picture:
-    """Return a picture of the ring all-reduce in seven states.
+    """Return a picture of the ring all-reduce: the state before each step, and the last state.
 
-    Each state shows for each rank which terms are in its chunks.
+    Each state shows for each rank which terms are in its chunks. Arrows show which chunks the ranks
+    send in the step.
     """
     described = (
-        "Each rank's tensor is cut into four chunks. In steps 1 to 3 every rank receives one chunk"
-        " from its left neighbour and adds it to its own; after step 3 each rank holds one chunk in"
-        " which the terms of all four ranks are. In steps 4 to 6 the finished chunks are passed on"
-        " round the ring, until every rank has all four."
+        "Each rank's tensor is cut into four chunks. In step 1 rank r sends chunk r to the next"
+        " rank, which adds it to its own; in steps 2 and 3 it sends the chunk that it has just"
+        " added to. Then each rank holds one chunk in which the terms of all four ranks are. In"
+        " steps 4 to 6 the finished chunks are passed on round the ring, and replace what was"
+        " there, until every rank has all four."
     )
-    picture = Picture(330, 448, "The ring all-reduce on four ranks, step by step", described)
+    picture = Picture(330, 626, "The ring all-reduce on four ranks, step by step", described)
     terms = [[{rank} for _ in range(N)] for rank in range(N)]
-    _ring_state(picture, 0, "start", terms, [])
     for step in range(2 * (N - 1)):
         adding = step < N - 1
-        arrived = [(rank, (rank - 1 - step + (0 if adding else N)) % N) for rank in range(N)]
-        sent = {(rank, chunk): set(terms[(rank - 1) % N][chunk]) for rank, chunk in arrived}
-        for (rank, chunk), what in sent.items():
-            terms[rank][chunk] = terms[rank][chunk] | what if adding else what
-        _ring_state(
-            picture, step + 1, f"step {step + 1}: {'add' if adding else 'replace'}", terms, arrived
+        # the chunk that each rank sends
+        sends = [(rank - step + (0 if adding else 1 + N - 1)) % N for rank in range(N)]
+        way = "send, add" if adding else "send, replace"
+        _ring_state(picture, step, f"step {step + 1}: {way}", terms, sends)
+        sent = {rank: set(terms[rank][chunk]) for rank, chunk in enumerate(sends)}
+        for rank, chunk in enumerate(sends):
+            target = terms[(rank + 1) % N]
+            target[chunk] = target[chunk] | sent[rank] if adding else sent[rank]
+    _ring_state(picture, 2 * (N - 1), "the sum on every rank", terms, [])
+    for line, words in enumerate(
+        (
+            "Rows: ranks.",
+            "Columns: chunks.",
+            "Colours: terms in",
+            "it, before the step.",
+            "Arrows: sent to the",
+            "next rank.",
         )
-    picture.text(178, 368, "Colours: whose term", 11)
-    picture.text(178, 384, "is in the chunk already.", 11)
-    picture.text(178, 404, "Framed: what has just", 11)
-    picture.text(178, 420, "come from the left", 11)
-    picture.text(178, 436, "neighbour.", 11)
+    ):
+        picture.text(178, 500 + 17 * line, words, 11)
     return picture
 
 
 def _ring_state(
-    picture: Picture, index: int, title: str, terms: list[list[set[int]]], arrived: list
+    picture: Picture, index: int, title: str, terms: list[list[set[int]]], sends: list[int]
 ) -> None:
-    x, y = (index % 2) * 178, (index // 2) * 114
-    picture.text(x, y + 14, title, 12, kind="bold")
+    """Draw one state. ``sends`` has the chunk that each rank is going to send; empty for none."""
+    x, y = (index % 2) * 178, (index // 2) * 158
+    picture.text(x, y + 12, title, 12, kind="bold")
+    lefts = [x + 14 + chunk * 34 for chunk in range(N)]
+    for chunk, left in enumerate(lefts):
+        picture.text(left + 14, y + 26, str(chunk), 10, "middle")
     for rank in range(N):
-        top = y + 22 + rank * 21
+        top = y + 36 + rank * 29
         picture.text(x, top + 13, str(rank), 11)
-        for chunk in range(N):
-            left = x + 14 + chunk * 34
+        for chunk, left in enumerate(lefts):
             _terms(picture, left, top, 28, 16, terms[rank][chunk])
-            if (rank, chunk) in arrived:
-                picture.rect(left - 1.5, top - 1.5, 31, 19, "line", 1)
+        if sends:
+            middle = lefts[sends[rank]] + 14
+            picture.arrow(middle, top + 16, middle, top + (28 if rank < N - 1 else 26))
+    if sends:  # from the last rank, below, to the first
+        middle = lefts[sends[N - 1]] + 14
+        picture.arrow(middle + 8, y + 24, middle + 8, y + 35)
 
 
 def barrier() -> Picture:

@@ -61,32 +61,81 @@ def _matrix(
 
 def megatron() -> Picture:
     described = (
-        "Two ranks. x goes through f, then on each rank through its columns of A, gelu, and its"
-        " rows of B. g adds up the partial results of both ranks; gelu gives y. Forward, f copies"
-        " and g all-reduces. Backward, g copies and f all-reduces."
+        "Two ranks, with the same x. On each rank x goes through f, its columns of A, gelu, its"
+        " rows of B, g and gelu to y. Forward, f copies, and the two g together all-reduce the"
+        " partial results. Backward, from right to left, g copies, and the two f together"
+        " all-reduce the partial gradients."
     )
     picture = Picture(
-        340, 172, "The Megatron pair: one all-reduce forward, one backward", described
+        340, 206, "The Megatron pair: one all-reduce forward, one backward", described
     )
-    picture.block(0, 58, 26, 30, "whole", "x")
-    picture.block(46, 34, 22, 78, "communicating", "f")
-    picture.block(230, 34, 22, 78, "communicating", "g")
-    picture.block(264, 58, 38, 30, "whole", "gelu")
-    picture.block(314, 58, 26, 30, "whole", "y")
-    picture.arrow(26, 73, 46, 73)
-    picture.arrow(252, 73, 264, 73)
-    picture.arrow(302, 73, 314, 73)
-    for rank in range(2):
-        y = 34 + rank * 48
-        picture.text(148, y - 6 if rank == 0 else y + 44, f"rank {rank}", 11, "middle")
-        for left, words in ((80, "@ A"), (130, "gelu"), (180, "@ B")):
-            picture.block(
-                left, y, 38, 30, f"r{rank}", words + ("₀₁"[rank] if words != "gelu" else "")
-            )
-        for left in (68, 118, 168, 218):
-            picture.arrow(left, y + 15, left + 12, y + 15)
-    picture.text(64, 148, "forward: copy", 11, "middle")
-    picture.text(64, 164, "backward: all-reduce", 11, "middle")
-    picture.text(241, 148, "forward: all-reduce", 11, "middle")
-    picture.text(241, 164, "backward: copy", 11, "middle")
+    picture.text(0, 13, "forward →", 11, kind="bold")
+    picture.text(340, 13, "← backward", 11, "end", "bold")
+    # the words of each operator, its left edge and its width
+    row = [("x", 0, 22), ("f", 36, 22), ("@ A", 72, 36), ("gelu", 122, 34), ("@ B", 170, 36)]
+    row += [("g", 220, 22), ("gelu", 256, 34), ("y", 304, 22)]
+    tops = 36, 128
+    for rank, top in enumerate(tops):
+        picture.text(0, top - 7, f"rank {rank}", 11)
+        for words, left, width in row:
+            kind = {"f": "communicating", "g": "communicating"}.get(words, f"r{rank}")
+            kind = "whole" if words in "xy" or left > 220 else kind
+            index = "₀₁"[rank] if "@" in words else ""
+            picture.block(left, top, width, 34, kind, words + index)
+        for (_, left, width), (_, right, _) in zip(row, row[1:]):
+            picture.arrow(left + width, top + 11, right, top + 11)
+            picture.arrow(right, top + 24, left + width, top + 24)
+    for left, what, when in ((36, "all-reduce", "backward"), (220, "all-reduce", "forward")):
+        middle = left + 11
+        picture.arrow(middle, tops[0] + 48, middle, tops[0] + 35)
+        picture.line(middle, tops[0] + 48, middle, tops[1] - 14)
+        picture.arrow(middle, tops[1] - 14, middle, tops[1] - 1)
+        picture.text(middle + 8, 94, what, 11)
+        picture.text(middle + 8, 108, when, 11)
+    picture.text(0, 182, "f copies forward, and sums the gradients backward.", 11)
+    picture.text(0, 199, "g sums the products forward, and copies backward.", 11)
+    return picture
+
+
+def backward() -> Picture:
+    """Return a picture of the backward pass of two layers that are sharded by columns."""
+    described = (
+        "The backward pass of two layers on two ranks, whose weights are sharded by columns. The"
+        " gradient of y is replicated, and each rank needs its columns of it. Multiplied by its"
+        " columns of the second weight, they make a partial gradient of the full width, of which"
+        " each rank needs its columns again. The first weight makes it partial once more; the"
+        " gradient of x must be replicated. On the way each rank computes the gradient of its own"
+        " shard of each weight, which nobody sends. The ways from state to state are left open."
+    )
+    picture = Picture(340, 352, "Backward through two layers sharded by columns", described)
+    states = [
+        ("the gradient of y", "replicated", ["whole"], "which way?"),
+        ("", "sharded", ["r0", "r1"], "@ W₁ᵀ, own columns"),
+        ("", "partial", ["r0", "+", "r1"], "which collective?"),
+        ("", "sharded", ["r0", "r1"], "@ W₀ᵀ, own columns"),
+        ("", "partial", ["r0", "+", "r1"], "which collective?"),
+        ("the gradient of x", "replicated", ["whole"], ""),
+    ]
+    for index, (title, state, parts, then) in enumerate(states):
+        y = index * 58
+        picture.text(0, y + 20, state, 12, kind="bold")
+        if title:
+            picture.text(0, y + 34, title, 10)
+        left = 150 if "+" in parts else 186
+        for part in parts:
+            if part == "+":
+                picture.text(left + 9, y + 20, "+", 13, "middle")
+                left += 18
+            else:
+                width = {"sharded": 30}.get(state, 60)
+                picture.block(left, y + 6, width - 1, 28, part)
+                left += width
+        if then:
+            picture.arrow(216, y + 37, 216, y + 61)
+            picture.text(224, y + 53, then, 11)
+        if state == "sharded":
+            picture.arrow(184, y + 20, 150, y + 20)
+            layer = "₁" if index == 1 else "₀"
+            picture.text(150, y + 34, "own gradient", 10, "end")
+            picture.text(150, y + 46, f"of W{layer}, stays", 10, "end")
     return picture

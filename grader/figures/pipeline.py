@@ -6,6 +6,8 @@ from grader.reference.schedules import Action, most_alive
 
 # Units of time that a micro-batch takes on a stage. The backward pass has twice the products.
 FORWARD, BACKWARD = 1, 2
+LEFT = 44  # where the time begins; the names of the stages stand before it
+UNIT = "1 unit: one micro-batch forward. Backward: 2 units."
 Spans = list[list[tuple[Action, float, float]]]  # for each stage its actions, with start and end
 
 
@@ -42,11 +44,11 @@ def _draw(
     picture.text(0, top + 13, title, 12, kind="bold")
     for stage, of_stage in enumerate(spans):
         y = top + 20 + stage * 19
-        picture.text(0, y + 13, str(stage), 11)
-        picture.rect(12, y, end * unit, 17, "idle", 0)
+        picture.text(0, y + 13, f"stage {stage}", 10)
+        picture.rect(LEFT, y, end * unit, 17, "idle", 0)
         for (kind, i), start, stop in of_stage:
             words, size = ("all" if whole else str(i)), (10 if unit > 8 else 9)
-            picture.block(12 + start * unit, y, (stop - start) * unit - 0.8, 17, kind, words, size)
+            picture.block(LEFT + start * unit, y, (stop - start) * unit - 0.8, 17, kind, words, size)
 
 
 def pipelines() -> Picture:
@@ -58,8 +60,8 @@ def pipelines() -> Picture:
         " whole batch goes through one stage after the other and back, 48 units of time, each stage"
         " works in 12 of them. GPipe and 1F1B with four micro-batches: 21 units."
     )
-    picture = Picture(352, 338, "One batch through four stages: naive, GPipe and 1F1B", described)
-    unit = 340 / 48
+    picture = Picture(352, 358, "One batch through four stages: naive, GPipe and 1F1B", described)
+    unit = (352 - LEFT) / 48
     _draw(picture, 0, "naive, the whole batch at once: 48 units of time", naive, unit, whole=True)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):
         spans = timed([rule(stage, stages, m) for stage in range(stages)])
@@ -85,12 +87,12 @@ def schedules() -> Picture:
         " eight micro-batches alive after the last forward pass; with 1F1B stage 0 has at most"
         " four, stage 1 three, stage 2 two, stage 3 one."
     )
-    picture = Picture(352, 232, "GPipe and 1F1B with eight micro-batches", described)
+    picture = Picture(352, 252, "GPipe and 1F1B with eight micro-batches", described)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):
         lists = [rule(stage, stages, m) for stage in range(stages)]
         spans = timed(lists)
         top = index * 106
-        _draw(picture, top, f"{name}: {_end(spans)} units", spans, 300 / 33)
+        _draw(picture, top, f"{name}: {_end(spans)} units", spans, (316 - LEFT) / 33)
         picture.text(352, top + 13, "alive at most", 10, "end")
         for stage, actions in enumerate(lists):
             picture.text(352, top + 33 + stage * 19, str(most_alive(actions)[0]), 12, "end", "bold")
@@ -110,3 +112,4 @@ def _legend(picture: Picture, y: float) -> None:
     ):
         picture.rect(x, y, 12, 12, kind)
         picture.text(x + 17, y + 10, words, 11)
+    picture.text(0, y + 29, UNIT, 10)

@@ -45,7 +45,7 @@ def strategies() -> Picture:
             picture.rect(x, y + 38, 16, 44, "empty", 0)
             if cut_batch:
                 picture.rect(x, y + 38 + rank * 11, 16, 11, f"r{rank}", 0)
-            else:
+            elif part or rank == 0:  # later stages of a pipeline never see the batch
                 picture.rect(x, y + 38, 16, 44, "whole", 0)
             for layer in range(4):
                 top = y + 38 + layer * 11.4
@@ -62,37 +62,45 @@ def strategies() -> Picture:
 def buckets() -> Picture:
     """Return a picture of a backward pass of four layers, and three ways to average gradients."""
     described = (
-        "Three ways to average the gradients of four layers. One all-reduce at the end: the network"
+        "A forward pass through layers 0 to 3, a backward pass from layer 3 to layer 0, and three"
+        " ways to average the gradients. One all-reduce at the end: the network"
         " idles while the backward pass runs. One for each layer after the backward pass: as late,"
         " and four latencies. Buckets: the first is on its way while earlier layers are still being"
         " differentiated, and the step ends soonest."
     )
     picture = Picture(
         340,
-        214,
+        254,
         "Averaging gradients: at the end, or in buckets that overlap the backward pass",
         described,
     )
-    unit, left = 8.8, 58
+    unit, left = 6.9, 58
+    # Units of time: the forward pass takes 2 for each layer, and the backward pass 4.
     ways = [
-        ("one all-reduce at the end", [(16, 13, "all gradients")]),
-        ("one for each layer, at the end", [(16 + 4 * i, 4, f"{4 - i}") for i in range(4)]),
-        ("two buckets, asynchronous", [(8, 7, "layers 4, 3"), (16, 7, "layers 2, 1")]),
+        ("one all-reduce at the end", [(24, 13, "all gradients")]),
+        ("one for each layer, at the end", [(24 + 4 * i, 4, f"{3 - i}") for i in range(4)]),
+        ("two buckets, asynchronous", [(16, 7, "3, 2"), (24, 7, "1, 0")]),
     ]
     for index, (title, transfers) in enumerate(ways):
         y = index * 72
         picture.text(0, y + 13, title, 12, kind="bold")
-        picture.text(0, y + 34, "backward", 11)
+        picture.text(0, y + 34, "compute", 11)
         picture.text(0, y + 57, "network", 11)
         end = max(start + length for start, length, _ in transfers)
         for row in (20, 43):
             picture.rect(left, y + row, end * unit, 20, "idle")
         for layer in range(4):
-            picture.block(
-                left + layer * 4 * unit, y + 20, 4 * unit - 1, 20, "backward", f"{4 - layer}", 10
-            )
+            begin = left + layer * 2 * unit
+            picture.block(begin, y + 20, 2 * unit - 1, 20, "forward", str(layer), 10)
+            begin = left + (8 + layer * 4) * unit
+            picture.block(begin, y + 20, 4 * unit - 1, 20, "backward", str(3 - layer), 10)
         for start, length, words in transfers:
             picture.block(
                 left + start * unit, y + 43, length * unit - 1, 20, "communicating", words, 10
             )
+    legend = (0, "forward"), (78, "backward"), (166, "communicating")
+    for x, kind in legend:
+        picture.rect(x, 218, 12, 12, kind)
+        picture.text(x + 17, 228, "all-reduce" if kind == "communicating" else kind, 11)
+    picture.text(0, 247, "Numbers: layers, counted from 0 as in the code.", 11)
     return picture

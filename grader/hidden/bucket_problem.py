@@ -9,6 +9,7 @@ from grader.check.api import Delay, Probe, Request, Strided, call, per_rank, rou
 from grader.reference import single_device
 from grader.reference.buckets import (
     MEMORY_ORDER,
+    NOT_RESET,
     buckets_of,
     bytes_of,
     packing_mistakes,
@@ -17,7 +18,6 @@ from grader.reference.buckets import (
 from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
 
 EARLIER = "this is the average of an earlier backward pass. What is kept from one pass to the next?"
-NOT_RESET = "right in the first pass, wrong in a later one. What must be reset for the next pass?"
 
 
 @dataclass(frozen=True)

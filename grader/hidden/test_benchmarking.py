@@ -156,7 +156,7 @@ def test_usual_bandwidth(world, rng):
 
 
 @number("2.1")
-@weight(0.25)
+@weight(0.125)
 def test_bandwidth_misuse(world, rng):
     """Unknown collectives, impossible times and impossible world sizes raise ValueError with the
     value
@@ -463,7 +463,7 @@ def test_stopwatch_twice(world, rng):
 
 
 @number("2.2")
-@weight(0.5)
+@weight(0.25)
 def test_stopwatch_misuse(world, rng):
     """iterations ≤ 0 and warm_up < 0 raise ValueError with the value, before anything is called"""
     asked = [(1, 0), (1, -1), (-2, 3)]
@@ -568,7 +568,7 @@ def test_sweep_is_lazy(world, rng):
 
 
 @number("2.3")
-@weight(0.5)
+@weight(0.25)
 def test_sweep_misuse(world, rng):
     """An unknown collective raises ValueError before anything is run"""
     _, sizes, answers = table(rng)

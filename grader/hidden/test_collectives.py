@@ -278,7 +278,7 @@ def test_one_call(world, rng, collective):
 
 
 @number("1.1")
-@weight(0.125)
+@weight(0.0625)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_misuse(world, rng, collective):
     """{collective} raises ValueError with the offending values for misuse, on every rank, before

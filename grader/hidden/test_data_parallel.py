@@ -226,7 +226,7 @@ def _overwrites(run, own, root, way):
 
 
 @number("3.2")
-@weight(0.5)
+@weight(0.25)
 def test_broadcast_parameters_misuse(world, rng):
     """A root that is not a rank raises ValueError with the root"""
     parameters = [rng.standard_normal(3)]

@@ -51,7 +51,7 @@ def on_their_way(run, made, plain):
 
 
 @number("3.5")
-@weight(1.0)
+@weight(0.75)
 @visibility("after_published")
 def test_buckets_values(world, rng):
     """Gradients are those of the whole batch on 1 to 4 ranks, for small and large buckets and any
@@ -162,7 +162,7 @@ def test_buckets_without_gradient(world, rng):
 
 
 @number("3.5")
-@weight(0.25)
+@weight(0.125)
 @visibility("after_published")
 def test_buckets_misuse(world, rng):
     """bucket_bytes ≤ 0 raises ValueError with the value"""
@@ -208,7 +208,7 @@ def test_buckets_collectives(world, rng):
 
 
 @number("3.5")
-@weight(1.5)
+@weight(1.0)
 @visibility("after_published")
 def test_buckets_overlap(world, rng):
     """All-reduces begin before each backward pass has ended, and the pass does not wait for other

@@ -49,7 +49,7 @@ def test_split_layers(world, rng):
 
 
 @number("5.1")
-@weight(0.5)
+@weight(0.25)
 def test_split_layers_misuse(world, rng):
     """More stages than layers raises ValueError with both numbers; num_stages ≤ 0 raises it with
     the value

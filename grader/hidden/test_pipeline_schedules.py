@@ -137,7 +137,7 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
 
 
 @number("5.4")
-@weight(0.5)
+@weight(0.25)
 def test_schedules_misuse(world, rng):
     """A stage that does not exist, and m ≤ 0, raise ValueError with the value"""
     cases = (
@@ -588,7 +588,7 @@ def test_own_timeline(world, rng):
 
 
 @number("5.5")
-@weight(0.25)
+@weight(0.125)
 def test_run_schedule_misuse(world, rng):
     """A batch that m does not divide, and a schedule of other micro-batches, raise ValueError on
     every stage
@@ -613,7 +613,7 @@ def test_run_schedule_misuse(world, rng):
 
 
 @number("5.6")
-@weight(0.75)
+@weight(0.5)
 def test_bubble_in_theory(world, rng):
     """bubble_fraction returns the idle fraction of the total time, for any number of stages and
     micro-batches

@@ -353,7 +353,7 @@ def shapes_of_gradients(shards):
 
 
 @number("4.2")
-@weight(0.5)
+@weight(0.25)
 def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     for n in (2, 3):
@@ -524,7 +524,7 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
 
 
 @number("4.3")
-@weight(0.5)
+@weight(0.25)
 def test_backward_misuse(world, rng):
     """A gradient that does not fit the shards is a ValueError with the numbers"""
     for n in (2, 3):
@@ -919,7 +919,7 @@ def test_megatron_pair_traffic(world, rng):
 
 
 @number("4.4")
-@weight(0.5)
+@weight(0.25)
 def test_megatron_pair_misuse(world, rng):
     """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
     column = rng.standard_normal((6, 4))
