@@ -710,7 +710,11 @@ def test_the_bubble_shrinks(tmp_path, server):
     done = timeline(
         "pipeline_parallel", ROOT / "solutions", tmp_path, "--ranks", "2", server=server
     )
-    assert "0.50 in theory" in done.stdout and done.stdout.count("0.20 in theory") == 2
+    assert (
+        "0.50 in theory" in done.stdout
+        and done.stdout.count("the same schedule, ideal") == 3
+        and done.stdout.count("0.20 in theory") == 2
+    )
     found = json.loads((tmp_path / "timeline.json").read_text())
     passes = [
         e for e in found["traceEvents"] if e.get("cat") == COMPUTING and "micro-batch" in e["args"]

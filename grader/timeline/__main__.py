@@ -196,8 +196,16 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     if not shown:
         return 1
     pictures = [picture for _, picture in shown]
+    # The ideal of a picture follows the picture, on the same scale of time.
+    all_pictures = [p for one, picture in shown for p in (picture, one.ideal) if p]
     in_file = [
-        replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]) for s, picture in shown
+        p
+        for s, picture in shown
+        for p in (
+            replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]),
+            s.ideal,
+        )
+        if p
     ]
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     _write(
@@ -209,9 +217,12 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     functions = dict.fromkeys(function for _, _, function in names)
     for sentence in [*above, f"Of {part}.py are drawn: {', '.join(functions)}."]:
         _say(console, sentence)
-    for (one, picture), drawn in zip(shown, text_drawing.text(pictures, console.width)):
+    drawings = iter(text_drawing.text(all_pictures, console.width))
+    for one, picture in shown:
         console.print()
-        console.print(drawn, soft_wrap=True)
+        console.print(next(drawings), soft_wrap=True)
+        if one.ideal:
+            console.print(next(drawings), soft_wrap=True)
         for sentence in [*picture.below, *([one.diagnosis] if one.diagnosis else [])]:
             _say(console, sentence)
     console.print()

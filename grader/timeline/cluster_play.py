@@ -12,7 +12,8 @@ from functools import partial
 from grader.reports.svg_drawing import MAX_SPANS
 from grader.session import Session
 from grader.timeline.cluster import Cluster
-from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, is_pass, picture_of
+from grader.timeline.ideal import is_pass
+from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, picture_of
 from grader.timeline.replay import Replay, program_of, size_on
 from grader.timeline.scenes import Scene
 from grader.timeline.virtual_time import Account, account, milliseconds, spans_of

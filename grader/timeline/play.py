@@ -12,6 +12,7 @@ from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
 from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
+from grader.timeline.ideal import beyond, ideal, is_pass
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
 from grader.wire.events import Mark, Operation
@@ -41,6 +42,7 @@ class PlayedScene:
     diagnosis: str = ""
     disturbed: bool = False  # whether ranks had to wait for a core
     seconds: float | None = None  # that the scene takes on a modelled cluster
+    ideal: Picture | None = None  # of a pipeline: the same schedule in theory
 
 
 class ScenePlayer:
@@ -79,6 +81,10 @@ class ScenePlayer:
             )
             if not any(map(is_pass, drawn)):
                 picture = replace(picture, below=(*picture.below, NO_PASS))
+            elif in_theory := ideal(drawn):
+                picture = replace(picture, below=(*picture.below, beyond(drawn)))
+                own = Picture("the same schedule, ideal", in_theory)
+                return PlayedScene(scene, picture, disturbed=disturbed, ideal=own)
         return PlayedScene(scene, picture, disturbed=disturbed)
 
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
@@ -154,10 +160,6 @@ def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedS
 def _is_ours(event: object) -> bool:
     """Return whether an event is the barrier before a run: see ``rank/timeline_programs.py``."""
     return isinstance(event, Operation) and event.kind == "barrier" and event.file is None
-
-
-def is_pass(span: Span) -> bool:
-    return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
 
 
 def _disturbed(drawn: Sequence[Span], on_core: Sequence[float]) -> bool:

@@ -1,0 +1,57 @@
+"""The ideal of a measured pipeline, and what the ranks did beside their passes."""
+
+import pytest
+
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
+from grader.reference.pipeline import gpipe, one_forward_one_backward
+from grader.timeline.ideal import beyond, ideal, is_pass
+
+
+def measured(schedules: list[list[tuple[str, int]]], lengths: dict[str, float]) -> list[Span]:
+    """Passes one after the other on each rank, without any waiting, as no real run has them."""
+    found = []
+    for rank, actions in enumerate(schedules):
+        now = 5.0
+        for kind, i in actions:
+            found.append(Span(rank, COMPUTING, kind, now, now + lengths[kind], i))
+            now += lengths[kind]
+    return found
+
+
+@pytest.mark.parametrize("rule", [gpipe, one_forward_one_backward])
+@pytest.mark.parametrize("stages, m", [(1, 3), (2, 4), (3, 1), (4, 8)])
+def test_in_theory_the_bubble_is_that_of_the_formula(rule, stages, m):
+    lengths = {"forward": 1.0, "backward": 2.0}
+    spans = ideal(measured([rule(stage, stages, m) for stage in range(stages)], lengths))
+    assert len(spans) == 2 * stages * m and all(map(is_pass, spans))
+    whole = max(span.end for span in spans) - min(span.begin for span in spans)
+    assert 1 - 3.0 * m / whole == pytest.approx((stages - 1) / (m + stages - 1))
+
+
+def test_every_pass_takes_the_average_of_its_kind():
+    spans = measured([gpipe(0, 1, 2)], {"forward": 1.0, "backward": 2.0})
+    longer = Span(0, COMPUTING, "forward", 0.0, 3.0, 0)
+    found = ideal([longer, *spans[1:]])
+    assert [span.end - span.begin for span in found] == [2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_pass_whose_input_was_not_recorded_has_no_ideal():
+    assert not ideal(
+        [Span(1, COMPUTING, "forward", 0.0, 1.0, 0)] + [Span(0, COMPUTING, "backward", 0.0, 1.0, 0)]
+    )
+    assert not ideal([]) and not beyond([])
+
+
+def test_what_is_no_pass_is_told_by_its_share():
+    spans = [
+        Span(0, COMPUTING, "forward", 1.0, 2.0, 0),
+        Span(0, COMMUNICATING, "send", 2.0, 2.5),
+        Span(0, COMPUTING, "", 2.5, 3.0),
+        Span(0, WAITING, "", 3.0, 4.0),
+        Span(0, COMMUNICATING, "send", 2.0, 4.0, background=True),
+        Span(1, COMPUTING, "forward", 4.0, 6.0, 0),
+        Span(1, COMPUTING, "", 0.0, 1.5),
+    ]
+    told = beyond(spans)
+    # 10 seconds of two ranks: 3 of passes, 0.5 of a send, 0.5 and 0.5 of other computing
+    assert "0.55 is waiting, 0.05 communicating, and 0.10 computing anything else" in told

@@ -1,0 +1,83 @@
+"""Compares a measured pipeline with the same schedule in theory.
+
+In theory, messages take no time, and every pass takes as long as a pass of its kind takes on
+average. What is left of the waiting is the schedule's own bubble.
+"""
+
+from collections.abc import Sequence
+
+from grader.diagnosis.spans import COMMUNICATING, COMPUTING, Span
+from grader.reports.svg_drawing import PASSES, work
+
+
+def is_pass(span: Span) -> bool:
+    return span.kind == COMPUTING and span.micro_batch is not None and span.end is not None
+
+
+def ideal(drawn: Sequence[Span]) -> list[Span]:
+    """Return the passes of a measured run as they would be in theory; [] if there is none.
+
+    Each rank keeps the order of its passes. A pass begins when the one before it on its rank has
+    ended, and the same pass of the neighbour that it needs. Return [] if no such order exists.
+    """
+    passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
+    ranks = sorted({span.rank for span in passes})
+    takes = {kind: _mean([_length(s) for s in passes if work(s) == kind]) for kind in PASSES}
+    left = {rank: [s for s in passes if s.rank == rank] for rank in ranks}
+    ends: dict[tuple[str, int | None, int], float] = {}
+    free, found = dict.fromkeys(ranks, 0.0), []
+    while any(left.values()):
+        for rank in ranks:
+            if not left[rank]:
+                continue
+            own = left[rank][0]
+            kind, i = work(own), own.micro_batch
+            needs = (kind, i, rank - 1 if kind == "forward" else rank + 1)
+            if needs[2] in ranks and needs not in ends:
+                continue
+            begin = max(free[rank], ends.get(needs, 0.0))
+            free[rank] = ends[kind, i, rank] = begin + takes[kind]
+            found.append(Span(rank, COMPUTING, own.label, begin, free[rank], i))
+            left[rank].pop(0)
+            break
+        else:
+            return []  # a pass needs one that was not recorded
+    return found
+
+
+def beyond(drawn: Sequence[Span]) -> str:
+    """Return a sentence on what the ranks did outside of their passes, from the first to the last.
+
+    The sentence is empty if there is no pass.
+    """
+    passes = [span for span in drawn if is_pass(span)]
+    ranks = {span.rank for span in passes}
+    if not passes:
+        return ""
+    first, last = min(s.begin for s in passes), max(s.end or 0.0 for s in passes)
+    whole = (last - first) * len(ranks) or 1.0
+
+    def share(kind: str) -> float:
+        own = [s for s in drawn if s.kind == kind and not s.background and not is_pass(s)]
+        return (
+            sum(max(0.0, min(s.end, last) - max(s.begin, first)) for s in own if s.end is not None)
+            / whole
+        )
+
+    communicating, computing = share(COMMUNICATING), share(COMPUTING)
+    # A rank that has returned waits, too, until the last pass of another rank has ended.
+    waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
+    return (
+        f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"
+        f" {computing:.2f} computing anything else. Ideally there is waiting alone, and all passes"
+        " of a kind take equally long. Here they do not, because a rank may wait for a core or for"
+        " memory in the middle of a pass."
+    )
+
+
+def _length(span: Span) -> float:
+    return (span.end or span.begin) - span.begin
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
