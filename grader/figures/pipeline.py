@@ -48,7 +48,9 @@ def _draw(
         picture.rect(LEFT, y, end * unit, 17, "idle", 0)
         for (kind, i), start, stop in of_stage:
             words, size = ("all" if whole else str(i)), (10 if unit > 8 else 9)
-            picture.block(LEFT + start * unit, y, (stop - start) * unit - 0.8, 17, kind, words, size)
+            picture.block(
+                LEFT + start * unit, y, (stop - start) * unit - 0.8, 17, kind, words, size
+            )
 
 
 def pipelines() -> Picture:
