@@ -52,7 +52,7 @@ MUTANTS = [
         "benchmarking",
         '    return reported * 1024**3 / 1e9 * (world_size if counted == "part" else 1)',
         "    return reported * 1024**3 / 1e9",
-        {"hidden usual_bandwidth"},
+        {"hidden usual_bandwidth", "public bandwidths"},
         "the size of one part was used",
     ),
     Mutant(
@@ -206,7 +206,7 @@ MUTANTS = [
         _check(collective, world_size)
 """,
         "",
-        {"hidden sweep_misuse"},
+        {"hidden sweep_misuse", "public sweep_misuse"},
         "the ValueError comes after",
     ),
     Mutant(
@@ -226,7 +226,7 @@ MUTANTS = [
     )
     alpha, slope = torch.linalg.lstsq(rows, t[:, None]).solution.flatten().tolist()
 """,
-        {"hidden fit"},
+        {"hidden fit", "public model"},
         "the absolute errors were minimised",
     ),
     Mutant(
@@ -236,7 +236,7 @@ MUTANTS = [
         raise ValueError(f"times of {seconds} seconds do not grow with the sizes {sizes}")
 """,
         "",
-        {"hidden fit_misuse"},
+        {"hidden fit_misuse", "public model"},
         "The times do not grow with the sizes",
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS = [
         "    if len(set(sizes)) < 2 or len(set(seconds)) < 2:\n",
         "    if len(set(sizes)) < 2:\n",
         # The sign is that of a rounding error, so the one case of the public check may miss it.
-        {"hidden fit_misuse"},
+        {"hidden fit_misuse", "public model"},
         "Two different sizes, and two different times, are needed.",
     ),
     Mutant(
@@ -338,7 +338,12 @@ MUTANTS = [
         raise ValueError(f"{collective!r} is none of {', '.join(COLLECTIVES)}")
 """,
         "",
-        {"hidden bandwidth_misuse", "hidden sweep_misuse"},
+        {
+            "hidden bandwidth_misuse",
+            "hidden sweep_misuse",
+            "public bandwidth_misuse",
+            "public sweep_misuse",
+        },
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -348,7 +353,7 @@ MUTANTS = [
         raise ValueError(f"counted {counted!r} is neither 'whole' nor 'part'")
 """,
         "",
-        {"hidden bandwidth_misuse"},
+        {"hidden bandwidth_misuse", "public bandwidth_misuse"},
         "usual_bandwidth(1.0, 2, 'half')",
     ),
     Mutant(
@@ -356,7 +361,7 @@ MUTANTS = [
         "benchmarking",
         " * 1024**3 / 1e9 * (world_size if",
         " * (world_size if",
-        {"hidden usual_bandwidth"},
+        {"hidden usual_bandwidth", "public bandwidths"},
         "still in units of 2³⁰ bytes",
     ),
     Mutant(
@@ -364,7 +369,7 @@ MUTANTS = [
         "benchmarking",
         " * 1024**3 / 1e9 * (world_size if",
         " * 1e9 / 1024**3 * (world_size if",
-        {"hidden usual_bandwidth"},
+        {"hidden usual_bandwidth", "public bandwidths"},
         "where [0] is usual_bandwidth(277.0, 4, 'whole')",
     ),
     Mutant(
@@ -374,7 +379,7 @@ MUTANTS = [
         raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
 """,
         "",
-        {"hidden stopwatch_misuse"},
+        {"hidden stopwatch_misuse", "public stopwatch_misuse"},
         "ValueError does not say 0",
     ),
     Mutant(
@@ -589,7 +594,7 @@ MUTANTS = [
         """    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]) * largest
     alpha = seconds[0] - slope * sizes[0] / largest
 """,
-        {"hidden fit"},
+        {"hidden fit", "public model"},
         "is wrong",
     ),
     Mutant(
@@ -607,7 +612,7 @@ MUTANTS = [
     )
     alpha, slope = torch.linalg.lstsq(rows, t.sqrt()[:, None]).solution.flatten().tolist()
 """,
-        {"hidden fit"},
+        {"hidden fit", "public model"},
         "minimises Σ (error²/t), not Σ (error/t)²",
     ),
     Mutant(
@@ -623,7 +628,7 @@ MUTANTS = [
         "benchmarking",
         "    if len(set(sizes)) < 2 or",
         "    if len(sizes) < 2 or",
-        {"hidden fit_misuse"},
+        {"hidden fit_misuse", "public model"},
         "[1024, 1024], [1.0, 2.0]",
     ),
     Mutant(
@@ -697,7 +702,7 @@ MUTANTS = [
         "benchmarking",
         "    if len(set(sizes)) < 2 or len(set(seconds)) < 2:\n",
         "    if len(set(sizes)) < 2 or len(set(seconds)) < len(seconds):\n",
-        {"hidden fit"},
+        {"hidden fit", "public model"},
         "two different ones of each are needed",
     ),
     Mutant(
@@ -705,7 +710,7 @@ MUTANTS = [
         "benchmarking",
         '        raise ValueError(f"{len(sizes)} sizes and {len(seconds)} times")\n',
         "        sizes, seconds = sizes[: len(seconds)], seconds[: len(sizes)]\n",
-        {"hidden fit_misuse"},
+        {"hidden fit_misuse", "public model"},
         "fit_latency_bandwidth([1, 2, 3], [1.0, 2.0])",
     ),
     Mutant(
@@ -748,7 +753,7 @@ MUTANTS = [
         "benchmarking",
         '(world_size if counted == "part" else 1)\n',
         '(world_size if (counted == "part") != (world_size == 4) else 1)\n',
-        {"hidden usual_bandwidth"},
+        {"hidden usual_bandwidth", "public bandwidths"},
         "“whole” and “part” have changed places",
     ),
     Mutant(
@@ -756,7 +761,7 @@ MUTANTS = [
         "benchmarking",
         '(world_size if counted == "part" else 1)\n',
         '(world_size - 1 if counted == "part" else 1)\n',
-        {"hidden usual_bandwidth"},
+        {"hidden usual_bandwidth", "public bandwidths"},
         "multiplied by n − 1. An array has n parts",
     ),
     Mutant(
@@ -768,7 +773,7 @@ MUTANTS = [
         """    if world_size == 0:
         raise ValueError(f"a world size of {world_size}")
     return reported""",
-        {"hidden bandwidth_misuse"},
+        {"hidden bandwidth_misuse", "public bandwidth_misuse"},
         "usual_bandwidth(1.0, -2, 'whole')",
     ),
     Mutant(

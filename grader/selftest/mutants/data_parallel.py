@@ -81,7 +81,7 @@ def train""",
         """work = dist.all_reduce(flat, async_op=True)
         work.wait()
         self.in_flight.append((flat, work))""",
-        {"hidden buckets_overlap"},
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
         "rank 1 was made to come late: not before “backward ended” on rank 0",
     ),
     Mutant(
@@ -99,7 +99,7 @@ def train""",
             self._start_next()
 """,
         "",
-        {"hidden buckets_overlap"},
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
         "nothing overlaps",
     ),
     Mutant(
@@ -116,7 +116,12 @@ def train""",
         """                parameter.grad = average.view_as(parameter)
         self._reset()""",
         "                parameter.grad = average.view_as(parameter)",
-        {"hidden buckets_values", "hidden buckets_without_gradient", "hidden buckets_overlap"},
+        {
+            "hidden buckets_values",
+            "hidden buckets_without_gradient",
+            "hidden buckets_overlap",
+            "public gradient_buckets",
+        },
         "right in the first pass, wrong in a later one. What must be reset for the next pass?",
     ),
     Mutant(
@@ -206,7 +211,7 @@ def train""",
         "data_parallel",
         '            raise ValueError(f"bucket_bytes must be positive, not {bucket_bytes}")',
         "            bucket_bytes = 1",
-        {"hidden buckets_misuse"},
+        {"hidden buckets_misuse", "public gradient_buckets_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -323,7 +328,7 @@ def train""",
         raise ValueError(f"root {root} is not one of the {dist.get_world_size()} ranks")
 """,
         "",
-        {"hidden broadcast_parameters_misuse"},
+        {"hidden broadcast_parameters_misuse", "public broadcast_parameters_misuse"},
         "expected a ValueError on every rank, but rank 0 raised IndexError",
     ),
     Mutant(
@@ -332,7 +337,7 @@ def train""",
         "    if not 0 <= root < dist.get_world_size():",
         """    root = root + dist.get_world_size() if root < 0 else root
     if root >= dist.get_world_size():""",
-        {"hidden broadcast_parameters_misuse"},
+        {"hidden broadcast_parameters_misuse", "public broadcast_parameters_misuse"},
         "expected a ValueError on every rank, but rank 0 returned None",
     ),
     Mutant(
@@ -343,7 +348,7 @@ def train""",
         """    dist.barrier()
     if not 0 <= root < dist.get_world_size():
         raise ValueError(f"root""",
-        {"hidden broadcast_parameters_misuse"},
+        {"hidden broadcast_parameters_misuse", "public broadcast_parameters_misuse"},
         "the ValueError comes too late",
     ),
     Mutant(
@@ -430,7 +435,12 @@ def train""",
         "data_parallel",
         "        gradient /= dist.get_world_size()\n",
         "        gradient /= 2\n",
-        {"hidden step_gradients", "hidden train_weights", "hidden train_state"},
+        {
+            "hidden step_gradients",
+            "hidden train_weights",
+            "hidden train_state",
+            "public data_parallel_step",
+        },
         "the sum was divided by 2. For the average over one rank, divide it by 1",
     ),
     Mutant(
@@ -625,7 +635,11 @@ def train""",
         self.order.append(index)
         bucket = self.buckets[index]
 """,
-        {"hidden buckets_without_gradient", "hidden buckets_collectives"},
+        {
+            "hidden buckets_without_gradient",
+            "hidden buckets_collectives",
+            "public gradient_buckets",
+        },
         "raised RuntimeError: split_with_sizes",
     ),
     Mutant(
@@ -908,7 +922,7 @@ def train""",
             dist.new_group()
         bucket = self.buckets[len(self.in_flight)]
 """,
-        {"hidden buckets_overlap"},
+        {"hidden buckets_overlap", "public gradient_buckets_overlap"},
         "the ranks waited for each other during the backward pass, so nothing overlaps",
     ),
     Mutant(
@@ -941,7 +955,7 @@ class GradientBuckets(GradientBuckets):
         self.in_flight = [self.started[index] for index in range(len(self.buckets))]
         super().wait()
 """,
-        {"hidden buckets_values", "hidden buckets_without_gradient"},
+        {"hidden buckets_values", "hidden buckets_without_gradient", "public gradient_buckets"},
         "Each rank started its buckets when they became full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
     ),
     Mutant(
@@ -995,7 +1009,7 @@ class GradientBuckets(GradientBuckets):
         """        self.count = len(list(parameters))
         self.buckets: list[list[Tensor]] = []
 """,
-        {"public gradient_buckets"} | BUCKETS,
+        {"public gradient_buckets"} | BUCKETS | {"public gradient_buckets_overlap"},
         "your code went through it again",
     ),
     Mutant(

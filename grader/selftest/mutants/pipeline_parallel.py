@@ -163,7 +163,12 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if num_micro_batches < 1:",
-        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
+        {
+            "public forward",
+            "hidden forward_misuse",
+            "hidden run_schedule_misuse",
+            "public run_schedule_misuse",
+        },
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -296,7 +301,7 @@ MUTANTS = [
                 sending.pop(i).wait()
 """,
         "                pass\n",
-        {"hidden run_schedule_frees_what_was_sent"},
+        {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
         "and never waits for it. isend returns at once",
     ),
     Mutant(
@@ -366,7 +371,7 @@ MUTANTS = [
     ]:
 """,
         "    if False:\n",
-        {"hidden run_schedule_misuse"},
+        {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -430,7 +435,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if not 1 <= num_stages <= num_layers:",
         "    if num_stages < 1:",
-        {"hidden split_layers_misuse"},
+        {"hidden split_layers_misuse", "public split_layers_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -438,7 +443,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if not 1 <= num_stages <= num_layers:",
         "    if num_stages > num_layers:",
-        {"hidden split_layers_misuse"},
+        {"hidden split_layers_misuse", "public split_layers_misuse"},
         "raised ZeroDivisionError",
     ),
     Mutant(
@@ -446,7 +451,7 @@ MUTANTS = [
         "pipeline_parallel",
         'raise ValueError(f"{num_layers} layers cannot be cut into {num_stages} stages")',
         'raise ValueError("more stages than layers")',
-        {"hidden split_layers_misuse"},
+        {"hidden split_layers_misuse", "public split_layers_misuse"},
         "ValueError does not say 2 nor 3",
     ),
     # ——— 5.2
@@ -637,7 +642,12 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if dist.get_rank() == 0 and (num_micro_batches < 1 or batch_size % num_micro_batches):",
-        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
+        {
+            "public forward",
+            "hidden forward_misuse",
+            "hidden run_schedule_misuse",
+            "public run_schedule_misuse",
+        },
         "expected a ValueError on every rank, but rank 1",
     ),
     Mutant(
@@ -677,7 +687,12 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
         "    if (num_micro_batches < 1 or batch_size % num_micro_batches) and not dist.barrier():",
-        {"public forward", "hidden forward_misuse", "hidden run_schedule_misuse"},
+        {
+            "public forward",
+            "hidden forward_misuse",
+            "hidden run_schedule_misuse",
+            "public run_schedule_misuse",
+        },
         "the ValueError comes too late: rank 0 had already issued the barrier",
     ),
     # ——— 5.3
@@ -860,7 +875,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if not 0 <= stage < num_stages:",
         "    if not -num_stages <= stage < num_stages:",
-        {"hidden schedules_misuse"},
+        {"hidden schedules_misuse", "public schedules_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -868,7 +883,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    if num_micro_batches < 1:\n",
         "    if num_micro_batches < 0:\n",
-        {"hidden schedules_misuse", "hidden bubble_in_theory"},
+        {"hidden schedules_misuse", "hidden bubble_in_theory", "public schedules_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -876,7 +891,12 @@ MUTANTS = [
         "pipeline_parallel",
         'raise ValueError(f"stage {stage} is not one of {num_stages}")',
         'raise ValueError("no such stage")',
-        {"hidden schedules_misuse", "hidden bubble_in_theory"},
+        {
+            "hidden schedules_misuse",
+            "hidden bubble_in_theory",
+            "public bubble_misuse",
+            "public schedules_misuse",
+        },
         "ValueError does not say",
     ),
     # ——— 5.5
@@ -900,7 +920,7 @@ MUTANTS = [
             with timeline.span(kind, i):
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
-        {"hidden run_other_legal_schedules"},
+        {"hidden run_other_legal_schedules", "public run_schedule"},
         "Deadlock: no rank can go on.",
     ),
     Mutant(
@@ -928,7 +948,7 @@ MUTANTS = [
         "pipeline_parallel",
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.pop(next(iter(alive))), grad_y, totals)",
-        {"hidden run_other_legal_schedules"},
+        {"hidden run_other_legal_schedules", "public run_schedule"},
         "right only if backward passes come in the order of the forward passes",
     ),
     Mutant(
@@ -1035,7 +1055,7 @@ MUTANTS = [
         "                sending.pop(i).wait()\n",
         """                sending = {j: send for j, send in sending.items() if not send.is_completed()}
 """,
-        {"hidden run_schedule_frees_what_was_sent"},
+        {"hidden run_schedule_frees_what_was_sent", "public run_schedule"},
         "and never waits for it. isend returns at once",
     ),
     Mutant(
@@ -1128,7 +1148,7 @@ MUTANTS = [
     ]:
 """,
         "    if len(schedule) != 2 * num_micro_batches:\n",
-        {"hidden run_schedule_misuse"},
+        {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "for the schedule [('forward', 0), ('forward', 1), ('backward', 1), ('backward', 1)] of 2 micro-batches, but rank 0",
     ),
     Mutant(
@@ -1142,7 +1162,7 @@ MUTANTS = [
         (kind, i) for kind in ("backward", "forward") for i in range(num_micro_batches)
     }:
 """,
-        {"hidden run_schedule_misuse"},
+        {"hidden run_schedule_misuse", "public run_schedule_misuse"},
         "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
     ),
     # ——— 5.6
@@ -1151,7 +1171,7 @@ MUTANTS = [
         "pipeline_parallel",
         "    _check_stage(0, num_stages, num_micro_batches)\n",
         "",
-        {"hidden bubble_in_theory"},
+        {"hidden bubble_in_theory", "public bubble_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -1191,7 +1211,7 @@ MUTANTS = [
         "pipeline_parallel",
         '        raise ValueError(f"none of {len(timelines)} timelines holds a span")\n',
         "        return 0.0\n",
-        {"hidden bubble_measured"},
+        {"hidden bubble_measured", "public bubble_misuse"},
         "expected a ValueError on every rank, but rank 0 returned",
     ),
     Mutant(
@@ -1444,7 +1464,7 @@ MUTANTS = [
                 if sending[j]:
                     sending[j].wait()
 """,
-        {"hidden run_other_legal_schedules"},
+        {"hidden run_other_legal_schedules", "public run_schedule"},
         "Deadlock",
     ),
     Mutant(

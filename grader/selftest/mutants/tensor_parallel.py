@@ -209,7 +209,7 @@ MUTANTS = [
         )
 """,
         "",
-        {"hidden megatron_pair_misuse"},
+        {"hidden megatron_pair_misuse", "public megatron_pair_misuse"},
         "expected a ValueError on every rank, but rank 0 raised RuntimeError",
     ),
     Mutant(
@@ -306,7 +306,7 @@ def shard_columns""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 1 else _all_gather_columns(y)
     return x, saved""",
         {"public forward", "hidden forward_saves"},
-        "holds the output of layer 1 (counted from 0): was it overwritten?",
+        "(counted from 0): was it overwritten?",
     ),
     Mutant(
         "the activations are gathered into the batch",
@@ -335,7 +335,7 @@ def shard_columns""",
         "tensor_parallel",
         '    _check_columns(shards, x, "a batch")\n',
         "",
-        {"hidden forward_misuse"},
+        {"hidden forward_misuse", "public forward_misuse"},
         "but rank 0 raised RuntimeError: mat1 and mat2 shapes",
     ),
     Mutant(
@@ -343,7 +343,7 @@ def shard_columns""",
         "tensor_parallel",
         '    _check_columns(shards, grad_y, "a gradient")\n',
         "",
-        {"hidden backward_misuse"},
+        {"hidden backward_misuse", "public backward_misuse"},
         "but rank 0 raised RuntimeError: The size of tensor",
     ),
     Mutant(
@@ -351,7 +351,12 @@ def shard_columns""",
         "tensor_parallel",
         "in (shard.shape for shard in shards):",
         "in (shard.shape for shard in shards[:1]):",
-        {"hidden forward_misuse", "hidden backward_misuse"},
+        {
+            "hidden forward_misuse",
+            "hidden backward_misuse",
+            "public backward_misuse",
+            "public forward_misuse",
+        },
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -369,7 +374,12 @@ def shard_columns""",
             raise ValueError(f"{n} shards of {columns} columns do not make a weight of {width}")
 """,
         "",
-        {"hidden forward_misuse", "hidden backward_misuse"},
+        {
+            "hidden forward_misuse",
+            "hidden backward_misuse",
+            "public backward_misuse",
+            "public forward_misuse",
+        },
         "expected a ValueError on every rank",
     ),
     Mutant(
@@ -383,7 +393,7 @@ def shard_columns""",
     for shard in shards:
         _check_columns([shard], x, "a batch")
 """,
-        {"hidden forward_misuse"},
+        {"hidden forward_misuse", "public forward_misuse"},
         "the ValueError comes too late",
     ),
     Mutant(
@@ -594,7 +604,7 @@ def shard_columns""",
         )
 """,
         "",
-        {"hidden megatron_pair_misuse"},
+        {"hidden megatron_pair_misuse", "public megatron_pair_misuse"},
         "expected a ValueError on every rank, but rank 0 raised RuntimeError",
     ),
     Mutant(
@@ -696,7 +706,7 @@ def shard_columns""",
         if rows != x.shape[1]:
             raise ValueError(f"a batch of {x.shape[1]} columns does not fit a shard of {rows} rows")
 """,
-        {"hidden forward_misuse"},
+        {"hidden forward_misuse", "public forward_misuse"},
         "for a batch of 12 columns and shards of shapes (12, 5), (12, 6), (12, 6)",
     ),
     Mutant(
@@ -704,7 +714,7 @@ def shard_columns""",
         "tensor_parallel",
         '    _check_columns(shards, x, "a batch")\n',
         '    _check_columns(shards[:1], x, "a batch")\n',
-        {"hidden forward_misuse"},
+        {"hidden forward_misuse", "public forward_misuse"},
         "for a batch of 12 columns and shards of shapes (12, 6), (12, 5), (12, 6)",
     ),
     Mutant(
@@ -714,7 +724,7 @@ def shard_columns""",
     return x, saved""",
         """        x = x.copy_(_all_gather_columns(y)) if len(saved) > 2 else _all_gather_columns(y)
     return x, saved""",
-        {"hidden forward_saves"},
+        {"hidden forward_saves", "public forward"},
         "a saved input holds the output of layer 2 (counted from 0): was it overwritten?",
     ),
     Mutant(
@@ -724,7 +734,7 @@ def shard_columns""",
     return x, saved""",
         """        x = _all_gather_columns(y if len(saved) < 3 else z)
     return x, saved""",
-        {"hidden forward", "hidden forward_traffic", "hidden forward_saves"},
+        {"hidden forward", "hidden forward_traffic", "hidden forward_saves", "public forward"},
         "gelu is missing from layer 2 on",
     ),
     Mutant(
