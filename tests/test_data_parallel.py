@@ -8,10 +8,12 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Delay, Leaf, Strided, Tolerance, call, per_rank, rounding, tensor
 from grader.reference import single_device
-from grader.reference.buckets import NOT_RESET, pass_mistakes
 from grader.reference.collective_mistakes import MEMORY
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
+    AS_IT_LIES,
+    MIXED_BUCKETS,
+    NOT_RESET,
     PASSED_BY,
     STRIDED_LEFT_OUT,
     left_out,
@@ -79,7 +81,12 @@ def test_broadcast_parameters(world):
     run.returns(None, None)
     # A transpose lies in memory column by column.
     by_columns = matrices[0].ravel("F").reshape(matrices[0].shape)
-    known = [{}, {STRIDED_LEFT_OUT: [matrices[1]], MEMORY: [by_columns]}]
+    # Only every other number of what is written to a slice's memory is in the slice.
+    written = np.concatenate([by_columns.ravel()[::2], matrices[1].ravel()[3:]]).reshape(2, 3)
+    known = [
+        {},
+        {STRIDED_LEFT_OUT: [matrices[1]], MEMORY: [by_columns], AS_IT_LIES: [written]},
+    ]
     label = "the list of a parameter that is not contiguous"
     of_strided.leaves_arguments([matrices[0]], [matrices[0]], label=label, known_mistakes=known)
 
@@ -225,11 +232,11 @@ def test_gradient_buckets(world):
     run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)
     local = local_gradients(crossed)
     average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]
-    ready = [{i: own[0][i] for i in reversed(order)} for own, ((_, order),) in zip(local, crossed)]
-    known = [
-        {sentence: [left] for sentence, left in own.items()}
-        for own in pass_mistakes(ready, [[1], [0]], {0: (3, 3), 1: (3, 3)})
-    ]
+    # If each rank starts a bucket as soon as it is full, rank 0 starts that of weight 1 first, and
+    # rank 1 that of weight 0. The gradients of different weights are then added up.
+    (of_0,), (of_1,) = local
+    first, second = (of_0[1] + of_1[0]) / 2, (of_0[0] + of_1[1]) / 2
+    known = [{MIXED_BUCKETS: [[second, first]]}, {MIXED_BUCKETS: [[first, second]]}]
     of_crossed.returns([average], [average], tolerance=CLOSE, label=label, known_mistakes=known)
     averages = [[sum(terms) / 2 for terms in zip(*own)] for own in zip(*local_gradients(twice))]
     of_twice.returns(averages, averages, tolerance=CLOSE, label=label, otherwise=NOT_RESET)

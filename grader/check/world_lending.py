@@ -96,24 +96,26 @@ class RankStarter:
         try:
             report = self._start(size, calls)
             # Such an ending may be nobody's fault. If it happens again, the submission is at fault.
-            return (
-                self._start(size, calls)
-                if report.ending == "lost" or self._has_crashed_on_gloo(report)
-                else report
-            )
+            return self._start(size, calls) if self._may_be_nobodys_fault(report) else report
         # The server was killed, perhaps because memory ran out. Start another server, which ends
         # with this process.
         except WorldsUnavailable:
             self.session.replace_server()
             return self._start(size, calls)
 
-    def _has_crashed_on_gloo(self, report: WorldReport) -> bool:
-        """Return whether a rank has had a segmentation fault on gloo, a real network.
+    def _may_be_nobodys_fault(self, report: WorldReport) -> bool:
+        """Return whether a world may have ended so although its program is right.
 
-        On a busy machine, once in a thousand gradings, even a correct program has had such a fault
-        on gloo when it destroyed a process group.
+        Its supervisor may be gone. A rank may have been killed, because memory ran out outside of
+        this world: the system ends ranks first. (A world that takes too much memory itself has
+        another ending.) Or a rank may have had a segmentation fault on gloo, a real network: on a
+        busy machine, once in a thousand gradings, even a correct program has had such a fault when
+        it destroyed a process group.
         """
-        return self.network == GLOO and any(rank.exit == -signal.SIGSEGV for rank in report.ranks)
+        exits = {rank.exit for rank in report.ranks}
+        is_killed = report.ending == "failed" and -signal.SIGKILL in exits
+        has_crashed = self.network == GLOO and -signal.SIGSEGV in exits
+        return report.ending == "lost" or is_killed or has_crashed
 
     def _start(self, size: int, calls: list[Call]) -> WorldReport:
         began = time.monotonic()

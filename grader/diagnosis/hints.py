@@ -6,6 +6,8 @@ from itertools import product
 
 import numpy as np
 
+from grader.wire.frames import GAP
+
 
 @dataclass(frozen=True)
 class Context:
@@ -82,6 +84,7 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             " the tensor."
         )
     for explain in (
+        _gaps,
         _factor,
         _another_place,
         _another_rank,
@@ -108,6 +111,17 @@ def _is_garbage(got: np.ndarray) -> bool:
     size = np.abs(got[(got != 0) & np.isfinite(got)].astype(np.float64))
     tiny, huge = (1e-150, 1e150) if got.dtype == np.float64 else (1e-37, 1e30)
     return bool(((size < tiny) | (size > huge)).any())
+
+
+def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
+    """Tell if the array holds what lies between the entries of an input that is not contiguous."""
+    known = [expected, *(array for of_rank in context.inputs for array in of_rank)]
+    if got.dtype != bool and (got == GAP).any() and not any((x == GAP).any() for x in known):
+        return (
+            "the memory of a tensor was communicated as it lies, with what is between the entries:"
+            " the tensor is not contiguous. Communicate contiguous() of it"
+        )
+    return None
 
 
 def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

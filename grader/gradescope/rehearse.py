@@ -237,9 +237,17 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         wrong := {test["number"] for test in tests if test["score"] < test["max_score"]}
         ^ play.loses
     ):
-        return (
-            "points where there should be none, or none where there should be:"
-            f" {', '.join(sorted(wrong))}"
+        told = [
+            f"{test['number']} {test['name']}: {' / '.join(test['output'].splitlines()[:4])}"
+            for test in tests
+            if test["number"] in wrong and test["score"] < test["max_score"]
+        ]
+        return "\n".join(
+            [
+                "points where there should be none, or none where there should be:"
+                f" {', '.join(sorted(wrong))}",
+                *told[:5],
+            ]
         )
     if play.folder.name == "handout" and any(test["score"] for test in tests):
         return "points for what is not implemented"

@@ -9,13 +9,12 @@ from grader.check.api import Delay, Probe, Request, Strided, call, per_rank, rou
 from grader.reference import single_device
 from grader.reference.buckets import (
     MEMORY_ORDER,
-    NOT_RESET,
     buckets_of,
     bytes_of,
     packing_mistakes,
     pass_mistakes,
 )
-from grader.reference.training_mistakes import ALONE_ON_RANK, PASSED_BY, UNREAD
+from grader.reference.training_mistakes import ALONE_ON_RANK, NOT_RESET, PASSED_BY, UNREAD
 
 EARLIER = "this is the average of an earlier backward pass. What is kept from one pass to the next?"
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from grader.wire.frames import MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, is_whole
+from grader.wire.frames import GAP, MAX_BLOB, MAX_DIMENSIONS, MAX_META, MAX_TENSORS, is_whole
 
 MAX_DEPTH = 8
 MAX_STRING = 10_000
@@ -67,7 +67,7 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
         return tensor
     is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
     shape = tuple(reversed(tensor.shape)) if is_transpose else tensor.shape
-    storage = torch.full((*shape, 1 + is_slice), 77, dtype=tensor.dtype, device=tensor.device)
+    storage = torch.full((*shape, 1 + is_slice), GAP, dtype=tensor.dtype, device=tensor.device)
     view = storage[..., 0]
     if is_transpose:
         view = view.permute(tuple(reversed(range(tensor.dim()))))

@@ -45,7 +45,6 @@ AS_THEY_FILL = (
     " they became full, {}. Start the all-reduce of bucket i+1 only after you"
     " have started that of bucket i."
 )
-NOT_RESET = "right in the first pass, wrong in a later one. What must be reset for the next pass?"
 MEMORY_ORDER = (
     "the entries of a gradient were taken in the order in which they lie in"
     " memory. The gradient of a transposed parameter is transposed, too: use"

@@ -64,6 +64,11 @@ UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
 )
+NOT_RESET = "right in the first pass, wrong in a later one. What must be reset for the next pass?"
+MIXED_BUCKETS = (
+    "sums of different buckets were mixed. Each rank started its buckets when they became full, and"
+    " they become full in different orders here. Start them in the same order on all ranks"
+)
 PASSED_BY = (
     "nothing was done. Here the parameters come from a generator, as those of"
     " model.parameters() do. A generator can be gone through only once, and your"
@@ -72,6 +77,10 @@ PASSED_BY = (
 FROZEN_LEFT_OUT = (
     "the parameters that do not require a gradient were left out. All parameters"
     " must be overwritten, also those that are not trained"
+)
+AS_IT_LIES = (
+    "the parameter is not contiguous, and was written to as if it were. Broadcast contiguous() of"
+    " it, and copy what arrives back into the parameter"
 )
 STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"

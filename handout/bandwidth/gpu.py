@@ -19,7 +19,7 @@ def in_use() -> bool:
 
 
 def back_to_back(
-    operation: Callable[[], object], iterations: int, event: Callable[..., Any] = torch.cuda.Event
+    operation: Callable[[], object], times: int, event: Callable[..., Any] = torch.cuda.Event
 ) -> float:
     """Return the seconds of one call on this rank, by two CUDA events around all calls.
 
@@ -32,11 +32,11 @@ def back_to_back(
     """
     begin, end = event(enable_timing=True), event(enable_timing=True)
     begin.record()
-    for _ in range(iterations):
+    for _ in range(times):
         operation()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / iterations
+    return begin.elapsed_time(end) / 1e3 / times
 
 
 def link() -> dict | None:

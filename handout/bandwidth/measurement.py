@@ -81,9 +81,9 @@ def measure(student: ModuleType, collective: str, size: int, options: argparse.N
     if gpu.in_use():
         agree()  # a barrier, and the collective that it waits for has ended
         mine = gpu.back_to_back(operation, options.iterations)
-        slowest = torch.tensor(mine, dtype=torch.float64, device=device())
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        more["by_events"] = slowest.item()
+        longest = torch.tensor(mine, dtype=torch.float64, device=device())
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        more["by_events"] = longest.item()
     out_of_place, in_place = case.wrong()
     wrong = torch.tensor([out_of_place, in_place or 0], device=device())
     dist.all_reduce(wrong)
