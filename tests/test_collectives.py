@@ -44,19 +44,69 @@ MISTAKES = {
 }
 
 
+# Tables of 4 rows and 2 columns, and what each collective makes of them. The table of the root, or
+# of rank 0, is a transpose in memory.
+TABLES = [np.arange(1, 9, dtype=np.float32).reshape(4, 2) * scale for scale in (1, 10)]
+TOP, BOTTOM = ([table[rows] for table in TABLES] for rows in (slice(2), slice(2, 4)))
+ALL, TOTAL = np.concatenate(TABLES), TABLES[0] + TABLES[1]
+OF_TABLES = {
+    "broadcast": [TABLES[1], TABLES[1]],
+    "scatter": [TOP[1], BOTTOM[1]],
+    "gather": [ALL, None],
+    "reduce": [None, TOTAL],
+    "all_gather": [ALL, ALL],
+    "reduce_scatter": [TOTAL[:2], TOTAL[2:]],
+    "all_reduce": [TOTAL / 2, TOTAL / 2],
+    "all_to_all": [np.concatenate(TOP), np.concatenate(BOTTOM)],
+}
+
+
+def lying(orders, combine):
+    return mistakes.in_memory_order(TABLES, orders, combine)
+
+
+# What comes out if the ranks combine the entries in the order in which they lie in memory.
+AS_THEY_LIE = {
+    "broadcast": lying(("C", "F"), lambda xs: [xs[1], xs[1]]),
+    "reduce": lying(("C", "F"), lambda xs: [None, xs[0] + xs[1]]),
+    "all_reduce": lying(("F", "C"), lambda xs: [(xs[0] + xs[1]) / 2] * 2),
+    "reduce_scatter": [
+        (own.ravel("F") + other.ravel()).reshape(2, 2, order=order)
+        for (own, other), order in ((TOP, "F"), (BOTTOM, "C"))
+    ],
+}
+
+
 @number("1.1")
 @weight(0.25)
 @pytest.mark.parametrize("collective", EIGHT)
 def test_the_eight_collectives(world, collective):
-    """{collective} returns the right tensors on two ranks and on one rank"""
+    """{collective} returns the right tensors on two ranks, however they lie in memory, and on one
+    rank
+    """
     tensors, arguments, expected = EIGHT[collective]
     # ``spread`` has the same tensors, but not contiguous.
     spread = per_rank(*(None if own is None else Strided(tensor(own)) for own in tensors.values))
-    for run in world(
-        2, *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread))
-    ):
+    turned = arguments.get("root", 0)
+    tables = per_rank(
+        *(
+            None if own is None else Strided(table, "transpose" if rank == turned else "contiguous")
+            for rank, (own, table) in enumerate(zip(tensors.values, TABLES))
+        )
+    )
+    rows = arguments | ({"like": np.zeros((2, 2), np.float32)} if "like" in arguments else {})
+    rows |= {"op": "sum"} if collective == "reduce" else {}
+    *runs, of_tables = world(
+        2,
+        *(call(f"collectives.{collective}", given, **arguments) for given in (tensors, spread)),
+        call(f"collectives.{collective}", tables, **rows),
+    )
+    for run in runs:
         run.returns(*expected, known_mistakes=MISTAKES.get(collective))
         run.keeps_inputs()
+    known = [{mistakes.MEMORY: own} for own in AS_THEY_LIE.get(collective, [None, None])]
+    of_tables.returns(*OF_TABLES[collective], known_mistakes=known)
+    of_tables.keeps_inputs()
     alone = {
         name: 0 if name == "root" else tensor(A) if name == "like" else v
         for name, v in arguments.items()
@@ -115,21 +165,28 @@ def test_in_rank_order(world):
 @weight(0.5)
 def test_all_reduce_from_parts(world):
     """all_reduce_from_parts returns the sum of two ranks' tensors, of 4 and of 3 elements, and of
-    the shapes (3, 1) and ()
+    the shapes (3, 1) and (), and of whole numbers
     """
-    even, odd, column, single = world(
+    even, odd, column, single, whole = world(
         2,
         call("collectives.all_reduce_from_parts", per_rank(A, B)),
         call("collectives.all_reduce_from_parts", per_rank([1, 2, 3], [4, 5, 6])),
         call("collectives.all_reduce_from_parts", per_rank([[1], [2], [3]], [[4], [5], [6]])),
         call("collectives.all_reduce_from_parts", per_rank(tensor(1), tensor(4))),
+        call("collectives.all_reduce_from_parts", per_rank(np.array([1, 2, 3]), np.array([4] * 3))),
     )
     even.returns([11.0, 22.0, 33.0, 44.0], [11.0, 22.0, 33.0, 44.0])
     odd.returns([5.0, 7.0, 9.0], [5.0, 7.0, 9.0])
     column.returns([[5.0], [7.0], [9.0]], [[5.0], [7.0], [9.0]])
     single.returns(tensor(5), tensor(5))
-    for run in (even, odd, column, single):
+    whole.returns(np.array([5, 6, 7]), np.array([5, 6, 7]))
+    for run in (even, odd, column, single, whole):
         run.keeps_inputs()
+
+
+# Two tables, of which rank 0's is a transpose in memory, and their average.
+CROSSED, MEAN = mixed(*TABLES, first=1), TOTAL / 2
+LYING = AS_THEY_LIE["all_reduce"]
 
 
 @number("1.4")
@@ -137,12 +194,14 @@ def test_all_reduce_from_parts(world):
 def test_average(world):
     """average returns the average of two ranks' tensors"""
     whole = np.array([1, 2])
-    run, integers = world(
+    run, of_tables, integers = world(
         2,
         call("collectives.average", per_rank([1, 2], [2, 4])),
+        call("collectives.average", CROSSED),
         call("collectives.average", whole, may_raise=True),
     )
     run.returns([1.5, 3.0], [1.5, 3.0])
+    of_tables.returns(MEAN, MEAN, known_mistakes=[{mistakes.MEMORY: own} for own in LYING])
     run.keeps_inputs()
     integers.raises_value_error("int64")
 
@@ -152,7 +211,7 @@ def test_average(world):
 def test_overlapped_all_reduce(world):
     """overlapped_all_reduce returns the sum, and compute runs during the all-reduce"""
     late = {1: Delay(until="compute ended", on=0)}
-    (run,) = world(
+    run, of_tables = world(
         2,
         call(
             "collectives.overlapped_all_reduce",
@@ -160,6 +219,13 @@ def test_overlapped_all_reduce(world):
             Probe("compute", "done"),
             delays=late,
         ),
+        call("collectives.overlapped_all_reduce", CROSSED, Probe("compute", "done")),
+    )
+    of_tables.returns(
+        2 * MEAN,
+        2 * MEAN,
+        select=lambda r: r[0],
+        known_mistakes=[{mistakes.MEMORY: 2 * own} for own in LYING],
     )
     label = "the result, [0] the sum and [1] what compute returned,"
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
@@ -170,7 +236,7 @@ def test_overlapped_all_reduce(world):
 @weight(0.25)
 @pytest.mark.parametrize("size", [2])
 def test_shift_right(world, size):
-    """shift_right returns the left neighbour's tensor, on {size} ranks"""
+    """shift_right returns the left neighbour's tensor, on {size} ranks and on one rank"""
     more = [tensor([[5, 6, 7], [8, 9, 10]]), tensor([[50, 60, 70], [80, 90, 100]])]
     spread = mixed(*more)  # a transpose on rank 0, a slice on rank 1
     plain, strided = world(
@@ -183,7 +249,9 @@ def test_shift_right(world, size):
     plain.returns(B, A)
     lying = mistakes.in_memory_order(more, ("F", "C"), lambda xs: xs[::-1])
     strided.returns(*reversed(more), known_mistakes=[{mistakes.MEMORY: own} for own in lying])
-    for run in (plain, strided):
+    (alone,) = world(1, call("collectives.shift_right", tensor(A)))
+    alone.returns(A)
+    for run in (plain, strided, alone):
         run.keeps_inputs()
 
 
@@ -208,13 +276,17 @@ def test_ring_all_reduce(world, size):
         [100.0, 200.0, 300.0, 400.0],
         [1e3, 2e3, 3e3, 4e3],
     ][:size]
-    (run,) = world(
-        size, call("collectives.ring_all_reduce", per_rank(*tensors), driver="received_at_wait")
+    name, tables = "collectives.ring_all_reduce", [tensor(own).reshape(2, 2) for own in tensors]
+    run, of_tables = world(
+        size,
+        call(name, per_rank(*tensors), driver="received_at_wait"),
+        call(name, mixed(*tables), driver="received_at_wait"),
     )
     total = [float(sum(column)) for column in zip(*tensors)]
     run.returns(*[total] * size)
     run.keeps_inputs()
     run.uses_only("send", "recv", because=RING)
+    of_tables.returns(*[tensor(total).reshape(2, 2)] * size)
 
 
 @number("1.7")

@@ -132,6 +132,19 @@ def test_data_parallel_step(world):
         }
         for _ in losses
     ]
+    # On rank 1 the weights are transposes in memory, and their gradients may be, too.
+    turned = per_rank(WEIGHTS, [Strided(weight, "transpose") for weight in WEIGHTS])
+    (crossed,) = world(2, call("data_parallel.data_parallel_step", turned, per_rank(*HALVES)))
+    of_rank_1 = [own.T for own in local[1][1]]
+    met = [(a + b) / 2 for a, b in zip(local[0][1], of_rank_1)]
+    crossed.returns(
+        gradients,
+        gradients,
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of gradients",
+        known_mistakes=[{MEMORY: met}, {MEMORY: [own.T for own in met]}],
+    )
     (alone,) = world(1, call("data_parallel.data_parallel_step", WEIGHTS, BATCH))
     alone.returns(
         gradients,

@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Delay, call, in_strict_order, per_rank, rounding
+from grader.check.api import Delay, Strided, call, in_strict_order, per_rank, rounding
 from grader.reference import parallel, schedules, single_device
 
 # The batch has 9 rows of 4 columns: 3 micro-batches of 3 rows.
@@ -131,19 +131,28 @@ def test_backward(world):
     stages
     """
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    own = per_rank(*(parallel.micro_batches(saved, layers, M) for layers in CUT))
-    (run,) = world(
+    of_stages = [parallel.micro_batches(saved, layers, M) for layers in CUT]
+    turned = [
+        [[tuple(Strided(a, "transpose") for a in pair) for pair in one] for one in own]
+        for own in of_stages
+    ]
+    name = "pipeline_parallel.pipeline_backward"
+    # In the second run, what is saved and y are transposes in memory.
+    given = per_rank(None, y), per_rank(None, Strided(y, "transpose"))
+    runs = world(
         2,
-        call("pipeline_parallel.pipeline_backward", STAGES, own, per_rank(None, y), delays=late(0)),
+        call(name, STAGES, per_rank(*of_stages), given[0], delays=late(0)),
+        call(name, STAGES, per_rank(*turned), given[1]),
     )
     _, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
-    run.returns(
-        *([gradients[layer] for layer in layers] for layers in CUT),
-        tolerance=CLOSE,
-        known_mistakes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
-        label="the list of the weights' gradients",
-    )
-    run.keeps_inputs()
+    for run in runs:
+        run.returns(
+            *([gradients[layer] for layer in layers] for layers in CUT),
+            tolerance=CLOSE,
+            known_mistakes=parallel.pipeline_mistakes(WEIGHTS, saved, y, CUT, M),
+            label="the list of the weights' gradients",
+        )
+        run.keeps_inputs()
 
 
 @number("5.4")

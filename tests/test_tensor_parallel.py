@@ -7,8 +7,9 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import Leaf, call, per_rank, rounding, tensor
+from grader.check.api import Leaf, Strided, call, per_rank, rounding, tensor
 from grader.reference import parallel, single_device
+from grader.reference.collective_mistakes import MEMORY, in_memory_order
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
@@ -143,7 +144,10 @@ def test_megatron_pair(world):
     """
     a, b = WEIGHTS
     y, saved = single_device.forward([a, b], BATCH)
-    upstream = np.ones_like(y)
+    upstream, varied = np.ones_like(y), BATCH[::-1] + 0.5
+    # On rank 1, x and the gradient of y are transposes in memory.
+    crossed = per_rank(Leaf(BATCH), Leaf(Strided(BATCH, "transpose")))
+    given = per_rank(varied, Strided(varied, "transpose"))
     run, f, g = world(
         2,
         call(
@@ -154,9 +158,18 @@ def test_megatron_pair(world):
             upstream,
             driver="differentiate",
         ),
-        call("tensor_parallel.CopyToRanks", Leaf(BATCH), upstream, driver="differentiate"),
-        call("tensor_parallel.SumOverRanks", Leaf(BATCH), upstream, driver="differentiate"),
+        *(
+            call(f"tensor_parallel.{name}", crossed, given, driver="differentiate")
+            for name in ("CopyToRanks", "SumOverRanks")
+        ),
     )
+    # The sum if the ranks add up entries in the order in which they lie in memory.
+    lying = {
+        name: [
+            {MEMORY: own} for own in in_memory_order([x, x], ("C", "F"), lambda xs: [sum(xs)] * 2)
+        ]
+        for name, x in (("f", varied), ("g", BATCH))
+    }
     known = parallel.pair_outputs(a, b, BATCH, 2)
     run.returns(
         y, y, tolerance=CLOSE, select=driver_results.value, label="the output", known_mistakes=known
@@ -172,16 +185,28 @@ def test_megatron_pair(world):
     )
     run.keeps_inputs()
     for name, half, value, gradient in (
-        ("f", f, BATCH, 2 * upstream),
-        ("g", g, 2 * BATCH, upstream),
+        ("f", f, BATCH, 2 * varied),
+        ("g", g, 2 * BATCH, varied),
     ):
-        half.returns(value, value, tolerance=CLOSE, select=driver_results.value, label=f"{name}(x)")
+        half.returns(
+            value,
+            value,
+            tolerance=CLOSE,
+            select=driver_results.value,
+            label=f"{name}(x)",
+            known_mistakes=lying[name] if name == "g" else None,
+        )
         half.returns(
             [gradient],
             [gradient],
             tolerance=CLOSE,
             select=driver_results.gradients,
             label=f"the gradient of x in {name}(x)",
+            known_mistakes=(
+                [{m: [own] for m, own in known.items()} for known in lying["f"]]
+                if name == "f"
+                else None
+            ),
         )
         half.keeps_inputs()
 

@@ -825,7 +825,7 @@ def all_gather""",
         "collectives",
         "    padded = torch.cat([tensor.flatten(), tensor.new_zeros(padding)])\n",
         "    padded = torch.cat([tensor.flatten(), torch.zeros(padding)])\n",
-        {"hidden all_reduce_from_parts"},
+        {"hidden all_reduce_from_parts", "public all_reduce_from_parts"},
         "float32",
     ),
     Mutant(
@@ -1210,7 +1210,7 @@ def all_gather""",
         """    received = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.broadcast(""",
         "    received = tensor.detach().clone()\n    dist.broadcast(",
-        {"hidden values[broadcast]"},
+        {"hidden values[broadcast]", "public the_eight_collectives[broadcast]"},
         LAYOUT,
     ),
     Mutant(
@@ -1219,7 +1219,7 @@ def all_gather""",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.reduce(""",
         "    total = tensor.detach().clone()\n    dist.reduce(",
-        {"hidden values[reduce]"},
+        {"hidden values[reduce]", "public the_eight_collectives[reduce]"},
         LAYOUT,
     ),
     Mutant(
@@ -1228,7 +1228,12 @@ def all_gather""",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, op=""",
         "    total = tensor.detach().clone()\n    dist.all_reduce(total, op=",
-        {"hidden values[all_reduce]", "hidden average_is_exact"},
+        {
+            "hidden values[all_reduce]",
+            "hidden average_is_exact",
+            "public average",
+            "public the_eight_collectives[all_reduce]",
+        },
         LAYOUT,
     ),
     Mutant(
@@ -1237,7 +1242,7 @@ def all_gather""",
         """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
     work""",
         "    total = tensor.detach().clone()\n    work",
-        {"hidden it_waits_before_it_returns"},
+        {"hidden it_waits_before_it_returns", "public overlapped_all_reduce"},
         LAYOUT,
     ),
     Mutant(
@@ -1493,7 +1498,7 @@ def all_gather""",
         """    total = tensor.detach() if tensor.is_contiguous() else total
     work = dist.all_reduce(total, async_op=True)
 """,
-        {"hidden compute_may_read"},
+        {"hidden compute_may_read", "public overlapped_all_reduce"},
         "If the all-reduce works in the caller's tensor, pass it a copy instead.",
     ),
     Mutant(
@@ -1506,7 +1511,12 @@ def all_gather""",
         earlier.wait()
     shift_right.under_way = [sending]
 """,
-        {"hidden the_send_has_ended"},
+        {
+            "hidden the_send_has_ended",
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "public shift_right[2]",
+        },
         "and never waits for it. isend returns at once",
     ),
     Mutant(
