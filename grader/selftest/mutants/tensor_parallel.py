@@ -160,7 +160,7 @@ MUTANTS = [
         dist.all_reduce(y)""",
         "        y = x.detach()\n        dist.all_reduce(y)",
         {"public megatron_pair", "hidden sum_over_ranks"},
-        "modified its input",
+        "changed its argument: work on a copy",
     ),
     Mutant(
         "gelu before the sum",
