@@ -317,13 +317,15 @@ def run_schedule(
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
-    receives. With gloo you get one ``Work`` for each message, and with nccl one for all. So put the
-    receive last, and wait for the last ``Work``.
+    receives. It returns a list of ``Work``: with gloo one for each message, in the same order, and
+    with nccl one for all. So put the receive last: then the last ``Work`` of the list is that of
+    the receive, and the first is that of the send.
 
     What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
-    be freed: it stays alive until you call ``wait()`` of its ``Work``. Call it once: with gloo, a
-    second call never returns, and ``is_completed()`` alone never becomes true. A good moment to
+    be freed: it stays alive until you call ``wait()`` of the send's ``Work``. Call ``wait()`` of
+    each ``Work`` once: with gloo, a second call never returns. (``is_completed()`` does not replace
+    it: without ``wait()`` it never becomes true.) A good moment to
     wait for the activation of micro-batch i is when its gradient has come back: then the wait is
     over at once. For a gradient, it is before you send the next one.
 
