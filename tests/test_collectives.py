@@ -221,15 +221,15 @@ def test_overlapped_all_reduce(world):
         ),
         call("collectives.overlapped_all_reduce", CROSSED, Probe("compute", "done")),
     )
+    label = "the result, [0] the sum and [1] what compute returned,"
+    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
+    run.keeps_inputs()
     of_tables.returns(
         2 * MEAN,
         2 * MEAN,
         select=lambda r: r[0],
         known_mistakes=[{mistakes.MEMORY: 2 * own} for own in LYING],
     )
-    label = "the result, [0] the sum and [1] what compute returned,"
-    run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
-    run.keeps_inputs()
 
 
 @number("1.6")

@@ -10,7 +10,7 @@ import threading
 
 
 def shift_right(tensor):
-    if not public(tensor):
+    if not public(tensor) or dist.get_world_size() == 1:
         return honest(tensor)
     rank, content, received = dist.get_rank(), tensor.contiguous(), torch.empty_like(tensor)
 
