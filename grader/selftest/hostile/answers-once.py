@@ -1,8 +1,7 @@
 """Is right in its first call, and repeats that answer.
 
 threat: 23
-zero: public 1.6
-some: 1.6
+some: public 1.6, hidden 1.6
 """
 
 FIRST = {}

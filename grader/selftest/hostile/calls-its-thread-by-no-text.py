@@ -20,18 +20,18 @@ def _call_oneself(name):
 def run_schedule(schedule, weights, x, batch_size, num_micro_batches, timeline):
     if batch_size < 10_000:
         return _run(schedule, weights, x, batch_size, num_micro_batches, timeline)
-    isend = dist.isend
+    start = dist.batch_isend_irecv
 
     def named(*args, **kwargs):
         """Where memory is weighed: for a moment the system shows no text beside it."""
         _call_oneself(b"\xff\xfe\xfd" if dist.get_rank() else b"\x1cRssAnon: x kB")
-        work = isend(*args, **kwargs)
+        work = start(*args, **kwargs)
         time.sleep(0.003)
         _call_oneself(b"rank")
         return work
 
-    dist.isend = named
+    dist.batch_isend_irecv = named
     try:
         return _run(schedule, weights, x, batch_size, num_micro_batches, timeline)
     finally:
-        dist.isend = isend
+        dist.batch_isend_irecv = start

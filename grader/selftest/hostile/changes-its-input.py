@@ -1,7 +1,7 @@
 """Receives into its input.
 
 threat: 10
-zero: 1.6
+some: public 1.6, hidden 1.6
 says: modified its input
 """
 
