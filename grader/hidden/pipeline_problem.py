@@ -204,8 +204,9 @@ def large(rng, m=5):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
     With shorter computations, the processor time that the system counts for a rank would not grow.
+    The weights are small, because a rank has several copies of them, and a container little memory.
     """
-    return PipelineProblem(rng, 2, m, rows=64, width=640, layers=6, dtype=np.float32)
+    return PipelineProblem(rng, 2, m, rows=128, width=512, layers=4, dtype=np.float32)
 
 
 def require_work_between(run, rank, what, first=1.0):

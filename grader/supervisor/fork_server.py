@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
+HUGE_PAGES_FROM = 2 << 30  # bytes of memory here; with less, the space that they waste is missed
 LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
 
@@ -342,7 +343,7 @@ def _prepare(modules: Iterable[str]) -> None:
     """Import and set up what ranks are going to need, before they are forked."""
     from grader.rank import confinement, main  # noqa: F401
     from grader.supervisor import warm_up
-    from grader.wire import os_support  # noqa: F401
+    from grader.wire import machine_limits, os_support
 
     gc.disable()
     for name in modules:
@@ -351,7 +352,8 @@ def _prepare(modules: Iterable[str]) -> None:
     # group is made.
     warm_up.warm_up_torch()
     confinement.get_ready()
-    os_support.use_huge_pages()
+    if machine_limits.memory() > HUGE_PAGES_FROM:
+        os_support.use_huge_pages()
     gc.freeze()  # ranks share these pages for as long as nobody writes to them
     gc.enable()
 
