@@ -73,8 +73,8 @@ def test_a_terminal_shows_how_far_it_is(results, workers):
     os.close(ours)
     assert process.wait() == 0, process.stderr.read()
     process.stderr.close()
-    counts = {int(count) for count in re.findall(r"(\d+)/40", shown.decode())}
-    assert "Grading" in shown.decode() and {0, 40} < counts  # and something between
+    counts = {int(count) for count in re.findall(r"(\d+)/48", shown.decode())}
+    assert "Grading" in shown.decode() and {0, 48} < counts  # and something between
 
 
 def test_no_workers_are_one(results):
