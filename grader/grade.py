@@ -70,11 +70,11 @@ class Grade:
         facts = {name: getattr(self, name) for name in names}
         if self.also:
             checks = {record.id: record.status for record in self.also.records}
-            facts["also"] = {"device": self.also.device, "notes": self.also.on_gpus()}
+            facts["also"] = {"device": self.also.device, "notes": self.also.gpu_notes()}
             facts["also"]["checks"] = checks
         return facts
 
-    def on_gpus(self) -> list[str]:
+    def gpu_notes(self) -> list[str]:
         """Return lines on how this grading on GPUs went, for the instructor."""
         assert self.gpus
         counts = Counter(record.status for record in self.records)
@@ -82,9 +82,10 @@ class Grade:
         rest = "".join(f", {count} {status}" for status, count in counts.items())
         lines = [f"Also on {self.gpus}: {passed} of {len(self.records)} checks passed{rest}."]
         if self.gpus.are_shared_by(most):
+            count = len(self.gpus.ids)
             lines.append(
-                f"    Up to {most} ranks shared {len(self.gpus.ids)} GPUs. Where ranks share a GPU,"
-                " the hub carries their messages, and not nccl."
+                f"    Up to {most} ranks shared {count} GPU{'s' * (count > 1)}. Where ranks share a"
+                " GPU, the hub carries their messages, and not nccl."
             )
         if self.gpus.nccl and len(self.gpus.ids) > 1:
             lines.append(f"    nccl {self.gpus.nccl} carried the messages of one check a problem.")
@@ -104,7 +105,7 @@ class Grade:
         return [
             *self.warnings,
             *about,
-            *(self.also.on_gpus() if self.also else []),
+            *(self.also.gpu_notes() if self.also else []),
             f"seed {self.seed}, torch {self.torch}, {self.device}, {self.seconds:.1f} s",
         ]
 

@@ -89,6 +89,6 @@ class GradingOutput:
         self.last_written = time.monotonic()
         if self.results:
             extra = self.version | grade.facts()
-            notes = grade.warnings + (grade.also.on_gpus() if grade.also else [])
+            notes = grade.warnings + (grade.also.gpu_notes() if grade.also else [])
             document = results_json.as_results(grade.records, grade.seconds, notes, extra)
             results_json.write(self.results, document)

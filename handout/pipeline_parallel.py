@@ -196,10 +196,9 @@ def run_schedule(
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
     be freed: it stays alive until you call ``wait()`` of the send's ``Work``. Call ``wait()`` of
     each ``Work`` once: with gloo, a second call never returns. (``is_completed()`` does not replace
-    it: without ``wait()`` it never becomes true.) A good moment to
-    wait for the activation of micro-batch i is when its gradient has come back: then the wait is
-    over at once. For a gradient, it is before you send the next one. Wait for what is left at the
-    end.
+    it: without ``wait()`` it never becomes true.) A good moment to wait for the activation of
+    micro-batch i is when its gradient has come back: then the wait is over at once. For a gradient,
+    it is before you send the next one. Wait for what is left at the end.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of

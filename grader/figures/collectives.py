@@ -104,8 +104,7 @@ def ring() -> Picture:
     terms = [[{rank} for _ in range(N)] for rank in range(N)]
     for step in range(2 * (N - 1)):
         adding = step < N - 1
-        # the chunk that each rank sends
-        sends = [(rank - step + (0 if adding else 1 + N - 1)) % N for rank in range(N)]
+        sends = [(rank - step) % N for rank in range(N)]  # the chunk that each rank sends
         way = "send, add" if adding else "send, replace"
         _ring_state(picture, step, f"step {step + 1}: {way}", terms, sends)
         sent = {rank: set(terms[rank][chunk]) for rank, chunk in enumerate(sends)}
@@ -117,8 +116,8 @@ def ring() -> Picture:
         (
             "Rows: ranks.",
             "Columns: chunks.",
-            "Colours: terms in",
-            "it, before the step.",
+            "Colours: whose terms",
+            "the chunk holds.",
             "Arrows: sent to the",
             "next rank.",
         )

@@ -67,7 +67,8 @@ def _laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
         return tensor
     is_transpose, is_slice = layout.startswith("transpose"), layout.endswith("slice")
     shape = tuple(reversed(tensor.shape)) if is_transpose else tensor.shape
-    storage = torch.full((*shape, 1 + is_slice), GAP, dtype=tensor.dtype, device=tensor.device)
+    filled = GAP if tensor.is_floating_point() else int(GAP)
+    storage = torch.full((*shape, 1 + is_slice), filled, dtype=tensor.dtype, device=tensor.device)
     view = storage[..., 0]
     if is_transpose:
         view = view.permute(tuple(reversed(range(tensor.dim()))))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from grader.diagnosis.hints import Context, likely_cause, same
+from grader.wire.frames import GAP
 
 
 def f32(*values) -> np.ndarray:
@@ -27,6 +28,7 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
     "got, words",
     [
         (ANOTHER, "that other bug"),
+        (np.append(RIGHT[:5], GAP).astype(np.float32), "the tensor is not contiguous"),
         (4 * RIGHT, "exactly 4× the expected value"),
         (RIGHT / 4, "exactly 1/4 of the expected value"),
         (16 * RIGHT, "exactly 4²× the expected value"),
@@ -56,6 +58,12 @@ AROUND = Context(1, 4, EXPECTED, INPUTS, [EARLIER], {"that other bug": ANOTHER},
 )
 def test_a_fingerprint_gives_its_sentence(got, words):
     assert words in likely_cause(got, RIGHT, AROUND)
+
+
+def test_a_sum_of_whole_numbers_is_not_taken_for_what_lies_between_entries():
+    """5 + 50 is 55, the whole number of ``GAP``."""
+    alone = Context(0, 2, [f32(5.5, 27.5)] * 2, [[f32(1, 5)], [f32(10, 50)]])
+    assert "exactly 2× the expected value" in likely_cause(f32(11, 55), f32(5.5, 27.5), alone)
 
 
 def test_one_ranks_input_on_all_ranks_is_told():

@@ -4,7 +4,7 @@ import pytest
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING, Span
 from grader.reference.pipeline import gpipe, one_forward_one_backward
-from grader.timeline.ideal import beyond, ideal, is_pass
+from grader.timeline.ideal import ideal, is_pass, measured_shares
 
 
 def measured(schedules: list[list[tuple[str, int]]], lengths: dict[str, float]) -> list[Span]:
@@ -39,7 +39,7 @@ def test_a_pass_whose_input_was_not_recorded_has_no_ideal():
     assert not ideal(
         [Span(1, COMPUTING, "forward", 0.0, 1.0, 0)] + [Span(0, COMPUTING, "backward", 0.0, 1.0, 0)]
     )
-    assert not ideal([]) and not beyond([])
+    assert not ideal([]) and not measured_shares([])
 
 
 def test_what_is_no_pass_is_told_by_its_share():
@@ -52,6 +52,6 @@ def test_what_is_no_pass_is_told_by_its_share():
         Span(1, COMPUTING, "forward", 4.0, 6.0, 0),
         Span(1, COMPUTING, "", 0.0, 1.5),
     ]
-    told = beyond(spans)
+    told = measured_shares(spans)
     # 10 seconds of two ranks: 3 of passes, 0.5 of a send, 0.5 and 0.5 of other computing
     assert "0.55 is waiting, 0.05 communicating, and 0.10 computing anything else" in told

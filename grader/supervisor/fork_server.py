@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from grader.wire.control_group import Group
 
 REQUEST_BYTES = 4096
-HUGE_PAGES_FROM = 2 << 30  # bytes of memory here; with less, the space that they waste is missed
+# Huge pages take more memory than small ones. So they are used only if there is more than this.
+HUGE_PAGES_FROM = 2 << 30  # bytes
 LAST_SECONDS = 3.0  # in which supervisors have to end their worlds when the server ends
 
 

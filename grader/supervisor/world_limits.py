@@ -18,7 +18,6 @@ from grader.wire.control_group import Group
 
 SHARED = "/dev/shm"
 DEEPEST = 64  # folders inside each other
-DRIVER_BYTES = 3 << 30  # memory of the CPU for a GPU's driver and libraries, for each rank
 LONGEST = 3000  # bytes of a folder's path; the system takes 4095
 ENTRIES = 20_000  # files and folders of a world, empty ones included
 # How many bytes a pipe or a socket takes before somebody reads. Ranks may not make these larger.
@@ -32,6 +31,7 @@ TABLES = b"VmPTE:"  # the size of page tables, also of those for empty pages
 # solutions). The kernel also counts the supervisor, and the processes that help it to end ranks.
 MORE_BYTES = 96 << 20  # for each rank
 MORE_TASKS = 16
+DRIVER_BYTES = 3 << 30  # memory of the CPU for a GPU's driver and libraries, for each rank
 
 
 @dataclass

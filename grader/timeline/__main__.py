@@ -198,15 +198,10 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     pictures = [picture for _, picture in shown]
     # The ideal of a picture follows the picture, on the same scale of time.
     all_pictures = [p for one, picture in shown for p in (picture, one.ideal) if p]
-    in_file = [
-        p
-        for s, picture in shown
-        for p in (
-            replace(picture, below=[*picture.below, *s.diagnosis.splitlines()]),
-            s.ideal,
-        )
-        if p
-    ]
+    in_file = []
+    for one, picture in shown:
+        in_file.append(replace(picture, below=[*picture.below, *one.diagnosis.splitlines()]))
+        in_file += [one.ideal] if one.ideal else []
     in_file[-1] = replace(in_file[-1], below=[*in_file[-1].below, *notes])
     _write(
         into,

@@ -45,7 +45,7 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
     return found
 
 
-def beyond(drawn: Sequence[Span]) -> str:
+def measured_shares(drawn: Sequence[Span]) -> str:
     """Return a sentence on what the ranks did outside of their passes, from the first to the last.
 
     The sentence is empty if there is no pass.

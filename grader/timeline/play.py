@@ -12,7 +12,7 @@ from grader.diagnosis.root_cause import diagnose
 from grader.diagnosis.spans import COMPUTING, Span, on_core, spans
 from grader.reports.svg_drawing import LATE, Picture, work
 from grader.session import Session
-from grader.timeline.ideal import beyond, ideal, is_pass
+from grader.timeline.ideal import ideal, is_pass, measured_shares
 from grader.timeline.scenes import Scene
 from grader.wire import machine_limits
 from grader.wire.events import Mark, Operation
@@ -82,7 +82,7 @@ class ScenePlayer:
             if not any(map(is_pass, drawn)):
                 picture = replace(picture, below=(*picture.below, NO_PASS))
             elif in_theory := ideal(drawn):
-                picture = replace(picture, below=(*picture.below, beyond(drawn)))
+                picture = replace(picture, below=(*picture.below, measured_shares(drawn)))
                 own = Picture("the same schedule, ideal", in_theory)
                 return PlayedScene(scene, picture, disturbed=disturbed, ideal=own)
         return PlayedScene(scene, picture, disturbed=disturbed)
