@@ -1,0 +1,24 @@
+"""Says what a course's submissions are: who handed in what, and when."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Student:
+    """One person of a submission. What an export does not say is empty."""
+
+    name: str = ""
+    sid: str = ""  # the number that the school gave
+    email: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.email or self.sid
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one student or group handed in."""
+
+    id: str  # unique in the course, and safe as the name of a folder
+    students: tuple[Student, ...] = ()
+    handed_in: str = ""  # ISO 8601 with a time zone, or empty if unknown
