@@ -1,14 +1,26 @@
-"""Defines the result of grading one submission of a course."""
+"""Defines the result of grading one submission of a course, and keeps results in a folder.
 
-from dataclasses import dataclass, field
+<into>/course.json                       the seed of the course
+<into>/submissions/<id>/results.json     as `make grade` writes it
+<into>/submissions/<id>/report.html
+<into>/submissions/<id>/result.json      the rest; it is written last, so it tells that all is there
+"""
 
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from grader.atomic_write import written_whole
 from grader.course.submissions import Submission
 
 GRADED = "graded"
-REFUSED = "refused"  # the submission cannot be graded, for example because the zip is broken
-BROKE = "broke"  # the grader itself failed or ran out of time: somebody has to look
-SET_ASIDE = "set aside"  # the submission ended two workers
+REFUSED = "refused"  # the submission cannot be graded, because it is too large
+BROKE = "broke"  # the grader could not grade it, or ran out of time: somebody has to look
+SET_ASIDE = "set aside"  # the submission ended two graders or two workers
 WAITING = "waiting"  # not graded yet
+FINAL = (GRADED, REFUSED)  # these are not graded again
 
 
 @dataclass
@@ -25,3 +37,77 @@ class Result:
     days_late: float = 0.0  # whole days, as the course counts them
     kept_percent: float = 100.0  # of the points, after lateness
     document: dict = field(default_factory=dict)  # the results.json of GRADED, else empty
+
+    @property
+    def tests(self) -> list[dict]:
+        return self.document.get("tests", [])
+
+    @property
+    def total(self) -> float:
+        """Return the points before anything is taken off for lateness."""
+        return sum(test["score"] for test in self.tests)
+
+    @property
+    def total_kept(self) -> float:
+        return self.total * self.kept_percent / 100
+
+
+class Store:
+    """Keeps the results of a course in a folder, each written whole or not at all."""
+
+    def __init__(self, into: Path, seed: int | None) -> None:
+        """Open the folder, or make it. Raise ValueError if it belongs to another seed."""
+        self.into = into
+        file = into / "course.json"
+        if file.exists():
+            self.seed = int(json.loads(file.read_text())["seed"])
+            if seed not in (None, self.seed):
+                raise ValueError(f"{into} was graded with SEED={self.seed}: use another folder")
+        else:
+            self.seed = secrets.randbits(40) if seed is None else seed
+            _write(file, json.dumps({"seed": self.seed}).encode())
+
+    def seed_of(self, submission: Submission) -> int:
+        """Return the seed of a submission: the same on every machine and in every order.
+
+        It has 40 bits, which a spreadsheet shows without rounding.
+        """
+        digest = hashlib.sha256(f"{self.seed} {submission.id}".encode()).digest()
+        return int.from_bytes(digest[:5], "big")
+
+    def folder(self, submission: Submission) -> Path:
+        return self.into / "submissions" / submission.id
+
+    def read(self, submission: Submission, fingerprint: str) -> Result | None:
+        """Return the result of these very files, or None if there is none.
+
+        ``fingerprint`` tells the files from others of the same submission.
+        """
+        folder = self.folder(submission)
+        try:
+            facts = json.loads((folder / "result.json").read_text())
+            document = json.loads((folder / "results.json").read_text()) if facts["graded"] else {}
+            if facts["fingerprint"] != fingerprint or facts["result"]["status"] not in FINAL:
+                return None
+            return Result(**facts["result"] | {"submission": submission, "document": document})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # not there, or damaged: it is graded again
+
+    def write(self, result: Result, fingerprint: str, results: bytes, report: bytes) -> None:
+        folder = self.folder(result.submission)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "result.json").unlink(missing_ok=True)
+        for name, content in (("results.json", results), ("report.html", report)):
+            if content:
+                _write(folder / name, content)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        plain = asdict(result)
+        del plain["document"]
+        facts = {"graded": bool(results), "fingerprint": fingerprint, "result": plain}
+        _write(folder / "result.json", json.dumps(facts, indent=1).encode())
+
+
+def _write(file: Path, content: bytes) -> None:
+    with written_whole(file) as opened:
+        opened.write(content)

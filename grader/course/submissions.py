@@ -1,6 +1,7 @@
-"""Says what a course's submissions are: who handed in what, and when."""
+"""Says what a course's submissions are: who handed in what, and when, and where the files lie."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,16 @@ class Submission:
     id: str  # unique in the course, and safe as the name of a folder
     students: tuple[Student, ...] = ()
     handed_in: str = ""  # ISO 8601 with a time zone, or empty if unknown
+
+
+@dataclass(frozen=True)
+class Found:
+    """A submission and the files that belong to it.
+
+    There is one path to a directory or a zip, or there are the paths of single files. ``names``
+    gives each single file the name that it had before a platform renamed it.
+    """
+
+    submission: Submission
+    paths: tuple[Path, ...]
+    names: tuple[str, ...] = ()

@@ -1,0 +1,141 @@
+"""Grade all submissions of a course.
+
+    python -m grader.course SUBMISSIONS --into FOLDER
+
+SUBMISSIONS is a folder or a zip, as Gradescope, Canvas or Moodle export it, or with a folder or a
+zip for each student. The results of each submission are kept in FOLDER. If the program is stopped
+and started again, it goes on where it was. The program exits with 0 if all submissions have been
+graded, with 1 if some could not be graded, and with 2 and a sentence if it cannot grade.
+"""
+
+import _signal  # the part of signal that is built in: nothing has to be imported for it
+
+# Ctrl-C during the imports ends the process without a traceback. There is nothing to clean up yet.
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+import argparse
+import fcntl
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from grader.course import engine, exports, roster
+from grader.course.course import CannotGradeCourse, Course, Settings
+from grader.course.results import Store
+from grader.gradescope.metadata import as_time
+from grader.wire import machine_limits
+
+SLURM = Path(__file__).with_name("slurm.yaml")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_cannot(f"{message}; see {self.prog} --help"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = Parser(prog="python -m grader.course", description="Grade a course's submissions.")
+    parser.add_argument("submissions", type=Path, help="a folder or a zip")
+    parser.add_argument("--into", type=Path, required=True, help="the folder for the results")
+    parser.add_argument(
+        "--engine",
+        default="local",
+        help="local (this machine), slurm, or a dask scheduler: tcp://<host>:<port>",
+    )
+    parser.add_argument(
+        "--settings", type=Path, default=SLURM, help="of slurm: a file as grader/course/slurm.yaml"
+    )
+    many = engine.at_a_time()
+    parser.add_argument(
+        "--at-a-time",
+        type=int,
+        default=many,
+        metavar="N",
+        help=f"gradings at a time on this machine (here {many} unless you say so)",
+    )
+    parser.add_argument("--roster", type=Path, help="a CSV file: who is in the course")
+    parser.add_argument("--due", help="when it was due, such as 2026-11-20T23:59+01:00")
+    parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of a course")
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, metavar="N", help="for all checks of a submission"
+    )
+    parser.add_argument(
+        "--unconfined",
+        action="store_true",
+        help="grade also where student code cannot be confined",
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = _arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with _folder_alone(arguments.into):
+            return _grade(arguments)
+    except (
+        *(CannotGradeCourse, exports.CannotRead, roster.BadRoster),
+        *(engine.NoEngine, OSError, ValueError),
+    ) as error:
+        return _cannot(str(error))
+    except KeyboardInterrupt:
+        return _cannot("interrupted. What has been graded is kept: start again to go on")
+
+
+def _grade(arguments: argparse.Namespace) -> int:
+    due = arguments.due and as_time(arguments.due)
+    if arguments.due and not due:
+        raise CannotGradeCourse(
+            f"--due {arguments.due} is no time with a time zone, such as 2026-11-20T23:59+01:00"
+        )
+    if arguments.at_a_time < 1:
+        raise CannotGradeCourse("--at-a-time must be 1 or more")
+    people = roster.read(arguments.roster) if arguments.roster else []
+    store = Store(arguments.into, arguments.seed)
+    settings = Settings(due or None, arguments.seconds, not arguments.unconfined)
+    judges = max(1, machine_limits.workers() // arguments.at_a_time)
+    with _unpacked(arguments.into) as unpacked:
+        found = exports.find(arguments.submissions, unpacked)
+        course = Course(found, store, people, settings, judges)
+        with engine.connected(
+            arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
+        ) as workers:
+            course.grade(workers)
+    return course.report()
+
+
+@contextmanager
+def _folder_alone(into: Path) -> Iterator[None]:
+    """Make the folder, and let no other course be graded into it meanwhile."""
+    into.mkdir(parents=True, exist_ok=True)
+    with open(into / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotGradeCourse(f"another process is grading into {into}") from None
+        yield
+
+
+@contextmanager
+def _unpacked(into: Path) -> Iterator[Path]:
+    """Yield a folder for the files of an export. It is removed afterwards."""
+    for old in into.glob(".unpacked-*"):  # of a process that was killed
+        shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=into) as name:
+        yield Path(name)
+
+
+def _cannot(sentence: str) -> int:
+    print(f"cannot grade the course: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Grades the submissions of a course that have no result yet, and writes what came out."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from grader.course import scores, similarity
+from grader.course.engine import Engine, WorkersEnded, run
+from grader.course.grading import Graded, GraderEnded, Order, version
+from grader.course.parcel import TooLarge, pack
+from grader.course.results import (
+    BROKE,
+    FINAL,
+    GRADED,
+    REFUSED,
+    SET_ASIDE,
+    WAITING,
+    Result,
+    Store,
+)
+from grader.course.roster import missing
+from grader.course.submissions import Found, Student
+from grader.diagnosis.finding import printable
+from grader.gradescope import late
+from grader.gradescope.metadata import Upload, as_time
+from grader.gradescope.settings import Settings as UploadSettings
+from grader.reports.summary import points
+
+UPLOADS = Path(__file__).resolve().parents[1] / "gradescope" / "platform" / "settings.ini"
+SHOWN = 60  # characters of a name
+ENOUGH_BROKEN = 3  # submissions with the same sentence, to say that nothing can be graded here
+
+
+class CannotGradeCourse(Exception):
+    """Raised if the course cannot be graded. The message is a sentence for the instructor."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    due: datetime | None
+    seconds: float  # for all checks of a submission
+    official: bool  # refuse to grade where student code cannot be confined
+
+
+class Course:
+    """All submissions of a course, with their results."""
+
+    def __init__(
+        self,
+        found: Sequence[Found],
+        store: Store,
+        roster: Sequence[Student],
+        settings: Settings,
+        judges: int,
+    ) -> None:
+        """Read the results that are there. ``judges`` is how many checks a grading runs at once."""
+        self.store, self.settings, self.judges = store, settings, judges
+        present = [student for one in found for student in one.submission.students]
+        self.missing = missing(roster, present)
+        self.version = version()
+        self.lateness = UploadSettings.read(UPLOADS)
+        self.found = {one.submission.id: one for one in found}
+        # What a submission is now decides whether its old result still holds.
+        self.fingerprints: dict[str, str] = {}
+        self.results = {one.submission.id: self._begin(one) for one in found}
+
+    def _begin(self, one: Found) -> Result:
+        """Return the result that is there, a refusal, or an empty result."""
+        new = Result(one.submission, seed=self.store.seed_of(one.submission), version=self.version)
+        try:
+            fingerprint = pack(one).fingerprint
+        except (TooLarge, OSError) as error:
+            why = str(error) if isinstance(error, TooLarge) else f"it cannot be read: {error}"
+            new.status, new.why = REFUSED, why
+            self._finish(new)
+            self.store.write(new, "", b"", b"")
+            return new
+        self.fingerprints[one.submission.id] = fingerprint
+        old = self.store.read(one.submission, fingerprint)
+        if old and old.seed == new.seed:
+            self._finish(old)
+            return old
+        return new
+
+    def _finish(self, result: Result) -> None:
+        """Compute what lateness costs. The due date may have changed since the grading."""
+        upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
+        result.days_late = late.days_late(self.lateness, upload)
+        result.kept_percent = 100 - late.deduction(self.lateness, upload)[0]
+
+    def grade(self, engine: Engine) -> None:
+        """Grade what is not graded yet. Raise CannotGradeCourse if this machine cannot grade."""
+        to_go = [name for name, result in self.results.items() if result.status not in FINAL]
+        count, done = len(self.results), len(self.results) - len(to_go)
+        print(f"{count} submissions, {done} of them are graded already.", flush=True)
+        began = time.monotonic()
+        orders = ((name, partial(self._order, name)) for name in to_go)
+        for number, (name, outcome) in enumerate(run(engine, orders), 1):
+            result = self.results[name]
+            if isinstance(outcome, Graded):
+                self._take(result, outcome)
+            else:
+                self._set_aside(result, outcome)
+            left = (time.monotonic() - began) / number * (len(to_go) - number)
+            print(f"[{done + number}/{count}] {_line(result)}, {_time_left(left)}", flush=True)
+
+    def _order(self, name: str) -> Order:
+        return Order(
+            pack(self.found[name]),
+            self.results[name].seed,
+            self.version,
+            self.settings.seconds,
+            self.judges,
+            self.settings.official,
+        )
+
+    def _take(self, result: Result, graded: Graded) -> None:
+        """Keep what a worker sent. Raise CannotGradeCourse if nothing at all can be graded."""
+        result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
+        if graded.exit_code == 0:
+            result.status, result.why = GRADED, ""
+            result.document = json.loads(graded.results)
+            self._keep(result, graded.results, graded.report)
+        else:
+            result.status, result.why = BROKE, _said(graded)
+            self._keep(result)
+            self._stop_if_all_break(result.why)
+
+    def _keep(self, result: Result, results: bytes = b"", report: bytes = b"") -> None:
+        self._finish(result)
+        self.store.write(result, self.fingerprints[result.submission.id], results, report)
+
+    def _stop_if_all_break(self, why: str) -> None:
+        """Raise CannotGradeCourse if it is the machine that cannot grade, and no submission."""
+        broken = [one.why for one in self.results.values() if one.status == BROKE]
+        graded = any(one.status == GRADED for one in self.results.values())
+        if not graded and broken.count(why) >= ENOUGH_BROKEN:
+            raise CannotGradeCourse(why)
+
+    def _set_aside(self, result: Result, error: Exception) -> None:
+        ended = isinstance(error, (GraderEnded, WorkersEnded))
+        result.status = SET_ASIDE if ended else BROKE
+        result.why = f"tried twice: {error}" if ended else f"{type(error).__name__}: {error}"
+        self._keep(result)
+
+    def report(self) -> int:
+        """Write the files of the course, print what is where, and return the exit code."""
+        results = list(self.results.values())
+        into = self.store.into
+        scores.write(into / "scores.csv", results, self.missing)
+        similarity.lay_out(self.found.values(), into / "similarity")
+        counts = Counter(result.status for result in results)
+        said = ", ".join(f"{count} {status}" for status, count in counts.items())
+        print(f"\n{len(results)} submissions: {said}.")
+        if self.missing:
+            print(f"{len(self.missing)} students of the roster handed in nothing.")
+        for result in results:
+            if result.status not in (GRADED, WAITING):
+                print(f"    {result.status}: {result.submission.id}: {printable(result.why)}")
+        for name in ("scores.csv", "course.html", "similarity/README.txt"):
+            print(into / name)
+        return 0 if set(counts) <= set(FINAL) else 1
+
+
+def _said(graded: Graded) -> str:
+    if graded.exit_code is None:
+        return f"the grader did not end within {graded.seconds:.0f} s"
+    lines = graded.said.splitlines() or ["it said nothing"]
+    return lines[-1].removeprefix("cannot grade: ")
+
+
+def _line(result: Result) -> str:
+    """Return a submission's line for the terminal."""
+    name = f"{result.submission.id} {', '.join(map(str, result.submission.students))}"
+    outcome = f"{points(result.total)} points" if result.status == GRADED else result.status
+    return f"{printable(name)[:SHOWN]}: {outcome}, {result.seconds:.0f} s"
+
+
+def _time_left(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes else f"{seconds:.0f} s left"

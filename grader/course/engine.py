@@ -1,0 +1,141 @@
+"""Runs many gradings on dask.distributed: on this machine, on a running scheduler, or on Slurm.
+
+Here the scheduler and its workers are threads of this process, which only wait for graders: nothing
+listens on a port that student code could reach. On Slurm all connections are encrypted and need a
+certificate of this run, because whoever reaches a scheduler can run any program as its owner.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import yaml
+from distributed import Client, KilledWorker, LocalCluster, as_completed
+
+from grader.course.grading import ROOT, Graded, Order, grade
+from grader.wire import machine_limits
+
+BYTES_EACH = 1 << 30  # of memory for a grading on this machine
+DEATHS = 2  # of workers, after which a submission is set aside
+# Keys of the settings file that are no arguments of dask_jobqueue.SLURMCluster.
+JOBS = "jobs"
+
+
+class WorkersEnded(RuntimeError):
+    """Says that a submission ended the workers that graded it."""
+
+
+class NoEngine(Exception):
+    """Raised if there is no such engine or it cannot be reached. The message is a sentence."""
+
+
+def at_a_time() -> int:
+    """Return how many gradings this machine runs at a time, as its cores and memory allow."""
+    return max(1, min(machine_limits.cores(), machine_limits.memory() // BYTES_EACH))
+
+
+@dataclass(frozen=True)
+class Engine:
+    client: Client
+    workers: int = 0  # that will come, if not all have come yet
+
+    def room(self) -> int:
+        """Return how many gradings may be under way."""
+        return max(1, self.workers, sum(self.client.nthreads().values()))
+
+
+@contextmanager
+def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator[Engine]:
+    """Connect to an engine: ``local``, ``slurm``, or the address of a scheduler.
+
+    ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
+    file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
+    """
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1})
+    if engine == "local":
+        with (
+            LocalCluster(
+                n_workers=1,
+                threads_per_worker=count,
+                processes=False,
+                dashboard_address=None,
+                memory_limit=0,
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield Engine(client)
+    elif engine == "slurm":
+        with _slurm(settings, shared) as cluster, Client(cluster) as client:
+            yield Engine(client, len(cluster.worker_spec))
+    elif "://" in engine:
+        try:
+            client = Client(engine, timeout=10)
+        except (OSError, ValueError) as error:
+            raise NoEngine(f"no scheduler answers at {engine}: {error}") from None
+        with client:
+            yield Engine(client)
+    else:
+        raise NoEngine(f"ENGINE={engine} is not known: local, slurm, or tcp://<host>:<port>")
+
+
+def _slurm(settings: Path, shared: Path) -> Any:
+    """Return a cluster whose workers are Slurm jobs."""
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError:
+        raise NoEngine("ENGINE=slurm needs dask-jobqueue: pip install dask-jobqueue") from None
+    try:
+        arguments = yaml.safe_load(settings.read_text())
+        jobs = int(arguments.pop(JOBS))
+        defaults = {
+            "security": True,
+            "shared_temp_directory": str(shared),
+            "cores": 1,  # one grading at a time in each job
+            "processes": 1,
+            "job_script_prologue": [f"cd '{ROOT}'"],
+            "scheduler_options": {"dashboard_address": None},
+        }
+        return SLURMCluster(n_workers=jobs, **defaults | arguments)
+    except (OSError, yaml.YAMLError) as error:
+        raise NoEngine(f"{settings} cannot be read: {error}") from None
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        raise NoEngine(f"{settings} does not describe jobs of Slurm: {error!r}") from None
+
+
+def run(
+    engine: Engine, orders: Iterable[tuple[str, Callable[[], Order]]]
+) -> Iterator[tuple[str, Graded | Exception]]:
+    """Grade submissions, and yield the name of each with its result as soon as it is there.
+
+    An order is made when a worker has room for it. So a worker that ends takes with it only what it
+    was grading, and no submission that had only waited there. What failed on a worker is tried once
+    more. A submission that fails for the second time yields its exception.
+    """
+    waiting = iter(orders)
+    names: dict[object, str] = {}
+    running = as_completed(raise_errors=False)
+
+    def fill() -> None:
+        for _, (name, make) in zip(range(engine.room() - running.count()), waiting):
+            future = engine.client.submit(grade, make(), pure=False, retries=1)
+            names[future.key] = name
+            running.add(future)
+
+    fill()
+    for future in running:
+        yield names.pop(future.key), _outcome(future)
+        fill()
+
+
+def _outcome(future: Any) -> Graded | Exception:
+    try:
+        return future.result()
+    except KilledWorker:
+        return WorkersEnded(f"it ended {DEATHS} workers")
+    except Exception as error:  # whatever went wrong on a worker is told of this submission alone
+        return error

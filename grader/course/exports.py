@@ -1,0 +1,231 @@
+"""Finds the submissions of a course in what a platform exports.
+
+A folder or a zip is read in one of four forms:
+
+- Gradescope (*Export Submissions*): ``submission_metadata.yml`` and a folder for each submission.
+- Canvas (*Download Submissions*): files such as ``doejane_LATE_4711_98765_ring-1.py``, that is the
+  name, LATE if it was, the numbers of user and file, the file's name, the number of the attempt.
+- Moodle (*Download all submissions*): folders such as ``Jane Doe_4711_assignsubmission_file_``, or
+  files of which the name begins like this.
+- Anything else: each folder and each zip is a submission, with its name as the student's name.
+
+Names and files come from students, so no name decides where a file is written.
+"""
+
+import re
+import stat
+import unicodedata
+import zipfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from grader.course.submissions import Found, Student, Submission
+
+METADATA = "submission_metadata.yml"  # of Gradescope
+MAX_FILES = 200_000
+MAX_FILE_BYTES = 64 << 20
+CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
+ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # Canvas: ring-2.py is the third ring.py
+MOODLE = re.compile(r"(?P<name>.+)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
+
+
+class CannotRead(Exception):
+    """Raised if there are no submissions to read. The message is a sentence for the instructor."""
+
+
+def find(source: Path, unpack_into: Path) -> list[Found]:
+    """Return the submissions in ``source``, in the order of their ids.
+
+    A zip is unpacked into the folder ``unpack_into`` first. Raise CannotRead if there are none.
+    """
+    if not source.exists():
+        raise CannotRead(f"there is no {source}")
+    if not source.is_dir():
+        _unpack(source, unpack_into)
+        source = unpack_into
+    folder = _inner(source)
+    try:
+        found = _of_gradescope(folder) if (folder / METADATA).is_file() else _by_names(folder)
+    except OSError as error:
+        raise CannotRead(f"{folder} cannot be read: {error.strerror}") from None
+    if not found:
+        raise CannotRead(f"there are no submissions in {source}: no folders and no zip files")
+    return sorted(found, key=lambda one: _natural(one.submission.id))
+
+
+def _unpack(archive_path: Path, into: Path) -> None:
+    """Unpack regular files of the zip below ``into``. Leave out all that would lie elsewhere."""
+    try:
+        with zipfile.ZipFile(archive_path) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_FILES:
+                raise CannotRead(f"{archive_path} holds more than {MAX_FILES} files")
+            for entry in entries:
+                _unpack_entry(archive, entry, into)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise CannotRead(f"{archive_path} is neither a folder nor a whole zip: {error}") from None
+
+
+def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> None:
+    parts = PurePosixPath(entry.filename.replace("\\", "/")).parts
+    is_regular = not entry.is_dir() and not stat.S_ISLNK(entry.external_attr >> 16)
+    is_below = parts and not {"..", "/"} & set(parts) and ":" not in parts[0]
+    if not (is_regular and is_below) or parts[0] == "__MACOSX":
+        return
+    target = into.joinpath(*parts)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(entry) as file:
+            # A file that is larger is cut, and refused when it is graded.
+            target.write_bytes(file.read(MAX_FILE_BYTES))
+    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        target.unlink(missing_ok=True)  # the submission then lacks this file, and is told so
+
+
+def _inner(folder: Path) -> Path:
+    """Return the only folder in a folder, such as ``assignment_1_export``, or the folder itself."""
+    entries = _visible(folder)
+    if len(entries) != 1 or not entries[0].is_dir():
+        return folder
+    [only] = entries
+    return only if (only / METADATA).is_file() or _holds_submissions(only) else folder
+
+
+def _holds_submissions(folder: Path) -> bool:
+    """Tell if a folder holds several folders or zips, and no files of one submission."""
+    entries = _visible(folder)
+    return bool(entries) and not any(path.suffix == ".py" for path in entries)
+
+
+def _visible(folder: Path) -> list[Path]:
+    hidden = (".", "__MACOSX")
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(hidden))
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads Gradescope's YAML, in which Ruby writes the names of its classes."""
+
+
+def _ruby(loader: _Loader, tag: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return loader.construct_object(yaml.ScalarNode("tag:yaml.org,2002:str", node.value))
+
+
+_Loader.add_multi_constructor("!ruby/", _ruby)
+
+
+def _of_gradescope(folder: Path) -> list[Found]:
+    try:
+        text = (folder / METADATA).read_text(encoding="utf-8", errors="replace")
+        entries = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise CannotRead(f"{folder / METADATA} is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(entries, dict):
+        raise CannotRead(f"{folder / METADATA} does not list submissions")
+    found = []
+    for name, facts in entries.items():
+        path = folder / str(name)
+        if isinstance(facts, dict) and path.parent == folder and path.is_dir():
+            students = tuple(_students(facts.get(":submitters")))
+            handed_in = _time(facts.get(":created_at"))
+            found.append(Found(Submission(safe_name(str(name)), students, handed_in), (path,)))
+    if entries and not found:
+        raise CannotRead(f"{folder} has none of the folders that {METADATA} lists")
+    return found
+
+
+def _students(submitters: Any) -> Iterator[Student]:
+    for one in submitters if isinstance(submitters, list) else []:
+        if isinstance(one, dict):
+            name, sid, email = (str(one.get(key) or "") for key in (":name", ":sid", ":email"))
+            yield Student(name, sid, email)
+
+
+def _time(value: Any) -> str:
+    """Return a time of the YAML as ISO 8601. Without a zone it is UTC, as Gradescope means it."""
+    if isinstance(value, dict):  # of ActiveSupport::TimeWithZone
+        value = value.get("utc") or value.get("time")
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+        except ValueError:
+            return ""
+    if not isinstance(value, datetime):
+        return ""
+    return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).isoformat()
+
+
+def _by_names(folder: Path) -> list[Found]:
+    """Return the submissions of Canvas, of Moodle, or of plain folders and zips."""
+    entries = _visible(folder)
+    moodle = [(match, path) for path in entries if (match := MOODLE.fullmatch(path.name))]
+    if moodle:
+        return _grouped(moodle)
+    canvas = [(match, path) for path in entries if (match := CANVAS.fullmatch(path.name))]
+    if canvas and all(path.is_file() for _, path in canvas):
+        return _grouped(canvas)
+    plain = [path for path in entries if path.is_dir() or path.suffix == ".zip"]
+    ids = unique(path.name if path.is_dir() else path.stem for path in plain)
+    return [
+        Found(Submission(id_, (Student(path.stem if path.is_file() else path.name),)), (path,))
+        for id_, path in zip(ids, plain)
+    ]
+
+
+def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
+    """Return a submission for each user, with the latest of files of one name."""
+    users: dict[tuple[str, str], list[tuple[re.Match, Path]]] = {}
+    for match, path in matches:
+        users.setdefault((match["name"], match["user"]), []).append((match, path))
+    ids = unique(f"{name}-{user}" for name, user in users)
+    return [
+        _of_user(Submission(id_, (Student(name, sid=user),)), files)
+        for id_, ((name, user), files) in zip(ids, users.items())
+    ]
+
+
+def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Found:
+    for _, path in files:
+        if path.is_dir():
+            return Found(submission, (path,))
+    latest: dict[str, tuple[int, Path]] = {}
+    for match, path in files:
+        name, attempt = match["file"], 0
+        if numbered := ATTEMPT.fullmatch(name):
+            name, attempt = numbered[1] + numbered[3], int(numbered[2])
+        latest[name] = max(latest.get(name, (-1, path)), (attempt, path))
+    zips = [(attempt, path) for name, (attempt, path) in latest.items() if name.endswith(".zip")]
+    if zips:
+        return Found(submission, (max(zips)[1],))
+    return Found(submission, tuple(path for _, path in latest.values()), tuple(latest))
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Return each name in a form that is safe for a folder. Names that are equal get numbers."""
+    taken: set[str] = set()
+    found = []
+    for name in names:
+        plain = safe_name(name)
+        numbered, count = plain, 1
+        while numbered.lower() in taken:  # some file systems do not tell a from A
+            count += 1
+            numbered = f"{plain}-{count}"
+        taken.add(numbered.lower())
+        found.append(numbered)
+    return found
+
+
+def safe_name(name: str) -> str:
+    """Return a similar name that has only ASCII letters, digits, ``.``, ``_`` and ``-``."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")[:80] or "student"
+
+
+def _natural(name: str) -> list:
+    """Return a key that sorts submission_9 before submission_10."""
+    return [(0, int(w), "") if w.isdigit() else (1, 0, w) for w in re.findall(r"\d+|\D+", name)]

@@ -1,0 +1,102 @@
+"""Packs a submission into bytes that travel to the worker that grades it, and unpacks them there.
+
+A worker may run on another machine, which need not see the course's folder. What travels is as the
+student handed it in, so that a worker refuses what ``make grade`` refuses, with the same words.
+"""
+
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.course.submissions import Found
+from grader.intake.staging import MAX_READ, TELLING
+
+MAX_BYTES = 32 << 20  # of one submission
+MAX_FILES = 2000
+DEEPEST = 3  # folders inside each other: the intake looks into handout/ of the only folder
+
+
+class TooLarge(Exception):
+    """Raised if a submission is too large to be graded. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The files of a submission: its zip under one name, or each file by its path.
+
+    A value of None stands for a link or another file that is not regular, which is not read. A name
+    that ends with a slash is a folder: the intake looks into a folder only if it is the only one.
+    """
+
+    files: tuple[tuple[str, bytes | None], ...]
+    is_zip: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a number in hex that differs for different files."""
+        digest = hashlib.sha256()
+        for name, content in self.files:
+            digest.update(repr((name, content is None, len(content or b""))).encode())
+            digest.update(content or b"")
+        return digest.hexdigest()
+
+    def unpack(self, folder: Path) -> Path:
+        """Write the files into a new folder, and return what the grader is given."""
+        if self.is_zip:
+            [(name, content)] = self.files
+            (folder / name).write_bytes(content or b"")
+            return folder / name
+        submission = folder / "submission"
+        submission.mkdir()
+        for name, content in self.files:
+            target = submission / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith("/"):
+                target.mkdir(exist_ok=True)
+            elif content is None:
+                target.symlink_to("a-link-of-the-submission")
+            else:
+                target.write_bytes(content)
+        return submission
+
+
+def pack(found: Found) -> Parcel:
+    """Return the files of a submission. Raise TooLarge, or OSError if they cannot be read."""
+    if found.names:
+        paths = zip(found.names, found.paths)
+        return Parcel(tuple((Path(name).name, _content(path)) for name, path in paths))
+    (path,) = found.paths
+    if path.is_dir():
+        return Parcel(tuple(_of_folder(path)))
+    if path.stat().st_size > MAX_BYTES:
+        raise TooLarge(f"the zip is larger than {MAX_BYTES >> 20} MiB")
+    return Parcel((("submission.zip", path.read_bytes()),), is_zip=True)
+
+
+def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:
+    """Return the files that the intake looks at: Python and what students take for it."""
+    files: list[tuple[str, bytes | None]] = []
+    total = 0
+    to_read = [(folder, 1)]
+    while to_read:
+        inner, depth = to_read.pop()
+        for path in sorted(inner.iterdir()):
+            name = path.relative_to(folder).as_posix()
+            if path.is_dir() and not path.is_symlink():
+                files.append((f"{name}/", b""))
+                to_read += [(path, depth + 1)] if depth < DEEPEST else []
+            elif path.suffix.lower() in TELLING:
+                content = _content(path)
+                total += len(content or b"")
+                files.append((name, content))
+            if total > MAX_BYTES or len(files) > MAX_FILES:
+                raise TooLarge(f"it holds more than {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+    return sorted(files, key=lambda file: file[0])
+
+
+def _content(path: Path) -> bytes | None:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        return None
+    with open(path, "rb") as file:
+        return file.read(MAX_READ)

@@ -1,0 +1,66 @@
+"""Reads a roster: the list of a course's students, as Gradescope, Canvas or Moodle export it."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from grader.course.submissions import Student
+
+# The names of columns, in small letters.
+NAME = ("name", "student", "full name", "student name")
+FIRST, LAST = ("first name", "firstname"), ("last name", "lastname", "surname")
+SID = ("sid", "student id", "sis user id", "id number", "id")
+EMAIL = ("email", "email address", "sis login id")
+ROLE = ("role",)
+
+
+class BadRoster(Exception):
+    """Raised if a file is no roster. The message is a sentence for the instructor."""
+
+
+def read(path: Path) -> list[Student]:
+    """Return the students of a CSV file with a header. Staff is left out. Raise BadRoster."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise BadRoster(f"{path} cannot be read: {error.strerror}") from None
+    lines = list(csv.reader(text.splitlines()))
+    header = [cell.strip().lower() for cell in lines[0]] if lines else []
+    if not any(name in header for name in (*NAME, *SID, *EMAIL, *LAST)):
+        raise BadRoster(f"{path} has no column for a name, a student's number or an email")
+    students = []
+    for cells in lines[1:]:
+        line = dict(zip(header, (cell.strip() for cell in cells)))
+        name = _first(line, NAME) or f"{_first(line, FIRST)} {_first(line, LAST)}".strip()
+        student = Student(name, _first(line, SID), _first(line, EMAIL))
+        if _first(line, ROLE).lower() in ("", "student") and (student.sid or student.email or name):
+            students.append(student)
+    return students
+
+
+def _first(line: dict[str, str], names: Iterable[str]) -> str:
+    return next((line[name] for name in names if line.get(name)), "")
+
+
+def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Student]:
+    """Return who is in the roster and not in ``present``.
+
+    Two are the same person if their numbers or their emails are equal. Names decide only where one
+    of the two has neither.
+    """
+    sids = {one.sid for one in present if one.sid}
+    emails = {one.email.lower() for one in present if one.email}
+    names = {_plain(one.name) for one in present if one.name}
+    bare = {_plain(one.name) for one in present if one.name and not (one.sid or one.email)}
+    return [
+        one
+        for one in roster
+        if one.sid not in sids
+        and one.email.lower() not in emails
+        and _plain(one.name) not in (bare if one.sid or one.email else names)
+    ]
+
+
+def _plain(name: str) -> str:
+    """Return a name's letters, sorted, so that "Doe, Jane" is "Jane Doe" and Canvas's "doejane"."""
+    return "".join(sorted("".join(c for c in name.lower() if c.isalnum())))

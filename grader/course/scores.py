@@ -1,0 +1,64 @@
+"""Writes scores.csv: a line for each student, with the points of every problem."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from grader.assignment import PARTS
+from grader.atomic_write import written_whole
+from grader.course.results import GRADED, Result
+from grader.course.submissions import Student
+
+PERSON = ("submission", "name", "sid", "email", "handed_in")
+TOTALS = ("total", "days_late", "total_after_lateness")
+OUTCOME = ("status", "why", "seed", "version", "seconds", "peak_mib")
+MISSING = "missing"  # the status of a student of the roster who handed in nothing
+
+
+def write(path: Path, results: Sequence[Result], missing: Sequence[Student] = ()) -> None:
+    """Write the file. Points are not rounded. Groups have a line for each of their students.
+
+    A cell of points is empty if there is no score, so that no program takes it for zero.
+    """
+    problems = [number for part in PARTS.values() for number in part.problems]
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow([*PERSON, *TOTALS, *problems, *OUTCOME])
+    for result in results:
+        for student in result.submission.students or (Student(),):
+            lines.writerow([_safe(cell) for cell in _line(result, student, problems)])
+    for student in missing:
+        person = ["", student.name, student.sid, student.email, ""]
+        empty = [""] * (len(TOTALS) + len(problems))
+        lines.writerow([_safe(cell) for cell in [*person, *empty, MISSING]])
+    with written_whole(path) as file:
+        # Excel takes a file for UTF-8 only if it begins with this mark.
+        file.write(out.getvalue().encode("utf-8-sig"))
+
+
+def _line(result: Result, student: Student, problems: list[str]) -> list:
+    one = result.submission
+    points: list = [""] * len(problems)
+    totals: list = ["", result.days_late, ""]
+    if result.status == GRADED:
+        points = [_points(result, number) for number in problems]
+        totals = [result.total, result.days_late, result.total_kept]
+    outcome = [result.status, result.why, result.seed, result.version]
+    cost = [round(result.seconds, 1), round(result.peak_bytes / (1 << 20))]
+    person = [one.id, student.name, student.sid, student.email, one.handed_in]
+    return [*person, *totals, *points, *outcome, *cost]
+
+
+def _points(result: Result, number: str) -> float:
+    return sum(test["score"] for test in result.tests if test["number"] == number)
+
+
+def _safe(cell: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula.
+
+    A name such as ``=HYPERLINK(…)`` would be one. A quote in front of it makes it text.
+    """
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return cell

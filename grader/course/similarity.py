@@ -1,0 +1,59 @@
+"""Lays out submissions for programs that look for copied code. Nothing is uploaded.
+
+compare50 and MOSS take a folder for each submission, and the stubs as what all have in common.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from grader.assignment import FILES
+from grader.course.parcel import TooLarge, pack
+from grader.course.submissions import Found
+from grader.intake.staging import read
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = """\
+To look for copied code, change to this folder, and type one of these two commands. base/ holds the
+stubs, which all submissions have in common.
+
+compare50 works on this machine (pip install compare50) and writes pages into compare50/:
+
+    compare50 submissions/* -d base -o compare50
+
+MOSS uploads the submissions to Stanford University: find out first whether your school permits it.
+You need its script with a user number of your own:
+
+    perl moss.pl -l python -d {base} submissions/*/*.py
+"""
+
+
+def lay_out(found: Iterable[Found], into: Path) -> None:
+    """Fill the folder ``into`` afresh: submissions, stubs, and the lines to type.
+
+    Only files that the assignment lists are copied. A submission that has none is left out.
+    """
+    shutil.rmtree(into, ignore_errors=True)
+    base = into / "base"
+    base.mkdir(parents=True)
+    for name in FILES:
+        shutil.copyfile(ROOT / "handout" / name, base / name)
+    for one in found:
+        texts = _texts(one)
+        folder = into / "submissions" / one.submission.id
+        folder.mkdir(parents=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        if not texts:
+            folder.rmdir()
+    bases = " ".join(f"-b base/{name}" for name in FILES)
+    (into / "README.txt").write_text(COMMANDS.format(base=bases))
+
+
+def _texts(one: Found) -> dict[str, str]:
+    with tempfile.TemporaryDirectory(prefix="lockstep-course-") as name:
+        try:
+            return read(pack(one).unpack(Path(name))).texts
+        except (TooLarge, OSError):
+            return {}

@@ -1,0 +1,92 @@
+"""Runs the grader as a child, with a limit of time, and measures its memory.
+
+    python -m grader.course.watched SECONDS ARGUMENTS OF THE GRADER
+
+Prints one line of JSON: exit code, seconds, memory, the end of the standard error. If the process
+that started this one ends, standard input closes, and the grader ends, too: a course that was
+killed leaves no graders behind.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+
+SLACK = 120.0  # seconds beyond the limit of the checks: to start, to report, to clean up
+TO_CLEAN_UP = 10.0  # seconds after SIGTERM
+SAMPLE_EVERY = 1.0  # seconds between two looks at the memory
+MAX_SAID = 20_000  # bytes
+
+
+def main() -> int:
+    seconds, arguments = float(sys.argv[1]), sys.argv[2:]
+    with tempfile.TemporaryFile() as errors:
+        grader = subprocess.Popen(
+            [sys.executable, "-m", "grader", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        began = time.monotonic()
+        peak = _watch(grader, began + seconds + SLACK)
+        took = time.monotonic() - began
+        code = grader.poll()
+        if code is None:
+            _end(grader)
+        errors.seek(max(0, os.fstat(errors.fileno()).st_size - MAX_SAID))
+        said = errors.read().decode(errors="replace").strip()
+    print(json.dumps({"exit_code": code, "seconds": took, "peak_bytes": peak, "said": said}))
+    return 0
+
+
+def _watch(grader: subprocess.Popen, until: float) -> int:
+    """Wait for the grader, and return the peak of its memory in bytes.
+
+    End the grader and this process if standard input closes.
+    """
+    peak, next_sample = 0, 0.0
+    while grader.poll() is None and time.monotonic() < until:
+        if select.select([sys.stdin], [], [], 0.05)[0]:
+            _end(grader)
+            sys.exit(1)
+        if time.monotonic() >= next_sample:
+            peak = max(peak, _memory(grader.pid))
+            next_sample = time.monotonic() + SAMPLE_EVERY
+    return peak
+
+
+def _memory(pid: int) -> int:
+    """Return how many bytes a process and all below it take, pages that they share counted once."""
+    total = 0
+    try:
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return 0
+    for process in processes:
+        try:
+            memory = process.memory_full_info()
+            total += getattr(memory, "pss", memory.uss)
+        except (psutil.Error, OSError):
+            continue  # it has ended, or belongs to somebody else
+    return total
+
+
+def _end(grader: subprocess.Popen) -> None:
+    """Let the grader clean up, and end it if it does not."""
+    grader.send_signal(signal.SIGTERM)
+    try:
+        grader.wait(TO_CLEAN_UP)
+    except subprocess.TimeoutExpired:
+        os.killpg(grader.pid, signal.SIGKILL)
+        grader.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
