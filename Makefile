@@ -1,12 +1,12 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help how-long setup test watch mutation-test soak sample load grade report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
+.PHONY: help how-long setup test watch mutation-test soak sample load grade course report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
 
 PYTHON ?= python3
 VENV ?= .venv
 export PYTHON VENV
 # handout/set_up.py also reads TORCH=2.9.1 (which torch) and TORCH_INDEX=<URL> (where from; empty for PyPI).
-REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
+REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt grader/course/requirements.txt)
 $(if $(word 2,$(VENV)),$(error VENV=$(VENV): make cannot work with a path that has a space in it))
 
 # `make test PY=python` uses an environment of your own instead of $(VENV).
@@ -19,7 +19,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO MUTATION_TEST LOAD FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
@@ -110,6 +110,13 @@ submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs 
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
+# ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines, too; AT_A_TIME=2 is for this one.
+course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>; ROSTER=<csv>, DUE=2026-11-20T23:59+01:00, SEED=7
+	@test -n "$$SUBMISSIONS" -a -n "$$INTO" || { echo "Name both: make course SUBMISSIONS=<folder or export zip> INTO=<folder>"; exit 2; }
+	@$(PY) -m grader.course --into="$$INTO" $(if $(ENGINE),--engine="$$ENGINE") $(if $(SETTINGS),--settings="$$SETTINGS") \
+	  $(if $(AT_A_TIME),--at-a-time="$$AT_A_TIME") $(if $(ROSTER),--roster="$$ROSTER") $(if $(DUE),--due="$$DUE") \
+	  $(if $(SEED),--seed="$$SEED") -- "$$SUBMISSIONS" || $(SAID)
+
 handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy
 	@$(PY) -m grader.packaging.pack handout
 

@@ -1,8 +1,9 @@
 """Runs many gradings on dask.distributed: on this machine, on a running scheduler, or on Slurm.
 
-Here the scheduler and its workers are threads of this process, which only wait for graders: nothing
-listens on a port that student code could reach. On Slurm all connections are encrypted and need a
-certificate of this run, because whoever reaches a scheduler can run any program as its owner.
+Whoever reaches a scheduler can run any program as its owner, and student code may be able to open
+connections. So here the scheduler and its workers are threads of this process, which only wait for
+graders: they are reached through memory. (dask opens a port for pages on its state; here it serves
+no page.) On Slurm all connections are encrypted, and need a certificate of this run.
 """
 
 import logging
@@ -20,6 +21,11 @@ from grader.course.grading import ROOT, Graded, Order, grade
 from grader.wire import machine_limits
 
 BYTES_EACH = 1 << 30  # of memory for a grading on this machine
+NOWHERE = "127.0.0.1:0"  # for dask's pages, which are not used
+NO_PAGES: dict[str, list] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 DEATHS = 2  # of workers, after which a submission is set aside
 # Keys of the settings file that are no arguments of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
@@ -56,14 +62,16 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
     """
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1})
+    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1, **NO_PAGES})
     if engine == "local":
         with (
             LocalCluster(
                 n_workers=1,
                 threads_per_worker=count,
                 processes=False,
-                dashboard_address=None,
+                dashboard_address=NOWHERE,
+                worker_dashboard_address=NOWHERE,
+                scheduler_kwargs={"dashboard": False},
                 memory_limit=0,
             ) as cluster,
             Client(cluster) as client,
@@ -98,7 +106,7 @@ def _slurm(settings: Path, shared: Path) -> Any:
             "cores": 1,  # one grading at a time in each job
             "processes": 1,
             "job_script_prologue": [f"cd '{ROOT}'"],
-            "scheduler_options": {"dashboard_address": None},
+            "scheduler_options": {"dashboard_address": NOWHERE, "dashboard": False},
         }
         return SLURMCluster(n_workers=jobs, **defaults | arguments)
     except (OSError, yaml.YAMLError) as error:

@@ -92,13 +92,15 @@ def _inner(folder: Path) -> Path:
     if len(entries) != 1 or not entries[0].is_dir():
         return folder
     [only] = entries
-    return only if (only / METADATA).is_file() or _holds_submissions(only) else folder
+    is_export = (only / METADATA).is_file() or _holds_submissions(only)
+    return only if is_export and not MOODLE.fullmatch(only.name) else folder
 
 
 def _holds_submissions(folder: Path) -> bool:
-    """Tell if a folder holds several folders or zips, and no files of one submission."""
+    """Tell if a folder holds submissions, and not the files of one submission."""
     entries = _visible(folder)
-    return bool(entries) and not any(path.suffix == ".py" for path in entries)
+    is_one = any(path.suffix == ".py" or path.name == "handout" for path in entries)
+    return len(entries) > 1 and not is_one
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -133,7 +135,8 @@ def _of_gradescope(folder: Path) -> list[Found]:
         if isinstance(facts, dict) and path.parent == folder and path.is_dir():
             students = tuple(_students(facts.get(":submitters")))
             handed_in = _time(facts.get(":created_at"))
-            found.append(Found(Submission(safe_name(str(name)), students, handed_in), (path,)))
+            submission = Submission(safe_name(str(name)), students, handed_in)
+            found.append(Found(submission, (_zip_inside(path),)))
     if entries and not found:
         raise CannotRead(f"{folder} has none of the folders that {METADATA} lists")
     return found
@@ -170,11 +173,25 @@ def _by_names(folder: Path) -> list[Found]:
     if canvas and all(path.is_file() for _, path in canvas):
         return _grouped(canvas)
     plain = [path for path in entries if path.is_dir() or path.suffix == ".zip"]
-    ids = unique(path.name if path.is_dir() else path.stem for path in plain)
+    ids = unique(map(_stem, plain))
     return [
-        Found(Submission(id_, (Student(path.stem if path.is_file() else path.name),)), (path,))
+        Found(Submission(id_, (Student(_stem(path)),)), (_zip_inside(path),))
         for id_, path in zip(ids, plain)
     ]
+
+
+def _stem(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
+
+
+def _zip_inside(path: Path) -> Path:
+    """Return the only zip in a folder that holds no Python, or else the path itself."""
+    if not path.is_dir():
+        return path
+    files = [inner for inner in _visible(path) if inner.is_file()]
+    zips = [inner for inner in files if inner.suffix == ".zip"]
+    has_python = any(inner.suffix == ".py" for inner in files)
+    return zips[0] if len(zips) == 1 and not has_python else path
 
 
 def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
@@ -192,7 +209,7 @@ def _grouped(matches: list[tuple[re.Match, Path]]) -> list[Found]:
 def _of_user(submission: Submission, files: list[tuple[re.Match, Path]]) -> Found:
     for _, path in files:
         if path.is_dir():
-            return Found(submission, (path,))
+            return Found(submission, (_zip_inside(path),))
     latest: dict[str, tuple[int, Path]] = {}
     for match, path in files:
         name, attempt = match["file"], 0
@@ -223,7 +240,7 @@ def unique(names: Iterable[str]) -> list[str]:
 def safe_name(name: str) -> str:
     """Return a similar name that has only ASCII letters, digits, ``.``, ``_`` and ``-``."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")[:80] or "student"
+    return re.sub(r"[^A-Za-z0-9._]+", "-", plain).strip("-.")[:80] or "student"
 
 
 def _natural(name: str) -> list:

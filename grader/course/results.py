@@ -58,9 +58,10 @@ class Store:
     def __init__(self, into: Path, seed: int | None) -> None:
         """Open the folder, or make it. Raise ValueError if it belongs to another seed."""
         self.into = into
+        into.mkdir(parents=True, exist_ok=True)
         file = into / "course.json"
         if file.exists():
-            self.seed = int(json.loads(file.read_text())["seed"])
+            self.seed = _seed(file)
             if seed not in (None, self.seed):
                 raise ValueError(f"{into} was graded with SEED={self.seed}: use another folder")
         else:
@@ -106,6 +107,13 @@ class Store:
         del plain["document"]
         facts = {"graded": bool(results), "fingerprint": fingerprint, "result": plain}
         _write(folder / "result.json", json.dumps(facts, indent=1).encode())
+
+
+def _seed(file: Path) -> int:
+    try:
+        return int(json.loads(file.read_text())["seed"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} is damaged: give the seed again, and remove the file") from None
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -46,18 +46,18 @@ def missing(roster: Iterable[Student], present: Sequence[Student]) -> list[Stude
     """Return who is in the roster and not in ``present``.
 
     Two are the same person if their numbers or their emails are equal. Names decide only where one
-    of the two has neither.
+    of the two has no email: Canvas's files have names and numbers that are Canvas's own.
     """
     sids = {one.sid for one in present if one.sid}
     emails = {one.email.lower() for one in present if one.email}
     names = {_plain(one.name) for one in present if one.name}
-    bare = {_plain(one.name) for one in present if one.name and not (one.sid or one.email)}
+    without_email = {_plain(one.name) for one in present if one.name and not one.email}
     return [
         one
         for one in roster
         if one.sid not in sids
         and one.email.lower() not in emails
-        and _plain(one.name) not in (bare if one.sid or one.email else names)
+        and _plain(one.name) not in (without_email if one.email else names)
     ]
 
 

@@ -11,6 +11,7 @@ ROOMS = ("handout", "tests", "grader")
 # A student gets three things: the public checks, the stubs, and the same engine that grades.
 NOT_FOR_STUDENTS = (
     "grader/README.md",
+    "grader/course",
     "grader/hidden",
     "grader/gradescope",
     "grader/packaging",
@@ -25,6 +26,7 @@ NOT_FOR_STUDENTS = (
 # come from grader/reference.
 NOT_FOR_GRADING = (
     "grader/README.md",
+    "grader/course",
     "grader/watch",
     "grader/gradescope",
     "grader/packaging",

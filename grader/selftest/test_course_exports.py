@@ -1,0 +1,170 @@
+"""Submissions are found in what Gradescope, Canvas and Moodle export, and in plain folders."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from grader.course.exports import CannotRead, find, safe_name, unique
+from grader.course.submissions import Student
+
+GRADESCOPE = """\
+submission_18:
+  :submitters:
+  - :name: Jane Doe
+    :sid: '0471'
+    :email: jane@school.edu
+  - :name: "Jörg Öz"
+    :sid:
+    :email: jorg@school.edu
+  :created_at: 2026-11-02 17:22:54.427000000 Z
+  :score: 81.5
+  :results: {tests: []}
+submission_9:
+  :submitters:
+  - :name: "<b>Bob</b>"
+  :created_at: !ruby/object:ActiveSupport::TimeWithZone
+    utc: 2026-11-03 08:00:00.000000000 Z
+    zone: !ruby/object:ActiveSupport::TimeZone
+      name: America/Los_Angeles
+    time: 2026-11-03 00:00:00.000000000 Z
+submission_404:
+  :submitters: []
+../outside:
+  :submitters: []
+"""
+
+
+def gradescope(folder: Path) -> Path:
+    export = folder / "assignment_1_export"
+    for name in ("submission_18", "submission_9"):
+        (export / name).mkdir(parents=True)
+        (export / name / "collectives.py").write_text("x = 1\n")
+    (export / "submission_metadata.yml").write_text(GRADESCOPE, encoding="utf-8")
+    return export
+
+
+def zipped(folder: Path, into: Path) -> Path:
+    with zipfile.ZipFile(into, "w") as archive:
+        for path in folder.rglob("*"):
+            archive.write(path, path.relative_to(folder.parent))
+    return into
+
+
+@pytest.mark.parametrize("form", ["export", "folder around it", "zip"])
+def test_gradescope_export_gives_people_and_times(tmp_path, form):
+    export = gradescope(tmp_path / "here")
+    source = {"export": export, "folder around it": export.parent}.get(form)
+    found = find(source or zipped(export, tmp_path / "e.zip"), tmp_path / "unpacked")
+    assert [one.submission.id for one in found] == ["submission_9", "submission_18"]
+    assert found[1].submission.students == (
+        Student("Jane Doe", "0471", "jane@school.edu"),
+        Student("Jörg Öz", "", "jorg@school.edu"),
+    )
+    assert found[1].submission.handed_in == "2026-11-02T17:22:54.427000+00:00"
+    assert found[0].submission.handed_in == "2026-11-03T08:00:00+00:00"
+    assert [path.name for path in found[1].paths[0].iterdir()] == ["collectives.py"]
+
+
+@pytest.mark.parametrize("text", ["{", "- 1\n- 2\n", "submission_1: {}\n"])
+def test_gradescope_metadata_that_lists_nothing_is_refused(tmp_path, text):
+    (tmp_path / "submission_metadata.yml").write_text(text)
+    with pytest.raises(CannotRead):
+        find(tmp_path, tmp_path / "unpacked")
+
+
+def test_yaml_of_gradescope_makes_no_objects(tmp_path):
+    export = gradescope(tmp_path)
+    harm = f"submission_18:\n  :submitters: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n"
+    (export / "submission_metadata.yml").write_text(harm)
+    with pytest.raises(CannotRead):
+        find(export, tmp_path / "unpacked")
+    assert not (tmp_path / "made").exists()
+
+
+def test_canvas_files_of_a_student_belong_together(tmp_path):
+    for name in (
+        "doejane_4711_100_collectives.py",
+        "doejane_4711_101_collectives-1.py",  # handed in again
+        "doejane_4711_102_benchmarking.py",
+        "roebob_LATE_4712_103_submission.zip",
+        "roebob_LATE_4712_104_submission-10.zip",
+        "roebob_LATE_4712_105_submission-9.zip",
+    ):
+        (tmp_path / name).write_text(name)
+    jane, bob = find(tmp_path, tmp_path / "unpacked")
+    assert jane.submission.id == "doejane-4711"
+    assert jane.submission.students == (Student("doejane", sid="4711"),)
+    assert dict(zip(jane.names, (path.name for path in jane.paths))) == {
+        "collectives.py": "doejane_4711_101_collectives-1.py",
+        "benchmarking.py": "doejane_4711_102_benchmarking.py",
+    }
+    assert [path.name for path in bob.paths] == ["roebob_LATE_4712_104_submission-10.zip"]
+    assert not bob.names
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_moodle_folders_and_files(tmp_path, is_folder):
+    if is_folder:
+        (tmp_path / "Jane Doe_4711_assignsubmission_file_").mkdir()
+        (tmp_path / "Jane Doe_4711_assignsubmission_file_" / "s.zip").write_text("")
+    else:
+        (tmp_path / "Jane Doe_4711_assignsubmission_file_s.zip").write_text("")
+    [jane] = find(tmp_path, tmp_path / "unpacked")
+    assert jane.submission.students == (Student("Jane Doe", sid="4711"),)
+    assert jane.submission.id == "Jane-Doe-4711"
+    assert jane.paths[0].name == ("s.zip" if is_folder else jane.paths[0].name)
+
+
+def test_plain_folders_and_zips(tmp_path):
+    (tmp_path / "Jane").mkdir()
+    (tmp_path / "jane.zip").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("")
+    found = find(tmp_path, tmp_path / "unpacked")
+    assert [one.submission.id for one in found] == ["Jane", "jane-2"]
+    assert found[1].submission.students == (Student("jane"),)
+
+
+@pytest.mark.parametrize("content", [None, "a.txt"])
+def test_nothing_to_grade_is_a_sentence(tmp_path, content):
+    source = tmp_path / "source"
+    if content:
+        source.mkdir()
+        (source / content).write_text("")
+    with pytest.raises(CannotRead, match="there (is|are) no"):
+        find(source, tmp_path / "unpacked")
+
+
+def test_paths_of_a_zip_never_lead_out(tmp_path):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name in ("../out.py", "/abs.py", "C:/c.py", "..\\back.py", "jane/../../o.py"):
+            archive.writestr(name, "x")
+        link = zipfile.ZipInfo("jane/link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr("jane/collectives.py", "x = 1")
+        archive.writestr("bob/collectives.py", "x = 1")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "e.zip").write_bytes(data.getvalue())
+    found = find(tmp_path / "in" / "e.zip", tmp_path / "in" / "unpacked")
+    assert [one.submission.id for one in found] == ["bob", "jane"]
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    inside = "in/unpacked"
+    assert written == {"in/e.zip", f"{inside}/jane/collectives.py", f"{inside}/bob/collectives.py"}
+
+
+def test_a_broken_zip_is_a_sentence(tmp_path):
+    (tmp_path / "e.zip").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(CannotRead, match="neither a folder nor a whole zip"):
+        find(tmp_path / "e.zip", tmp_path / "unpacked")
+
+
+@pytest.mark.parametrize(
+    "name, safe",
+    [("../..", "student"), ("Jörg Öz", "Jorg-Oz"), ("$(rm -rf /)", "rm-rf"), ("李", "student")],
+)
+def test_names_of_folders_are_safe(name, safe):
+    assert safe_name(name) == safe
+    assert unique([name, name.upper()]) == [safe, f"{safe_name(name.upper())}-2"]

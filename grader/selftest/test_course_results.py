@@ -1,0 +1,121 @@
+"""Results of a course are kept, found again, and written for spreadsheets."""
+
+import csv
+import json
+
+import pytest
+
+from grader.course import scores
+from grader.course.results import BROKE, GRADED, REFUSED, Result, Store
+from grader.course.roster import BadRoster, missing, read
+from grader.course.submissions import Student, Submission
+
+JANE = Submission("jane", (Student("Jane", "1", "jane@x"),), "2026-11-02T17:22:54+00:00")
+TESTS = [
+    {"number": "1.1", "score": 0.25},
+    {"number": "1.1", "score": 0.125},
+    {"number": "5.6", "score": 2.0},
+]
+
+
+def graded(submission=JANE, **more):
+    return Result(submission, GRADED, seed=5, version="1 abc", document={"tests": TESTS}, **more)
+
+
+def written(store, result, fingerprint="f"):
+    results = json.dumps(result.document).encode() if result.document else b""
+    store.write(result, fingerprint, results, b"<p>")
+
+
+def test_a_result_is_found_again(tmp_path):
+    store = Store(tmp_path, 7)
+    written(store, graded(seconds=2.0, peak_bytes=9))
+    again = Store(tmp_path, None).read(JANE, "f")
+    assert again == graded(seconds=2.0, peak_bytes=9) and again.total == 2.375
+    assert (tmp_path / "submissions" / "jane" / "report.html").read_text() == "<p>"
+
+
+def test_results_that_do_not_hold_are_graded_again(tmp_path):
+    store = Store(tmp_path, 7)
+    assert store.read(JANE, "f") is None
+    written(store, graded())
+    assert store.read(JANE, "other files") is None
+    (store.folder(JANE) / "results.json").unlink()
+    assert store.read(JANE, "f") is None
+    written(store, Result(JANE, BROKE, "why"))
+    assert store.read(JANE, "f") is None
+    written(store, Result(JANE, REFUSED, "why"))
+    assert store.read(JANE, "f").why == "why"
+    (store.folder(JANE) / "result.json").write_text('{"graded":')
+    assert store.read(JANE, "f") is None
+
+
+def test_a_worse_result_replaces_all_files_of_a_better_one(tmp_path):
+    store = Store(tmp_path, 7)
+    written(store, graded())
+    store.write(Result(JANE, BROKE, "why"), "f", b"", b"")
+    assert [path.name for path in store.folder(JANE).iterdir()] == ["result.json"]
+
+
+def test_seeds_depend_on_course_and_submission_alone(tmp_path):
+    seeds = [Store(tmp_path / str(i), 7).seed_of(JANE) for i in range(2)]
+    assert seeds[0] == seeds[1] < 2**40
+    assert Store(tmp_path / "8", 8).seed_of(JANE) != seeds[0]
+    assert Store(tmp_path / "0", 7).seed_of(Submission("bob")) != seeds[0]
+    (tmp_path / "1" / "course.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        Store(tmp_path / "1", None)
+    with pytest.raises(ValueError, match="SEED=7"):
+        Store(tmp_path / "0", 8)
+    assert Store(tmp_path / "new", None).seed != Store(tmp_path / "new 2", None).seed
+
+
+def lines(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+
+
+def test_scores_have_a_line_for_each_student(tmp_path):
+    pair = Submission("pair", (Student("Ann"), Student("=1+1", "2", "@bob")))
+    scores.write(
+        tmp_path / "scores.csv",
+        [
+            graded(days_late=1, kept_percent=80),
+            graded(pair),
+            Result(Submission("x"), BROKE, "-why"),
+        ],
+        [Student("Zoe", "9")],
+    )
+    jane, ann, bob, broken, zoe = lines(tmp_path / "scores.csv")
+    assert (jane["1.1"], jane["5.6"], jane["1.2"], jane["total"]) == ("0.375", "2.0", "0", "2.375")
+    assert (jane["days_late"], jane["total_after_lateness"]) == ("1", "1.9")
+    assert (ann["submission"], bob["submission"]) == ("pair", "pair")
+    assert (bob["name"], bob["email"]) == ("'=1+1", "'@bob")
+    assert (broken["total"], broken["1.1"], broken["why"]) == ("", "", "'-why")
+    assert (zoe["name"], zoe["status"], zoe["total"]) == ("Zoe", "missing", "")
+
+
+ROSTERS = {
+    "Gradescope": "First Name,Last Name,SID,Email,Role\nJane,Doe,1,j@x,Student\nT,A,2,t@x,TA\n",
+    "Canvas": '\ufeffStudent,ID,SIS User ID,SIS Login ID\n"Doe, Jane",77,1,j@x\n',
+    "Moodle": "First name,Last name,ID number,Email address\nJane,Doe,1,j@x\n",
+}
+
+
+@pytest.mark.parametrize("platform", ROSTERS)
+def test_rosters_of_platforms(tmp_path, platform):
+    (tmp_path / "r.csv").write_text(ROSTERS[platform], encoding="utf-8")
+    [jane] = read(tmp_path / "r.csv")
+    assert (jane.sid, jane.email) == ("1", "j@x")
+    assert not missing([jane], [Student("someone", "1")])
+    assert not missing([jane], [Student("someone", "", "J@X")])
+    assert not missing([jane], [Student("doejane", "4711")])
+    assert missing([jane], [Student("Jane Doe", "2", "other@x")]) == [jane]
+    assert missing([jane], []) == [jane]
+
+
+def test_what_is_no_roster_is_a_sentence(tmp_path):
+    with pytest.raises(BadRoster, match="cannot be read"):
+        read(tmp_path / "none.csv")
+    (tmp_path / "r.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadRoster, match="no column"):
+        read(tmp_path / "r.csv")

@@ -1,0 +1,223 @@
+"""A course is graded once, goes on after a stop, and no submission stops the others."""
+
+import json
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from grader.course import course as course_module
+from grader.course import engine
+from grader.course.course import CannotGradeCourse, Course, Settings
+from grader.course.grading import Graded, GraderEnded
+from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
+from grader.course.submissions import Found, Student, Submission
+from grader.gradescope.metadata import as_time
+
+DOCUMENT = json.dumps({"tests": [{"number": "1.1", "score": 2.0}]}).encode()
+FULL = Graded(0, "", DOCUMENT, b"<p>", 1.5, 1 << 20)
+UNCONFINED = Graded(2, "some line\ncannot grade: ranks cannot be confined here", b"", b"", 1.0, 0)
+
+
+def submissions(folder: Path, names: str) -> list[Found]:
+    """Return a submission for each letter, which contains this letter."""
+    found = []
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "collectives.py").write_text(name)
+        late = Submission(name, (Student(name.upper()),), "2026-11-21T12:00:00+00:00")
+        found.append(Found(late, (folder / name,)))
+    return found
+
+
+class Graders:
+    """Grade as a table says: a result, an exception to raise, or a list of these, one each time."""
+
+    def __init__(self, folder: Path, outcomes: dict) -> None:
+        self.folder, self.outcomes = folder, outcomes
+
+    def __call__(self, order):
+        [(_, content)] = [f for f in order.parcel.files if f[0] == "collectives.py"]
+        name = content.decode()
+        before = self.times(name)
+        with open(self.folder / f"graded {name}", "a") as file:
+            file.write(f"{order.seed}\n")
+        outcome = self.outcomes.get(name, FULL)
+        if isinstance(outcome, list):
+            outcome = outcome[before]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def times(self, name: str) -> int:
+        try:
+            return len((self.folder / f"graded {name}").read_text().splitlines())
+        except FileNotFoundError:
+            return 0
+
+
+@pytest.fixture
+def graded(tmp_path, monkeypatch, capsys):
+    """Return a function that grades a course of the submissions a, b, c … as a table says."""
+    monkeypatch.setattr(course_module.UploadSettings, "read", lambda _: lateness())
+
+    def grade(names="abc", outcomes=None, count=2, found=None):
+        graders = Graders(tmp_path, outcomes or {})
+        monkeypatch.setattr(engine, "grade", graders)
+        if found is None:
+            found = submissions(tmp_path / "in", names)
+        settings = Settings(as_time("2026-11-20T00:00:00+00:00"), 9.0, True)
+        course = Course(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings, 1)
+        with engine.connected("local", Path(), count, tmp_path) as workers:
+            course.grade(workers)
+        course.code = course.report()
+        course.printed = capsys.readouterr().out
+        course.times = graders.times
+        return course
+
+    return grade
+
+
+def lateness():
+    settings = course_module.UploadSettings()
+    settings.late_percent = 10.0
+    return settings
+
+
+def test_each_submission_is_graded_once(graded, tmp_path):
+    course = graded()
+    assert [course.times(name) for name in "abc"] == [1, 1, 1] and course.code == 0
+    assert {result.status for result in course.results.values()} == {GRADED}
+    assert "3 submissions, 0 of them are graded already." in course.printed
+    assert "[3/3]" in course.printed and "2 points" in course.printed
+    a = course.results["a"]
+    assert (a.days_late, a.kept_percent, a.total, a.total_kept) == (2, 80, 2, 1.6)
+    assert "Zoe" in (tmp_path / "out" / "scores.csv").read_text(encoding="utf-8-sig")
+    copied = tmp_path / "out" / "similarity" / "submissions" / "a" / "collectives.py"
+    assert copied.read_text() == "a"
+
+
+def test_a_second_run_grades_what_is_new_or_changed(graded, tmp_path):
+    first = graded()
+    (tmp_path / "in" / "b" / "collectives.py").write_text("B")
+    found = [*first.found.values(), *submissions(tmp_path / "more", "d")]
+    second = graded(found=found)
+    assert [second.times(name) for name in "abcBd"] == [1, 1, 1, 1, 1]
+    assert "4 submissions, 2 of them are graded already." in second.printed
+
+
+def test_a_grader_that_was_ended_is_tried_again(graded):
+    course = graded(outcomes={"b": [GraderEnded("ended by SIGKILL"), FULL]})
+    assert course.times("b") == 2 and course.results["b"].status == GRADED
+
+
+def test_a_submission_that_ends_two_graders_is_set_aside(graded):
+    course = graded("abcdef", outcomes={"b": GraderEnded("the grader was ended by SIGKILL")})
+    assert course.times("b") == 2 and course.code == 1
+    assert course.results["b"].status == SET_ASIDE
+    assert "set aside: b: tried twice: the grader was ended by SIGKILL" in course.printed
+    assert all(course.results[name].status == GRADED for name in "acdef")
+
+
+@pytest.mark.parametrize(
+    "outcome, why",
+    [
+        (UNCONFINED, "ranks cannot be confined here"),
+        (Graded(None, "", b"", b"", 600.0, 0), "the grader did not end within 600 s"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_a_submission_that_breaks_the_grader_stops_nobody(graded, outcome, why):
+    course = graded("abcd", outcomes={"a": outcome}, count=1)
+    assert course.results["a"].status == BROKE and course.results["a"].why == why
+    assert all(course.results[name].status == GRADED for name in "bcd") and course.code == 1
+    assert not (course.store.folder(course.results["a"].submission) / "report.html").exists()
+    again = graded(found=list(course.found.values()))
+    assert again.code == 0 and again.results["a"].status == GRADED
+
+
+def test_a_machine_that_cannot_grade_is_told_at_once(graded):
+    outcomes = dict.fromkeys("abcdefgh", UNCONFINED)
+    with pytest.raises(CannotGradeCourse, match="cannot be confined"):
+        graded("abcdefgh", outcomes)
+
+
+def test_a_submission_that_is_too_large_is_refused(graded, tmp_path, monkeypatch):
+    monkeypatch.setattr("grader.course.parcel.MAX_FILES", 3)
+    found = submissions(tmp_path / "in", "ab")
+    for number in range(4):
+        (tmp_path / "in" / "b" / f"{number}.py").touch()
+    course = graded(found=found)
+    assert course.results["b"].status == REFUSED and course.code == 0
+    assert course.times("b") == 0 and course.results["a"].status == GRADED
+
+
+def test_as_many_are_graded_at_a_time_as_there_is_room_for(monkeypatch):
+    under_way, most, lock = set(), [], threading.Lock()
+
+    def grade(order):
+        with lock:
+            under_way.add(order)
+            most.append(len(under_way))
+        time.sleep(0.05)
+        with lock:
+            under_way.remove(order)
+        return order
+
+    monkeypatch.setattr(engine, "grade", _Shared(grade))
+    with engine.connected("local", Path(), 3, Path()) as workers:
+        orders = ((f"n{i}", lambda i=i: i) for i in range(9))
+        assert dict(engine.run(workers, orders)) == {f"n{i}": i for i in range(9)}
+    assert max(most) == 3
+
+
+class _Shared:
+    """A function that stays the same one when dask copies it: its threads are of this process."""
+
+    functions: dict[int, object] = {}
+
+    def __init__(self, function):
+        self.functions[id(function)] = function
+        self.key = id(function)
+
+    def __call__(self, order):
+        return self.functions[self.key](order)
+
+
+def test_nothing_here_can_be_reached_through_a_port(tmp_path):
+    before = set(listening())
+    with engine.connected("local", Path(), 2, tmp_path) as workers:
+        assert workers.client.scheduler.address.startswith("inproc://")
+        new = set(listening()) - before
+        assert new and {address for address, _ in new} == {"127.0.0.1"}
+        for _, port in new:
+            for page in ("", "health", "info/main/workers.html", "api/v1/retire_workers"):
+                with pytest.raises(urllib.error.HTTPError, match="404"):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=5)
+
+
+def listening() -> list[tuple[str, int]]:
+    """Return the addresses on which this process waits for connections."""
+    all_of_us = psutil.Process().net_connections("tcp")
+    return [tuple(one.laddr) for one in all_of_us if one.status == psutil.CONN_LISTEN]
+
+
+@pytest.mark.parametrize("name", ["ray", "tcp://127.0.0.1:1"])
+def test_an_engine_that_is_not_there_is_a_sentence(name, monkeypatch):
+    with pytest.raises(engine.NoEngine), engine.connected(name, Path(), 1, Path()):
+        pass
+
+
+def test_settings_of_slurm_are_read(tmp_path, monkeypatch):
+    (tmp_path / "s.yaml").write_text("jobs: many\n")
+    with (
+        pytest.raises(engine.NoEngine, match="s.yaml"),
+        engine.connected("slurm", tmp_path / "s.yaml", 1, tmp_path),
+    ):
+        pass
+    assert os.path.exists(tmp_path / "s.yaml")
