@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 export PYTHON VENV
 # handout/set_up.py also reads TORCH=2.9.1 (which torch) and TORCH_INDEX=<URL> (where from; empty for PyPI).
-REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt grader/course/requirements.txt)
+REQUIREMENTS := handout/requirements.txt $(wildcard grader/selftest/requirements.txt)
 $(if $(word 2,$(VENV)),$(error VENV=$(VENV): make cannot work with a path that has a space in it))
 
 # `make test PY=python` uses an environment of your own instead of $(VENV).

@@ -44,7 +44,10 @@ def imports(text: str) -> set[str]:
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found.add(node.module.split(".")[0])
-    distributions = {"xdist": "pytest-xdist", "importlinter": "import-linter", "_pytest": "pytest"}
+    distributions = {
+        **{"xdist": "pytest-xdist", "importlinter": "import-linter", "_pytest": "pytest"},
+        **{"yaml": "pyyaml", "dask": "distributed", "dask_jobqueue": "dask-jobqueue"},
+    }
     found -= set(sys.stdlib_module_names) | OWN | STAGED
     return {canonicalize_name(distributions.get(name, name)) for name in found}
 
