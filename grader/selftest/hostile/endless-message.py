@@ -9,8 +9,8 @@ seconds: 40
 
 class Endless(Exception):
     def __str__(self):
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
+        end = time.process_time() + 20
+        while time.process_time() < end:
             pass
         return "ACHIEVED: the rank was never stopped"
 

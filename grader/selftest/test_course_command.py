@@ -1,0 +1,205 @@
+"""`make course` as an instructor runs it: with real graders, real workers, and real kills."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COURSE = [sys.executable, "-m", "grader.course"]
+
+pytestmark = pytest.mark.long
+
+SBATCH = """#!/bin/sh
+# Stands for Slurm's sbatch: runs the script here.
+script=$(eval echo \\$$#)
+sh -c 'echo $$ >> "$JOBS"; exec bash "$0"' "$script" > /dev/null 2>&1 &
+echo "Submitted batch job $!"
+"""
+
+
+@pytest.fixture
+def submissions(tmp_path):
+    """Return a folder with four submissions that take a second each: one part, or nothing."""
+    folder = tmp_path / "in"
+    for name in ("ann", "bob", "cem", "dan"):
+        (folder / name).mkdir(parents=True)
+    solution = (ROOT / "solutions" / "benchmarking.py").read_text()
+    (folder / "ann" / "benchmarking.py").write_text(solution)
+    (folder / "bob" / "benchmarking.py").write_text(solution + "\nBUG = 1\n")
+    (folder / "cem" / "benchmarking.py").write_text("import os; os.abort()\n")
+    return folder
+
+
+def command(submissions, into, *options):
+    return [*COURSE, str(submissions), "--into", str(into), "--unconfined", *map(str, options)]
+
+
+def grade(submissions, into, *options, **more):
+    done = subprocess.run(
+        command(submissions, into, *options), cwd=ROOT, text=True, capture_output=True, **more
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def results(into):
+    return {path.parent.name: path for path in into.glob("submissions/*/result.json")}
+
+
+def scores(path):
+    tests = json.loads(path.read_text())["tests"]
+    return {test["extra_data"]["check"]: test["score"] for test in tests}
+
+
+def totals(into):
+    return {p.parent.name: scores(p) for p in into.glob("submissions/*/results.json")}
+
+
+def graders(into):
+    """Return the processes that grade for a course, whose words name its temporary files."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "grader.course.watched" in words or (
+            "grader" in words and "lockstep-course" in str(words)
+        ):
+            found.append(process)
+    return found
+
+
+def wait_for(condition, seconds=120.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_scores_are_those_of_make_grade(submissions, tmp_path):
+    grade(submissions, tmp_path / "out", "--seed", 3)
+    for name, path in results(tmp_path / "out").items():
+        result = json.loads(path.read_text())["result"]
+        alone = tmp_path / f"{name}.json"
+        subprocess.run(
+            [sys.executable, "-m", "grader", "--results", alone, "--seed", str(result["seed"])]
+            + ["--", submissions / name],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
+        assert totals(tmp_path / "out")[name] == scores(alone)
+    assert sum(totals(tmp_path / "out")["ann"].values()) == 15
+    assert sum(totals(tmp_path / "out")["dan"].values()) == 0
+
+
+def test_a_course_that_was_killed_goes_on(submissions, tmp_path):
+    into = tmp_path / "out"
+    before = {process.pid for process in graders(into)}
+    course = subprocess.Popen(
+        command(submissions, into, "--at-a-time", 1), cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    wait_for(lambda: results(into) and {p.pid for p in graders(into)} - before)
+    course.send_signal(signal.SIGKILL)
+    course.wait()
+    done = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
+    assert 0 < len(done) < 4
+    wait_for(lambda: not {p.pid for p in graders(into)} - before, 30)
+    said = grade(submissions, into)
+    assert f"4 submissions, {len(done)} of them are graded already." in said
+    times = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
+    assert len(times) == 4 and done.items() <= times.items()
+    leftover = [path for path in into.rglob(".*") if path.name != ".lock"]
+    assert not leftover
+
+
+@contextlib.contextmanager
+def scheduler(tmp_path, workers):
+    """Start a scheduler and its workers as processes, and yield its address and the workers."""
+    file = tmp_path / "scheduler.json"
+    dask = [sys.executable, "-m", "distributed.cli.dask_"]
+    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [
+        subprocess.Popen(
+            [*dask[:2], f"{dask[2]}scheduler", "--host", "127.0.0.1", "--port", "0"]
+            + ["--dashboard-address", "127.0.0.1:0", "--scheduler-file", file],
+            **quiet,
+        )
+    ]
+    try:
+        wait_for(file.exists)
+        for _ in range(workers):
+            started.append(
+                subprocess.Popen(
+                    [*dask[:2], f"{dask[2]}worker", "--scheduler-file", file, "--nthreads", "1"]
+                    + ["--dashboard-address", "127.0.0.1:0", "--local-directory", tmp_path],
+                    **quiet,
+                )
+            )
+        yield json.loads(file.read_text())["address"], started[1:]
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+def test_workers_that_die_lose_no_result(submissions, tmp_path):
+    into = tmp_path / "out"
+    with scheduler(tmp_path, 2) as (address, [_, victim]):
+        course = subprocess.Popen(
+            command(submissions, into, "--engine", address),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        kills = 0
+        while kills < 2 and course.poll() is None:
+            # The nanny starts its worker again, so each time there is another one to kill.
+            workers = [p for p in psutil.Process(victim.pid).children() if _grades(p)]
+            for worker in workers[:1]:
+                worker.kill()
+                kills += 1
+            time.sleep(0.05)
+        said, _ = course.communicate(timeout=300)
+    assert kills == 2 and course.returncode == 0, said
+    assert len(results(into)) == 4 and said.count("[4/4]") == 1
+    assert sum(totals(into)["ann"].values()) == 15
+
+
+def _grades(worker):
+    with contextlib.suppress(psutil.Error):
+        return any("grader.course.watched" in child.cmdline() for child in worker.children())
+    return False
+
+
+def test_slurm_jobs_grade_a_course(submissions, tmp_path):
+    """The stand-in for Slurm runs each job on this machine, as soon as it is submitted."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", "#!/bin/sh\nkill $1\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    settings = (ROOT / "grader" / "course" / "slurm.yaml").read_text()
+    (tmp_path / "s.yaml").write_text(settings.replace("jobs: 10", "jobs: 2\ninterface: lo"))
+    path = f"{programs}:{os.environ['PATH']}"
+    jobs = tmp_path / "jobs"
+    try:
+        said = grade(
+            submissions,
+            tmp_path / "out",
+            *("--engine", "slurm", "--settings", tmp_path / "s.yaml"),
+            env=os.environ | {"PATH": path, "JOBS": str(jobs)},
+        )
+    finally:
+        for pid in jobs.read_text().split() if jobs.exists() else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
+    assert len(jobs.read_text().split()) == 2
+    assert "[4/4]" in said and len(results(tmp_path / "out")) == 4
