@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from string import Template
 
 from grader.atomic_write import written_whole
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
@@ -24,8 +23,8 @@ from grader.diagnosis.finding import (
     printable,
 )
 from grader.diagnosis.rank_summaries import rank_list
+from grader.reports.layout import scrolling, whole_page
 from grader.reports.markup import Html, tag, text
-from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
 from grader.reports.summary import Group, points, summary
 from grader.reports.svg_drawing import svg
@@ -49,9 +48,7 @@ def write(path: Path, records: list[Record], submission: str, notes: Sequence[st
 def page(records: list[Record], submission: str, notes: Sequence[str]) -> str:
     total = summary(records)
     facts = [tag("li", clean(note.strip())) for note in notes]
-    return Template(Path(__file__).with_name("page.html").read_text()).substitute(
-        colours=" ".join(f"--{name}: {colour.light};" for name, colour in TEXT.items()),
-        colours_on_dark=" ".join(f"--{name}: {colour.dark};" for name, colour in TEXT.items()),
+    return whole_page(
         title=text(f"{total.points} points: {submission}, graded by Lockstep"),
         header=_header(total, submission),
         main=_main(total),
@@ -96,12 +93,7 @@ def _table(
         tag("th", name, scope="col", class_="number" if name in NUMBERS else None) for name in names
     )
     body = tag("thead", tag("tr", *head)), tag("tbody", *rows), tag("tfoot", foot) if foot else None
-    return _frame(tag("table", tag("caption", caption), *body, class_=look), str(caption))
-
-
-def _frame(wide: Html, name: str) -> Html:
-    """Return ``wide`` in a frame that scrolls, also by keyboard, if the page is too narrow."""
-    return tag("div", wide, class_="scroll", tabindex="0", role="region", aria_label=name)
+    return scrolling(tag("table", tag("caption", caption), *body, class_=look), str(caption))
 
 
 def _row(name: object, *cells: object, wrong: bool = False) -> Html:
@@ -285,7 +277,7 @@ def _ranks(ranks: Sequence[RankSummary]) -> list[Html]:
 
 
 def _timeline(finding: Finding) -> Html:
-    drawing = _frame(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
+    drawing = scrolling(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
         "Drawn from the starts of operations alone; ",
