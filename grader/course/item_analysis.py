@@ -1,0 +1,146 @@
+"""Computes how hard each check is, and whether those who pass it also do well in the other checks.
+
+A submission counts for a check if it passed or failed it, and passed or failed at least one other
+check that is worth points. A function that is still a stub says nothing about a check: its check
+does not count for the submission, neither as this check nor among the others. The other checks make
+the *rest*: the points that the submission got there, divided by the points that it could have got
+there.
+
+All functions take numpy arrays with an entry for each submission. They return None if there is no
+number.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
+from grader.course.outcomes import Check, CourseOutcomes
+
+SHARE = 0.27  # of the submissions in the upper group and in the lower group: Kelley (1939)
+Z = 1.645  # of the normal distribution: 5 % lie above
+
+
+@dataclass(frozen=True)
+class Item:
+    """The numbers of one check, and who counts for it.
+
+    ``passed`` and ``rest`` have one entry for each submission that counts. ``members`` are the
+    indices of these submissions in ``CourseOutcomes.graded``.
+    """
+
+    check: Check
+    members: np.ndarray
+    passed: np.ndarray  # of bool
+    rest: np.ndarray  # from 0 to 1
+    unimplemented: int
+
+    @property
+    def count(self) -> int:
+        return len(self.passed)
+
+    @property
+    def difficulty(self) -> float | None:
+        """Return the share that passed: 1 is the easiest."""
+        return float(self.passed.mean()) if self.count else None
+
+    @property
+    def discrimination(self) -> float | None:
+        return discrimination(self.passed, self.rest)
+
+    @property
+    def correlation(self) -> float | None:
+        return point_biserial(self.passed, self.rest)
+
+
+def items(course: CourseOutcomes) -> list[Item]:
+    """Return the numbers of every check, in the order of ``course.checks``."""
+    took_part, passed = _tables(course)
+    points = np.array([check.points for check in course.checks])
+    got, possible = passed @ points, took_part @ points
+    found = []
+    for column, check in enumerate(course.checks):
+        others = possible - took_part[:, column] * points[column]
+        members = np.flatnonzero(took_part[:, column] & (others > 1e-9))
+        own = passed[members, column]
+        rest = (got[members] - own * points[column]) / others[members]
+        stubs = sum(
+            one.outcomes[check.id].status == UNIMPLEMENTED
+            for one in course.graded
+            if check.id in one.outcomes
+        )
+        found.append(Item(check, members, own, np.round(rest, 9), stubs))
+    return found
+
+
+def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:
+    """Return who passed or failed which check, and who passed it: submissions × checks."""
+    status = [
+        [
+            one.outcomes[check.id].status if check.id in one.outcomes else ""
+            for check in course.checks
+        ]
+        for one in course.graded
+    ]
+    table = np.array(status, dtype=object).reshape(len(course.graded), len(course.checks))
+    return (table == PASSED) | (table == FAILED), table == PASSED
+
+
+def discrimination(passed: np.ndarray, rest: np.ndarray) -> float | None:
+    """Return the share that passed in the upper group, minus that share in the lower group.
+
+    The groups are the 27 % with the best and with the worst rest. If submissions with an equal rest
+    would be split, each of them counts with the same fraction, so that no order decides. There is
+    no number if nobody counts, or if the rest of all is equal.
+    """
+    if not len(rest) or rest.min() == rest.max():
+        return None
+    lower, upper = _group(rest), _group(-rest)
+    return float(np.average(passed, weights=upper) - np.average(passed, weights=lower))
+
+
+def _group(rest: np.ndarray) -> np.ndarray:
+    """Return how much each submission counts in the group with the smallest rest: 0 to 1."""
+    values, which, counts = np.unique(rest, return_inverse=True, return_counts=True)
+    before = np.cumsum(counts) - counts
+    room = np.clip(SHARE * len(rest) - before, 0, counts)
+    return (room / counts)[which]
+
+
+def point_biserial(passed: np.ndarray, rest: np.ndarray) -> float | None:
+    """Return Pearson's correlation of passing (1 or 0) with the rest: −1 to 1.
+
+    There is no number if one of the two columns is constant: all passed, all failed, or the rest of
+    all is equal.
+    """
+    if not len(rest) or passed.min() == passed.max() or rest.min() == rest.max():
+        return None
+    return float(np.corrcoef(passed, rest)[0, 1])
+
+
+def at_most(correlation: float, count: int) -> float:
+    """Return an upper bound of a correlation that was seen with ``count`` submissions.
+
+    If the correlation of all possible submissions were larger than this bound, so small a
+    correlation would be seen by chance in fewer than 5 % of all courses (Fisher's z).
+    """
+    if count <= 3:
+        return 1.0
+    inside = min(max(correlation, -0.999999), 0.999999)
+    return math.tanh(math.atanh(inside) + Z / math.sqrt(count - 3))
+
+
+def quartiles(values: np.ndarray) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile, interpolated linearly."""
+    lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75))
+    return float(lower), float(median), float(upper)
+
+
+def histogram(values: np.ndarray, most: float, bins: int) -> list[int]:
+    """Return how many values lie in each of ``bins`` equal intervals from 0 to ``most``.
+
+    An interval contains its lower end. The last one also contains ``most``, and all above.
+    """
+    counts, _ = np.histogram(np.clip(values, 0, most), bins=bins, range=(0, most or 1))
+    return [int(count) for count in counts]

@@ -1,0 +1,142 @@
+"""Reads the results.json of every graded submission into the outcomes of its checks.
+
+A document may be damaged, or be written by another version of the grader. What cannot be read is
+left out and counted, so that a report can say so.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED
+from grader.course.results import GRADED, Result
+
+STATUSES = (PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check, as the first document that holds it describes it."""
+
+    id: str
+    number: str  # of its problem
+    name: str
+    points: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one check for one submission. ``message`` holds text of a student."""
+
+    check: Check
+    status: str
+    score: float
+    message: str
+
+
+@dataclass
+class GradedSubmission:
+    """A submission that was graded, with what could be read of its document."""
+
+    result: Result
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check
+    unreadable: int = 0  # entries that could not be read
+
+    @property
+    def points(self) -> float:
+        """Return the sum of the scores, before anything is taken off for lateness."""
+        return math.fsum(outcome.score for outcome in self.outcomes.values())
+
+    @property
+    def points_kept(self) -> float:
+        return self.points * self.result.kept_percent / 100
+
+
+@dataclass
+class CourseOutcomes:
+    """All graded submissions of a course, and all checks that occur in their documents."""
+
+    graded: list[GradedSubmission]
+    checks: list[Check]  # by problem; within a problem in the order of the documents
+
+    @property
+    def best(self) -> float:
+        return math.fsum(check.points for check in self.checks)
+
+    def problems(self) -> dict[str, list[Check]]:
+        """Return the checks of each problem, by the number of the problem."""
+        found: dict[str, list[Check]] = {}
+        for check in self.checks:
+            found.setdefault(check.number, []).append(check)
+        return found
+
+    def damaged(self) -> list[GradedSubmission]:
+        """Return the submissions whose documents hold something that cannot be read."""
+        return [one for one in self.graded if one.unreadable or not one.outcomes]
+
+    def incomplete(self) -> list[GradedSubmission]:
+        """Return the submissions whose documents lack checks that other documents hold."""
+        return [one for one in self.graded if 0 < len(one.outcomes) < len(self.checks)]
+
+    def versions(self) -> list[str]:
+        found = {one.result.version for one in self.graded}
+        return sorted(str(version) for version in found if version)
+
+
+def read(results: Iterable[Result]) -> CourseOutcomes:
+    """Return the graded submissions among these results, with their checks."""
+    graded = [_read(result) for result in results if result.status == GRADED]
+    checks: dict[str, Check] = {}
+    for one in sorted(graded, key=lambda one: -len(one.outcomes)):
+        for id, outcome in one.outcomes.items():
+            checks.setdefault(id, outcome.check)
+    return CourseOutcomes(graded, sorted(checks.values(), key=lambda check: in_order(check.number)))
+
+
+def in_order(number: str) -> list[tuple[int, str]]:
+    """Return a key that sorts problem 1.10 after problem 1.9."""
+    is_digits = [part.isascii() and part.isdigit() and len(part) < 9 for part in number.split(".")]
+    return [
+        (int(part), "") if whole else (1 << 32, part)
+        for part, whole in zip(number.split("."), is_digits)
+    ]
+
+
+def _read(result: Result) -> GradedSubmission:
+    found = GradedSubmission(result)
+    tests = result.document.get("tests") if isinstance(result.document, dict) else None
+    for test in tests if isinstance(tests, list) else []:
+        outcome = _outcome(test)
+        if outcome is None or outcome.check.id in found.outcomes:
+            found.unreadable += 1
+        else:
+            found.outcomes[outcome.check.id] = outcome
+    return found
+
+
+def _outcome(test: object) -> Outcome | None:
+    """Return one entry of ``tests``; None if anything in it is not as the grader writes it."""
+    extra = test.get("extra_data") if isinstance(test, dict) else None
+    if not isinstance(test, dict) or not isinstance(extra, dict):
+        return None
+    words: Sequence[object] = (
+        extra.get("check"),
+        test.get("number"),
+        test.get("name"),
+        test.get("output"),
+    )
+    score, points = _points(test.get("score")), _points(test.get("max_score"))
+    if not all(isinstance(word, str) for word in words) or not words[0]:
+        return None
+    if score is None or points is None or extra.get("status") not in STATUSES:
+        return None
+    id, number, name, message = map(str, words)
+    # The name begins with the problem's title, which a reader finds at the problem.
+    check = Check(id, number, name.partition(" · ")[2] or name, points)
+    return Outcome(check, extra["status"], score, message)
+
+
+def _points(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e6:
+        return float(value)
+    return None
