@@ -1,0 +1,123 @@
+"""Finds checks and problems that somebody should look at, and says in words why."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from grader.course.item_analysis import SHARE, Item, at_most
+from grader.course.message_clusters import Cluster
+from grader.course.outcomes import CourseOutcomes
+
+FEW = 10  # submissions; fewer say nothing about a check
+EASY, HARD = 0.95, 0.05  # shares that pass
+FAIL_OR_PASS = 5  # as many have to fail a check, and as many to pass it, to judge its correlation
+LOW = 0.1  # a correlation that is low for any check
+SPLIT = 0.25  # of the strongest, the share that fails in one way
+ALIKE = 0.75  # of these failures, the share that looks alike
+MAJORITY = 0.5  # of all who count, the share that fails in one way
+
+# From the most to the least urgent.
+KINDS = WRONG, AMBIGUOUS, NOBODY, EVERYBODY = "wrong check?", "ambiguous?", "nearly nobody", "easy"
+
+
+@dataclass(frozen=True)
+class Flag:
+    kind: str
+    sentence: str
+
+
+def flags(
+    course: CourseOutcomes, items: Sequence[Item], found: Sequence[Cluster]
+) -> dict[str, list[Flag]]:
+    """Return the flags of each check that has any, by its id, the most urgent first."""
+    mistakes = _mistakes(found)
+    of_check = {}
+    for item in items:
+        if item.count < FEW:
+            continue
+        own = [
+            mistakes.get((course.graded[member].result.submission.id, item.check.id), "")
+            for member in item.members
+        ]
+        raised = [_wrong(item), _ambiguous(item, own), _extreme(item)]
+        if any(raised):
+            of_check[item.check.id] = [flag for flag in raised if flag]
+    return of_check
+
+
+def ambiguous_problems(
+    course: CourseOutcomes, raised: dict[str, list[Flag]]
+) -> dict[str, list[str]]:
+    """Return for each problem why it may be ambiguous: a sentence for each such check."""
+    reasons: dict[str, list[str]] = {}
+    for check in course.checks:
+        for flag in raised.get(check.id, []):
+            if flag.kind == AMBIGUOUS:
+                reasons.setdefault(check.number, []).append(f"{check.name}: {flag.sentence}")
+    return reasons
+
+
+def _mistakes(found: Sequence[Cluster]) -> dict[tuple[str, str], str]:
+    """Return a name for the mistake of each failure, by submission and check.
+
+    Failures of one cluster are the same mistake if their evidence is equal, too.
+    """
+    names = {}
+    for index, cluster in enumerate(found):
+        for failure in cluster.failures:
+            key = failure.submission.result.submission.id, failure.outcome.check.id
+            names[key] = f"{index} {failure.evidence}"
+    return names
+
+
+def _wrong(item: Item) -> Flag | None:
+    """Return a flag if passing the check is hardly related to, or against, all other checks."""
+    r, passed = item.correlation, int(item.passed.sum())
+    if r is None or min(passed, item.count - passed) < FAIL_OR_PASS:
+        return None
+    if at_most(r, item.count) >= LOW:
+        return None
+    strong, weak = _strongest(item.rest), _strongest(-item.rest)
+    what = "Strong students fail it where weak ones pass" if r < 0 else (
+        "Strong students pass it hardly more often than weak ones")  # fmt: skip
+    lost = [f"{int((~item.passed[group]).sum())} of the {int(group.sum())} {name}"
+            for group, name in ((strong, "strongest"), (weak, "weakest"))]  # fmt: skip
+    return Flag(WRONG, f"{what}: {lost[0]} fail it, and {lost[1]}. Is the check wrong?")
+
+
+def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
+    """Return a flag if many fail in one way: strong students, or most of all who count."""
+    strong = _strongest(item.rest)
+    for group, least, who in ((strong, SPLIT, "strongest"), (strong | True, MAJORITY, "who tried")):
+        alike, failed = _most_alike(list(compress(mistakes, group & ~item.passed)))
+        size = int(group.sum())
+        if alike >= max(FAIL_OR_PASS, least * size) and alike >= ALIKE * failed:
+            return Flag(
+                AMBIGUOUS,
+                f"{alike} of the {size} {who} fail it in the same way. Can the problem be read in"
+                " another way, or does the check ask for more than the text?",
+            )
+    return None
+
+
+def _extreme(item: Item) -> Flag | None:
+    passed = int(item.passed.sum())
+    told = f"{passed} of the {item.count} who tried pass it"
+    if passed >= EASY * item.count:
+        return Flag(EVERYBODY, f"Nearly everybody passes: {told}.")
+    if passed <= HARD * item.count:
+        return Flag(NOBODY, f"Nearly nobody passes: {told}.")
+    return None
+
+
+def _strongest(rest: np.ndarray) -> np.ndarray:
+    """Return who is among the 27 % with the best rest. Those who are equal to them are, too."""
+    return rest >= np.quantile(rest, 1 - SHARE, method="higher")
+
+
+def _most_alike(mistakes: list[str]) -> tuple[int, int]:
+    """Return how often the commonest mistake occurs, and how many mistakes there are."""
+    return max(Counter(mistakes).values(), default=0), len(mistakes)
