@@ -1,0 +1,74 @@
+"""Explains the numbers of the page's table of checks, each with its formula and its source."""
+
+from grader.course.flags import (
+    ALIKE,
+    AMBIGUOUS,
+    EASY,
+    EVERYBODY,
+    FAIL_OR_PASS,
+    FEW,
+    HARD,
+    LOW,
+    MAJORITY,
+    NOBODY,
+    SPLIT,
+    WRONG,
+)
+from grader.course.tables import percent
+from grader.reports.markup import Html, tag, text
+
+NUMBERS = {
+    "Counted": (
+        "A submission counts for a check if it passed or failed this check and at least one other."
+        " Checks that met a stub (“not implemented”), or that were skipped or not run, are left"
+        " out, here and in the rest: a function that nobody has touched says nothing about a check."
+    ),
+    "Rest": (
+        "How good a submission is without this check: the points of all other checks that it"
+        " passed, divided by the points of all other checks that it passed or failed. The check is"
+        " left out, because it would be compared with itself (Henrysson 1963, Psychometrika 28,"
+        " 211–218)."
+    ),
+    "Passed": (
+        "The difficulty p = passed / counted. 100 % is the easiest check, and checks near 0 % or"
+        " 100 % tell little about who knows more (Crocker and Algina 1986, Introduction to"
+        " Classical and Modern Test Theory, chapter 14)."
+    ),
+    "Discrimination": (
+        "D = p among the 27 % with the best rest − p among the 27 % with the worst rest, from −1"
+        " to +1 (Kelley 1939, Journal of Educational Psychology 30, 17–24). Above +0.40 is very"
+        " good, below +0.20 is poor, except where nearly everybody passes or fails (Ebel and"
+        " Frisbie 1991, Essentials of Educational Measurement, chapter 13); if submissions with an"
+        " equal rest would be split, each counts with the same fraction."
+    ),
+    "Correlation": (
+        "The point-biserial correlation r = (M₁ − M₀) / s · √(p (1 − p)): M₁ and M₀ are the mean"
+        " rest of those who pass and who fail, s is the standard deviation of the rest (Lev 1949,"
+        " Annals of Mathematical Statistics 20, 125–126). A check with r near 0 or below measures"
+        " something else than all other checks; “–” means that there is no number, because all"
+        f" passed, all failed, the rest of all is equal, or fewer than {FEW} count."
+    ),
+    "Stubs": "How many submissions left a function of this check as a stub. They do not count.",
+}
+MARKS = {
+    WRONG: (
+        f"At least {FAIL_OR_PASS} pass and {FAIL_OR_PASS} fail, and even the upper end of r's"
+        f" 90 % confidence interval (Fisher's z) is below {LOW:g}."
+    ),
+    AMBIGUOUS: (
+        f"Of the strongest 27 % at least {percent(SPLIT)} fail in one way, or of all who tried at"
+        f" least {percent(MAJORITY)}; and of their failures {percent(ALIKE)} are of this one"
+        " cluster. If the messages say only that a value is wrong, the same entries or the same"
+        " values must be wrong, too."
+    ),
+    NOBODY: f"At most {percent(HARD)} pass.",
+    EVERYBODY: f"At least {percent(EASY)} pass. That is no fault.",
+}
+
+
+def html() -> Html:
+    numbers = (text(tag("dt", name), tag("dd", said)) for name, said in NUMBERS.items())
+    marks = (text(tag("dt", f"“{name}”"), tag("dd", said)) for name, said in MARKS.items())
+    least = tag("dd", f"A check is marked only if {FEW} submissions or more count for it.")
+    inside = tag("dl", *numbers, tag("dt", "Marks"), least, *marks)
+    return tag("details", tag("summary", "What the numbers mean"), inside, class_="legend")

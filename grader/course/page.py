@@ -1,0 +1,192 @@
+"""Writes course.html: how a whole course did, which problem was hard, and which check may be wrong.
+
+The page is for instructors. It needs no other file, no script and no network. It links to the
+report of each submission, which lies beside it. Every text in it may come from a student.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from grader.atomic_write import written_whole
+from grader.course import charts, page_checks
+from grader.course.flags import FEW
+from grader.course.item_analysis import histogram, quartiles
+from grader.course.outcomes import GradedSubmission
+from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, Result
+from grader.course.submissions import Student
+from grader.course.tables import Row, as_bytes, facts, table
+from grader.course.view import NAME, View, counted, link, view_of
+from grader.diagnosis.finding import short
+from grader.reports.layout import scrolling, whole_page
+from grader.reports.markup import Html, tag, text
+from grader.reports.summary import points
+from grader.version import VERSION
+
+MOST_SLOW = 10
+MOST_NAMED = 12  # submissions in a sentence
+BINS = 20
+SEEDS = (
+    "Each submission was graded with a seed of its own, so hidden checks had other inputs and their"
+    " messages show other values. To repeat a grading exactly, take its seed from scores.csv."
+)
+STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
+
+
+def write(
+    path: Path, title: str, results: Sequence[Result], roster: Sequence[Student] = ()
+) -> None:
+    """Write the page, replacing the file in one step.
+
+    ``roster`` lists everybody in the course; it may be empty. Raise OSError if the page cannot be
+    written. The old file then stays as it is.
+    """
+    content = page(title, results, roster).encode(errors="replace")
+    with written_whole(path) as file:
+        file.write(content)
+
+
+def page(title: str, results: Sequence[Result], roster: Sequence[Student] = ()) -> str:
+    view = view_of(results, roster)
+    sections = {
+        "summary": ("Summary", _summary),
+        "problems": ("Problems", page_checks.problems),
+        "checks": ("Checks", page_checks.checks),
+        "messages": ("Messages", page_checks.messages),
+        "costs": ("Time and memory", _costs),
+        "submissions": ("Submissions", _submissions),
+    }
+    written = f"Written {time.strftime('%Y-%m-%d %H:%M')} by Lockstep {VERSION}."
+    links = [tag("li", tag("a", name, href=f"#{id}")) for id, (name, _) in sections.items()]
+    return whole_page(
+        title=text(f"{title}: {counted(len(results), 'submission')}, graded by Lockstep"),
+        header=text(
+            tag("h1", short(title, NAME)), tag("nav", tag("ul", *links), aria_label="Sections")
+        ),
+        main=text(*(_section(id, *section, view) for id, section in sections.items())),
+        footer=text(tag("p", SEEDS, class_="soft"), tag("p", written, class_="soft")),
+        style=Path(__file__).with_name("page.css").read_text(),
+    )
+
+
+def _section(id: str, name: str, content: Callable[[View], list[Html]], view: View) -> Html:
+    return tag("section", tag("h2", name, id=id), *content(view), aria_labelledby=id)
+
+
+# ——— the summary
+
+
+def _summary(view: View) -> list[Html]:
+    of_status = Counter(result.status for result in view.results)
+    late = sum(result.days_late > 0 for result in view.results)
+    counts = {"submissions": len(view.results)}
+    counts |= {status: of_status[status] for status in STATUSES if of_status[status]}
+    counts |= {"late": late, "missing": len(view.missing)}
+    parts = [facts(counts), *(tag("p", one, class_="notice") for one in _warnings(view))]
+    totals = np.array([one.points for one in view.course.graded if one.outcomes])
+    if not len(totals):
+        return [*parts, tag("p", "No submission is graded yet, so there are no numbers.")]
+    best, (lower, median, upper) = view.course.best, quartiles(totals)
+    numbers = {"mean": totals.mean(), "median": median}
+    numbers |= {"lower quartile": lower, "upper quartile": upper}
+    caption = f"Points of {best:g}, before anything is taken off for lateness"
+    title = f"Totals of {len(totals)} graded submissions, in points"
+    drawn = charts.histogram(title, histogram(totals, best, BINS), best, lambda at: f"{at:.3g}")
+    shown = {name: f"{value:.1f}" for name, value in numbers.items()}
+    return [*parts, tag("h3", caption), facts(shown), scrolling(drawn, title)]
+
+
+def _warnings(view: View) -> list[Html]:
+    course, told = view.course, []
+    if 0 < len(course.graded) < FEW:
+        told.append(
+            f"With fewer than {FEW} graded submissions (here {len(course.graded)}) the numbers of"
+            " checks mean little, and no check or problem is marked."
+        )
+    if len(versions := course.versions()) > 1:
+        told.append(
+            f"These results come from {len(versions)} versions of the grader:"
+            f" {', '.join(short(one, NAME) for one in versions)}. Their checks may differ. Grade"
+            " all submissions again with one version before you compare them."
+        )
+    if damaged := course.damaged():
+        told.append(
+            f"Damaged results: {_named(damaged)}. What cannot be read in them counts as nothing,"
+            " so these totals are too low. Grade these submissions again."
+        )
+    if lacking := [one for one in course.incomplete() if not one.unreadable]:
+        told.append(
+            f"Checks that others have are lacking in the results of {_named(lacking)}. These"
+            " submissions count for the checks that they have."
+        )
+    return [text(one) for one in told]
+
+
+def _named(found: Sequence[GradedSubmission]) -> str:
+    names = [short(one.result.submission.id, NAME) for one in found[:MOST_NAMED]]
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"{counted(len(found), 'submission')} ({', '.join(names)}{more})"
+
+
+# ——— time and memory
+
+
+def _costs(view: View) -> list[Html]:
+    ran = [result for result in view.results if result.seconds > 0]
+    if not ran:
+        return [tag("p", "No grading was measured.")]
+    measured = (
+        ("Seconds of the gradings", [result.seconds for result in ran], lambda at: f"{at:.3g} s"),
+        ("Peak memory of the gradings", [result.peak_bytes for result in ran], as_bytes),
+    )
+    drawn = []
+    for title, values, written in measured:
+        if most := max(values):
+            counts = histogram(np.array(values), most, BINS // 2)
+            chart = scrolling(charts.histogram(title, counts, most, written), title)
+            drawn.append(tag("div", tag("h3", title), chart))
+    slow = sorted(ran, key=lambda result: -result.seconds)[:MOST_SLOW]
+    large = sorted(ran, key=lambda result: -result.peak_bytes)[:MOST_SLOW]
+    tables = [
+        table(caption, ("Submission", "Seconds", "Peak memory"), list(map(_cost, found)))
+        for caption, found in (("The slowest gradings", slow), ("The most memory", large))
+    ]
+    sides = (tag("div", table) for table in tables)
+    return [tag("div", *drawn, class_="charts"), tag("div", *sides, class_="charts")]
+
+
+def _cost(result: Result) -> Row:
+    return Row(link(result), f"{result.seconds:.1f}", as_bytes(result.peak_bytes))
+
+
+# ——— submissions
+
+
+def _submissions(view: View) -> list[Html]:
+    graded = {one.result.submission.id: one for one in view.course.graded}
+    rows = [_submission(result, graded.get(result.submission.id)) for result in view.results]
+    names = ("Submission", "Handed in by", "Points", "After lateness", "Days late", "Status")
+    parts = [table("All submissions", names, rows)] if rows else []
+    if view.missing:
+        parts.append(tag("h3", f"Missing: {len(view.missing)} on the roster without a submission"))
+        lines = [
+            Row(short(str(one), NAME), short(one.sid, NAME), short(one.email, NAME))
+            for one in view.missing
+        ]
+        parts.append(table("People without a submission", ("Name", "Number", "Email"), lines))
+    return parts
+
+
+def _submission(result: Result, graded: GradedSubmission | None) -> Row:
+    status = result.status + (f": {short(result.why)}" if result.why else "")
+    damaged = graded is not None and (graded.unreadable or not graded.outcomes)
+    status += ", but the results are damaged" if damaged else ""
+    both = (graded.points, graded.points_kept) if graded else ()
+    shown = [points(round(value, 2)) for value in both] or ["", ""]
+    late = f"{result.days_late:g}" if result.days_late else ""
+    who = short(", ".join(map(str, result.submission.students)), 2 * NAME)
+    is_marked = damaged or result.status in (REFUSED, BROKE, SET_ASIDE)
+    return Row(link(result), who, *shown, late, status, marked=bool(is_marked))
