@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from grader.course import scores, similarity
+from grader.course import page, scores, similarity
 from grader.course.engine import Engine, WorkersEnded, run
 from grader.course.grading import Graded, GraderEnded, Order, version
 from grader.course.parcel import TooLarge, pack
@@ -32,6 +32,7 @@ from grader.gradescope.settings import Settings as UploadSettings
 from grader.reports.summary import points
 
 UPLOADS = Path(__file__).resolve().parents[1] / "gradescope" / "platform" / "settings.ini"
+TITLE = "Lockstep"
 SHOWN = 60  # characters of a name
 ENOUGH_BROKEN = 3  # submissions with the same sentence, to say that nothing can be graded here
 
@@ -61,7 +62,7 @@ class Course:
         """Read the results that are there. ``judges`` is how many checks a grading runs at once."""
         self.store, self.settings, self.judges = store, settings, judges
         present = [student for one in found for student in one.submission.students]
-        self.missing = missing(roster, present)
+        self.roster, self.missing = roster, missing(roster, present)
         self.version = version()
         self.lateness = UploadSettings.read(UPLOADS)
         self.found = {one.submission.id: one for one in found}
@@ -153,6 +154,7 @@ class Course:
         results = list(self.results.values())
         into = self.store.into
         scores.write(into / "scores.csv", results, self.missing)
+        page.write(into / "course.html", TITLE, results, self.roster)
         similarity.lay_out(self.found.values(), into / "similarity")
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())

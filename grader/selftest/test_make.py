@@ -2,7 +2,6 @@
 characters they have.
 """
 
-import ast
 import os
 import subprocess
 import sys
@@ -90,6 +89,11 @@ def test_values_arrive_as_they_are(asked, value, by_environment):
     names = ("submission", "into", "ranks", "cluster", "micro-batches")
     assert {f"--{name}={value}" for name in names} <= set(drawn)
     assert f"--module={value}" in asked("bandwidth", by_environment, IMPL=value)
+    more = {"ROSTER": value, "DUE": value, "ENGINE": value, "SETTINGS": value, "AT_A_TIME": value}
+    course = asked("course", by_environment, SUBMISSIONS=value, INTO=value, SEED=value, **more)
+    assert course[:2] == ["-m", "grader.course"] and course[-2:] == ["--", value]
+    names = ("into", "roster", "due", "engine", "settings", "at-a-time", "seed")
+    assert {f"--{name}={value}" for name in names} <= set(course)
 
 
 @settings(
@@ -110,31 +114,3 @@ def test_without_values_there_are_the_usual_ones(asked):
     assert asked("test", IMPL="handout")[-2:] == ["tests", "--submission=handout"]
     assert asked("timeline")[-3:] == ["--submission=handout", "--", "pipeline_parallel"]
     assert asked("report") == ["-m", "grader", "--report=report.html", "--", "handout"]
-
-
-def test_the_guides_loop_takes_any_name(tmp_path):
-    """What the guide tells instructors to type, over files with such names."""
-    text = (ROOT / "grader/gradescope/GUIDE.md").read_text()
-    (loop,) = [
-        line for line in text.splitlines() if line.strip().startswith("for s in submissions/*")
-    ]
-    (tmp_path / "submissions").mkdir()
-    names = sorted(name for name in NASTY if "/" not in name)
-    for name in names:
-        (tmp_path / "submissions" / name).touch()
-    player = tmp_path / "player"
-    player.write_text(f"#!{sys.executable}\nimport sys\nprint(repr(sys.argv[1:]))\n")
-    player.chmod(0o755)
-    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
-    environment = os.environ | {"PY": str(player)}
-    done = subprocess.run(
-        ["sh", "-c", loop.strip()], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    told = [ast.literal_eval(line) for line in done.stdout.splitlines()]
-    assert (
-        sorted(arguments[-1].removeprefix("submissions/") for arguments in told) == names
-    ), done.stderr
-    assert {f"--results=results/{name}.json" for name in names} == {
-        arguments[2] for arguments in told
-    }
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Makefile", "player", "submissions"]
