@@ -1,6 +1,6 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help how-long setup test watch mutation-test soak sample load grade course report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
+.PHONY: help how-long setup test watch mutation-test browser-test soak sample load grade course report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -74,6 +74,9 @@ watch: $(READY)  ## run the checks of what you change, each time that you save a
 # BEGIN INSTRUCTOR
 mutation-test: $(READY)  ## check that wrong submissions fail as intended and right ones pass; MUTATION_TEST='--part collectives'
 	$(PY) -m grader.selftest.mutation $$MUTATION_TEST
+
+browser-test: $(READY)  ## show the report and the course's page in a headless Chromium: requests, keyboard, contrast, hostile text
+	@$(PY) -m grader.selftest.browser || $(SAID)
 
 soak: $(READY)  ## run all hostile submissions in all tiers, all malformed values, 100 kills (make test runs one of each kind)
 	LOCKSTEP_CASES=all $(PY) -m pytest -n auto --dist worksteal -m campaign grader/selftest

@@ -14,7 +14,8 @@ from typing import TypeVar
 Case = TypeVar("Case")
 
 FIRST, SAMPLE, ALL, UNSET = "first", "sample", "all", ""
-EXTENT = os.environ.get("LOCKSTEP_CASES", UNSET)
+VARIABLE = "LOCKSTEP_CASES"
+EXTENT = os.environ.get(VARIABLE, UNSET)
 SEED = os.environ.get("LOCKSTEP_SAMPLE_SEED", "")
 LONG_SHARE = 0.3  # of the long tests, the part that a sample runs
 if EXTENT not in (FIRST, SAMPLE, ALL, UNSET):
