@@ -1,13 +1,21 @@
 """Lists the pages that are tested, and writes each of them with the words that a test asks for."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 from grader.check.record import ERROR, FAILED, NOT_RUN, SKIPPED, Record
+from grader.course import page as course_page
+from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Result
+from grader.course.results import WAITING as NOT_YET
+from grader.course.submissions import Student, Submission
 from grader.diagnosis.finding import Finding
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, TIMED, WAITING, Span
 from grader.reports import page as report_page
+from grader.reports.results_json import as_results
 from grader.selftest.browser.hostile import rewritten
+from grader.selftest.course_class import make
 from grader.wire.events import Operation
 
 # What pages are made of: the records of one grading, and its notes.
@@ -70,4 +78,39 @@ def _every_span() -> tuple[Span, ...]:
     return tuple(spans + beside)
 
 
-PAGES: dict[str, WritePage] = {"report": report}
+def course(folder: Path, graded: Graded, words: Callable[[], str] | None) -> Path:
+    """Write the page about a course, with a result of each status and one of this grading."""
+    own = as_results(graded[0], 9.0, graded[1], {"seed": 7})
+    results = [*make(7, 40), _result("own", GRADED, own)]
+    results += [_result(status, status) for status in (REFUSED, BROKE, SET_ASIDE, NOT_YET)]
+    roster, title = [Student("Nobody", "s0", "nobody@example.org")], "A course"
+    if words:
+        results = [_reworded(result, words) for result in results]
+        roster, title = [Student(words(), words(), words())], words()
+    target = folder / "course.html"
+    course_page.write(target, title, results, roster)
+    return target
+
+
+def _result(name: str, status: str, document: dict | None = None) -> Result:
+    submission = Submission(name, (Student(name, name, f"{name}@example.org"),))
+    return Result(submission, status, "It says why.", document=document or {})
+
+
+def _reworded(result: Result, words: Callable[[], str]) -> Result:
+    """Return a result with other words in all that a student or an export has a say in."""
+    students = tuple(Student(words(), words(), words()) for _ in result.submission.students)
+    document = deepcopy(result.document)
+    for test in document.get("tests", []):
+        if test["score"] < test["max_score"]:
+            # Which messages look alike must not depend on the words: a student's line does not count.
+            test["output"] += f"\n    file.py:7 in f: {' '.join(words().splitlines())}"
+    return replace(
+        result,
+        submission=replace(result.submission, students=students),
+        why=words() if result.why else "",
+        document=document,
+    )
+
+
+PAGES: dict[str, WritePage] = {"report": report, "course": course}
