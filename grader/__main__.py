@@ -1,6 +1,6 @@
 """Grade one submission.
 
-    python -m grader SUBMISSION [--results FILE] [--report FILE] [--part PART] [--seed N]
+    python -m grader SUBMISSION [--results FILE] [--report FILE] [--format NAME=FILE] [--part PART]
 
 The program exits with 0 if grading worked, whatever the score. It exits with 2 and a sentence if it
 could not grade.
@@ -23,6 +23,7 @@ from typing import NoReturn
 from grader.atomic_write import cannot_write
 from grader.check.selection import OPTIONS, NothingChosen, part_named
 from grader.intake.staging import NotThere
+from grader.platforms import targets
 from grader.session import SESSION, CannotGrade, SessionOwner
 from grader.wire import machine_limits
 from grader.wire.frames import HEAVY
@@ -47,6 +48,14 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="write a page of HTML with all that was found here",
+    )
+    parser.add_argument(
+        "--format",
+        type=targets.target,
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help=f"also write the results as one of {', '.join(targets.NAMES)}",
     )
     parser.add_argument(
         "--device",
@@ -96,15 +105,7 @@ def main() -> int:
 
 def _grade(arguments: argparse.Namespace, began: float) -> None:
     arguments.part = arguments.part and part_named(arguments.part)
-    for what, target in (("the results", arguments.results), ("the report", arguments.report)):
-        if target and (reason := cannot_write(what, target)):
-            raise CannotGrade(reason)
-    if (
-        arguments.report
-        and arguments.results
-        and arguments.report.resolve() == arguments.results.resolve()
-    ):
-        raise CannotGrade(f"the report would replace the results: {arguments.report}")
+    _look_at_targets(arguments)
     # If the checks of all parts are run, they need all modules in HEAVY.
     ahead = () if arguments.part or arguments.problem or arguments.only else HEAVY
     gpus = usable() if arguments.device == "cuda" else None
@@ -120,7 +121,9 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         options = Options(
             arguments.part, arguments.problem, arguments.only, arguments.workers, arguments.official
         )
-        output = GradingOutput(arguments.submission, arguments.results, arguments.report)
+        output = GradingOutput(
+            arguments.submission, arguments.results, arguments.report, arguments.format
+        )
         try:
             found = grade(owner, options, began, output.show_progress)
             if gpus and not found.fault:
@@ -131,6 +134,21 @@ def _grade(arguments: argparse.Namespace, began: float) -> None:
         output.show(found)
     finally:
         owner.end()
+
+
+def _look_at_targets(arguments: argparse.Namespace) -> None:
+    """Raise CannotGrade if a file cannot be written, or would replace another one."""
+    files = [("the results", arguments.results), ("the report", arguments.report)]
+    files += [(f"the {name} file", path) for name, path in arguments.format]
+    seen: dict[Path, str] = {}
+    for what, path in files:
+        if path is None:
+            continue
+        if reason := cannot_write(what, path):
+            raise CannotGrade(reason)
+        if other := seen.get(path.resolve()):
+            raise CannotGrade(f"{what} would replace {other}: {path}")
+        seen[path.resolve()] = what
 
 
 def _cannot(sentence: str) -> int:

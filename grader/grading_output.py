@@ -6,6 +6,7 @@ messages and the table, and writes results.json and the page.
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.text import Text
 
 from grader.check.record import NOT_RUN
 from grader.grade import Grade
+from grader.platforms import formats
+from grader.platforms.targets import Target
 from grader.reports import page, results_json, terminal
 from grader.session import CannotGrade
 from grader.version import VERSION, commit
@@ -24,17 +27,24 @@ class GradingOutput:
     """Follows one grading.
 
     ``results`` and ``report`` are the files to write; a file that is None is not written.
+    ``others`` are files in formats of other platforms.
     """
 
-    def __init__(self, submission: Path, results: Path | None, report: Path | None) -> None:
-        self.results, self.report = results, report
+    def __init__(
+        self,
+        submission: Path,
+        results: Path | None,
+        report: Path | None,
+        others: Sequence[Target] = (),
+    ) -> None:
+        self.results, self.report, self.others = results, report, others
         self.name = submission.resolve().name
         self.console = Console(
             file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120
         )
         self.bar = terminal.progress(self.console)
         self.task = self.bar.add_task(f"Grading {submission}", total=None)
-        self.version = {"version": VERSION, "commit": commit()} if results else {}
+        self.version = {"version": VERSION, "commit": commit()} if results or self.others else {}
         self.last_written: float | None = None
 
     def show_progress(self, grade: Grade) -> None:
@@ -65,10 +75,12 @@ class GradingOutput:
     def show(self, grade: Grade) -> None:
         """Write and print the result.
 
-        Raise CannotGrade if the result must not be trusted. By then results.json has been written,
-        but not the page. Also raise CannotGrade if the page cannot be written.
+        Raise CannotGrade if the result must not be trusted. By then results.json and the other
+        formats have been written, but not the page. Also raise CannotGrade if the page cannot be
+        written.
         """
         self._write_results(grade)
+        formats.write(self.others, self._document(grade))
         if grade.also:
             terminal.show_also(self.console, grade.also.records, grade.also.device)
         terminal.show(self.console, grade.records, grade.notes())
@@ -88,7 +100,9 @@ class GradingOutput:
     def _write_results(self, grade: Grade) -> None:
         self.last_written = time.monotonic()
         if self.results:
-            extra = self.version | grade.facts()
-            notes = grade.warnings + (grade.also.gpu_notes() if grade.also else [])
-            document = results_json.as_results(grade.records, grade.seconds, notes, extra)
-            results_json.write(self.results, document)
+            results_json.write(self.results, self._document(grade))
+
+    def _document(self, grade: Grade) -> dict:
+        extra = self.version | grade.facts()
+        notes = grade.warnings + (grade.also.gpu_notes() if grade.also else [])
+        return results_json.as_results(grade.records, grade.seconds, notes, extra)

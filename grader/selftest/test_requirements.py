@@ -46,7 +46,12 @@ def imports(text: str) -> set[str]:
             found.add(node.module.split(".")[0])
     distributions = {
         **{"xdist": "pytest-xdist", "importlinter": "import-linter", "_pytest": "pytest"},
-        **{"yaml": "pyyaml", "dask": "distributed", "dask_jobqueue": "dask-jobqueue"},
+        **{
+            "yaml": "pyyaml",
+            "markdown_it": "markdown-it-py",
+            "dask": "distributed",
+            "dask_jobqueue": "dask-jobqueue",
+        },
     }
     found -= set(sys.stdlib_module_names) | OWN | STAGED
     return {canonicalize_name(distributions.get(name, name)) for name in found}

@@ -1,0 +1,65 @@
+"""Writes what Autolab reads from an autograder's standard output.
+
+The last line is a JSON object, the autoresult: ``scores`` maps each problem of the assessment on
+Autolab to points, and ``scoreboard`` lists the values of the scoreboard's columns (Autolab, "Guide
+for Lab Authors" and "Scoreboards"). The line before it may be another object, whose
+``_presentation`` is ``semantic``: it lists stages, each of which maps names of tests to ``passed``
+and ``hint`` (Autolab, "Formatted Feedback"). Students see all lines before these two as they are.
+
+Before Autolab parses the autoresult, it puts quotes around each word in front of a colon. So no
+name in it may hold a colon.
+"""
+
+import json
+from itertools import groupby
+
+from grader.assignment import PARTS
+from grader.check.record import PASSED
+from grader.platforms.shown import Entry, every_check, fitted, for_students, notes, score
+
+MAX_BYTES = 256 << 10  # Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE)
+
+
+def text(document: dict) -> str:
+    """Return all that is printed; the autoresult is the last line."""
+    return fitted(document, _text, MAX_BYTES)
+
+
+def _text(document: dict) -> str:
+    entries = for_students(document)
+    return (
+        "\n".join([_readable(document, entries), _feedback(entries), autoresult(document)]) + "\n"
+    )
+
+
+def autoresult(document: dict) -> str:
+    """Return the last line: the points of each part, and the scoreboard: the parts and the sum."""
+    parts = _by_part(every_check(document))
+    scores = {PARTS[part].title: sum(e.score for e in entries) for part, entries in parts.items()}
+    return json.dumps({"scores": scores, "scoreboard": [*scores.values(), score(document)[0]]})
+
+
+def _feedback(entries: list[Entry]) -> str:
+    stages: dict[str, dict] = {
+        PARTS[part].title: {f"{e.number} {e.name}": _test(e) for e in of_part}
+        for part, of_part in _by_part(entries).items()
+    }
+    return json.dumps({"_presentation": "semantic", "stages": [*stages], **stages})
+
+
+def _test(entry: Entry) -> dict:
+    passed = entry.status == PASSED
+    return {"passed": passed} if passed else {"passed": passed, "hint": entry.headline}
+
+
+def _by_part(entries: list[Entry]) -> dict[str, list[Entry]]:
+    return {part: list(of_part) for part, of_part in groupby(entries, key=lambda e: e.part)}
+
+
+def _readable(document: dict, entries: list[Entry]) -> str:
+    lines = [notes(document)] if document["output"] else []
+    for entry in entries:
+        lines.append(f"{entry.number} {entry.name}: {entry.status}, {entry.points}")
+        if entry.status != PASSED:
+            lines += [f"    {line}" for line in entry.message.splitlines()]
+    return "\n".join(lines)

@@ -1,0 +1,30 @@
+"""Lists the formats that ``python -m grader --format NAME=FILE`` writes besides results.json."""
+
+from collections.abc import Callable, Iterable
+
+from grader.atomic_write import written_whole
+from grader.platforms import autolab, github, junit, prairielearn, shown
+from grader.platforms.targets import Target
+
+
+def reward(document: dict) -> str:
+    """Return the points as a share of the maximum, as Harbor reads reward.txt: one number."""
+    return f"{shown.share(document)}\n"
+
+
+# Each turns the document of reports/results_json.py into the text of a file.
+FORMATS: dict[str, Callable[[dict], str]] = {
+    "autolab": autolab.text,
+    "github-annotations": github.annotations,
+    "github-summary": github.summary,
+    "junit": junit.text,
+    "prairielearn": prairielearn.text,
+    "reward": reward,
+}
+
+
+def write(targets: Iterable[Target], document: dict) -> None:
+    """Write the document in each format, each file whole or not at all."""
+    for name, path in targets:
+        with written_whole(path) as file:
+            file.write(FORMATS[name](document).encode())

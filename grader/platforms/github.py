@@ -1,0 +1,104 @@
+"""Writes what GitHub Actions shows of a grading: a step summary, and annotations.
+
+An annotation is a workflow command, a line ``::error file=…,line=…,title=…::message``. In the
+message ``%``, carriage return and line feed are written as ``%25``, ``%0D`` and ``%0A``; in a
+property so are ``:`` (``%3A``) and ``,`` (``%2C``). A step shows at most 10 errors, 10 warnings and
+10 notices. After ``::stop-commands::token`` no line is a command, until ``::token::`` is printed;
+the token must be random. A step's summary has at most 1 MiB of GitHub's Markdown. (GitHub,
+"Workflow commands for GitHub Actions"; the escapes are the ones that actions/runner undoes.)
+"""
+
+import html
+import re
+from itertools import groupby
+
+from grader.assignment import PARTS
+from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
+from grader.platforms.shown import Entry, fitted, for_students, notes, score
+from grader.reports.summary import points
+
+MAX_BYTES = 1_000_000  # of a summary; GitHub refuses one of more than 1 MiB
+MAX_ANNOTATIONS = 10  # of one kind in one step
+MAX_MESSAGE = 4_000  # characters of an annotation
+PLACE = re.compile(rf"\b((?:{'|'.join(PARTS)})\.py):([1-9]\d{{0,5}})\b")
+
+
+def annotations(document: dict) -> str:
+    """Return the commands: an error for each problem that has a failed check, and notices."""
+    entries = for_students(document)
+    wrong = _first_of_each_problem(entries, FAILED)
+    commands = [_error(entry) for entry in wrong[:MAX_ANNOTATIONS]]
+    if more := [entry.number for entry in wrong[MAX_ANNOTATIONS:]]:
+        message = f"See the summary for problems {', '.join(more)}."
+        commands.append(command("notice", {"title": "More checks failed"}, message))
+    if left := [entry.number for entry in _first_of_each_problem(entries, UNIMPLEMENTED)]:
+        commands.append(command("notice", {"title": "Not written yet"}, ", ".join(left)))
+    return "".join(f"{one}\n" for one in commands)
+
+
+def _first_of_each_problem(entries: list[Entry], status: str) -> list[Entry]:
+    having = [entry for entry in entries if entry.status == status]
+    return [next(of_problem) for _, of_problem in groupby(having, key=lambda e: e.number)]
+
+
+def _error(entry: Entry) -> str:
+    properties = {"title": f"{entry.number} {entry.name}"}
+    if place := PLACE.search(entry.message):
+        properties = {"file": f"handout/{place[1]}", "line": place[2]} | properties
+    return command("error", properties, entry.message[:MAX_MESSAGE])
+
+
+def command(name: str, properties: dict[str, str], message: str) -> str:
+    """Return a workflow command. No text can end it, or begin another one."""
+    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{name} {written}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def summary(document: dict) -> str:
+    """Return the step summary as Markdown. Text from a submission is only ever in a pre element."""
+    return fitted(document, _summary, MAX_BYTES)
+
+
+def _summary(document: dict) -> str:
+    entries = for_students(document)
+    got, most = score(document)
+    lines = [f"## Lockstep: {points(got)} of {points(most)} points in these checks", ""]
+    lines += [f"<pre>{html.escape(notes(document))}</pre>", ""] if document["output"] else []
+    lines += ["| Problem | Points | State |", "| --- | ---: | --- |"]
+    for number, of_problem in groupby(entries, key=lambda entry: entry.number):
+        lines.append(_row(number, list(of_problem)))
+    lines.append("")
+    for entry in entries:
+        if entry.status not in (PASSED, UNIMPLEMENTED):
+            lines += _details(entry)
+    return "\n".join(lines) + "\n"
+
+
+def _row(number: str, entries: list[Entry]) -> str:
+    title = entries[0].name.partition(" · ")[0]
+    states = {entry.status for entry in entries}
+    got, most = sum(e.score for e in entries), sum(e.most for e in entries)
+    is_quiet = states in ({PASSED}, {UNIMPLEMENTED})  # else somebody has to look at it now
+    state = "".join(states) if is_quiet else "**failed**"
+    return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"
+
+
+def _details(entry: Entry) -> list[str]:
+    name = f"{entry.number} {html.escape(entry.name)}: {entry.status}"
+    message = html.escape(entry.message)
+    return [
+        f"<details><summary>{name}</summary>",
+        "",
+        f"<pre>{message}</pre>",
+        "",
+        "</details>",
+        "",
+    ]

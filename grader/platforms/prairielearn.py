@@ -1,0 +1,53 @@
+"""Writes results.json in the format of PrairieLearn's external graders.
+
+``score`` lies between 0 and 1. Each of ``tests`` has ``name``, ``description``, ``points``,
+``max_points``, ``message`` and ``output``; the points of all tests are shown only if every test has
+both numbers. The file has at most 1 MB. A submission with ``gradable: false`` costs the student no
+attempt, and ``format_errors`` says why. (PrairieLearn, "External Grading", "Grading results".)
+"""
+
+import json
+
+from grader.assignment import FILES
+from grader.check.record import PASSED
+from grader.platforms.shown import Entry, fitted, for_students, notes, score, share
+from grader.reports.summary import points
+
+MAX_BYTES = 900_000  # PrairieLearn's limit is 1 MB
+
+
+def text(document: dict) -> str:
+    return fitted(document, _text, MAX_BYTES)
+
+
+def _text(document: dict) -> str:
+    got, most = score(document)
+    found = {
+        "gradable": True,
+        "score": share(document),
+        "message": f"{points(got)} of {points(most)} points",
+        "output": notes(document),
+        "tests": [_test(entry) for entry in for_students(document)],
+    }
+    return _json(found)
+
+
+def _test(entry: Entry) -> dict:
+    return {
+        "name": f"{entry.number} {entry.name}",
+        "description": f"Problem {entry.number}",
+        "points": entry.score,
+        "max_points": entry.most,
+        "message": entry.status,
+        "output": "" if entry.status == PASSED else entry.message,
+    }
+
+
+def not_gradable() -> str:
+    """Return the results of a submission without any file of the assignment."""
+    why = f"The submission holds none of the assignment's files: {', '.join(FILES)}."
+    return _json({"gradable": False, "format_errors": [why]})
+
+
+def _json(found: dict) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"

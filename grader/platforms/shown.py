@@ -1,0 +1,127 @@
+"""Says what students may see of a results document, and how long it may be.
+
+Most platforms show all of a result as soon as it is there. Gradescope alone can hold back a check
+until the grades are published. So where a platform cannot, the hidden checks of a problem are one
+entry with their points, and without their names and messages.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+
+from grader.assignment import PARTS
+from grader.check.record import FAILED, PASSED
+from grader.diagnosis.finding import printable
+from grader.reports.summary import points
+
+SMALLEST = 200  # characters of a message, at least
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One check, or the hidden checks of one problem."""
+
+    number: str
+    name: str
+    score: float
+    most: float
+    status: str
+    message: str
+    seconds: float
+    check: str = ""  # the id of the check; "" for the hidden checks of a problem
+
+    @property
+    def part(self) -> str:
+        return next(name for name, part in PARTS.items() if self.number in part.problems)
+
+    @property
+    def points(self) -> str:
+        return f"{points(self.score)} of {points(self.most)}"
+
+    @property
+    def headline(self) -> str:
+        """The first line of the message that says what is wrong, after the line with the call."""
+        lines = [line.strip() for line in self.message.splitlines() if line.strip()]
+        return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
+
+
+def every_check(document: dict) -> list[Entry]:
+    """Return an entry for each check, for people who may see all of them."""
+    return [_entry(test) for test in document["tests"]]
+
+
+def for_students(document: dict) -> list[Entry]:
+    """Return an entry for each visible check, and one for the other checks of each problem."""
+    found = []
+    for number, tests in groupby(document["tests"], key=lambda test: test["number"]):
+        of_problem = list(tests)
+        hidden = [test for test in of_problem if test["visibility"] != "visible"]
+        found += [_entry(test) for test in of_problem if test["visibility"] == "visible"]
+        found += [_folded(number, hidden)] if hidden else []
+    return found
+
+
+def notes(document: dict) -> str:
+    """Return what the grading says about the whole submission. It may name files in it."""
+    return printable(document["output"])
+
+
+def _entry(test: dict) -> Entry:
+    about = test["extra_data"]
+    return Entry(
+        test["number"],
+        printable(test["name"]),
+        test["score"],
+        test["max_score"],
+        about["status"],
+        printable(test["output"]),
+        about["seconds"],
+        about["check"],
+    )
+
+
+def _folded(number: str, tests: list[dict]) -> Entry:
+    states = [test["extra_data"]["status"] for test in tests]
+    title = tests[0]["name"].partition(" · ")[0]
+    return Entry(
+        number,
+        f"{title} · hidden checks",
+        sum(test["score"] for test in tests),
+        sum(test["max_score"] for test in tests),
+        states[0] if len(set(states)) == 1 else FAILED,
+        f"{states.count(PASSED)} of {len(tests)} hidden checks passed.",
+        round(sum(test["extra_data"]["seconds"] for test in tests), 3),
+    )
+
+
+def score(document: dict) -> tuple[float, float]:
+    """Return the points of all checks, and the points that they can give."""
+    tests = document["tests"]
+    return sum(test["score"] for test in tests), sum(test["max_score"] for test in tests)
+
+
+def share(document: dict) -> float:
+    """Return the points as a share of the maximum, from 0 to 1."""
+    got, most = score(document)
+    return round(min(1.0, got / most), 6) if most else 0.0
+
+
+def fitted(document: dict, render: Callable[[dict], str], most_bytes: int) -> str:
+    """Return ``render(document)`` with messages cut until it has at most so many bytes as UTF-8.
+
+    Platforms cut longer results anywhere, or refuse them, and then the points are lost.
+    """
+    longest = max(len(part["output"]) for part in [document, *document["tests"]])
+    while len((text := render(document)).encode()) > most_bytes and longest > SMALLEST:
+        longest = max(SMALLEST, longest // 2)
+        document = document | {
+            "output": _cut(document["output"], longest),
+            "tests": [
+                test | {"output": _cut(test["output"], longest)} for test in document["tests"]
+            ],
+        }
+    return text
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} […]"
