@@ -1,6 +1,6 @@
 # Lockstep. `make` lists all commands. Every command sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help how-long setup test watch mutation-test browser-test soak sample load grade course report submission timeline bandwidth handout autograder rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
+.PHONY: help how-long setup test watch mutation-test browser-test soak sample load grade course report submission timeline bandwidth handout autograder platforms rehearse stubs figures format lint lock matrix bench fuzz gpu-check clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +19,7 @@ endif
 
 # Paths and words from outside reach the commands through the environment, as they are: neither make nor the shell reads
 # them, whatever quotes, blanks and dollars there are in them. A recipe says "$$SUBMISSION", never $(SUBMISSION).
-WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ
+WORDS := SUBMISSION RESULTS REPORT IMPL PART K DEVICE SEED RANKS CLUSTER MICRO_BATCHES MAX_BYTES INTO SUBMISSIONS ENGINE SETTINGS AT_A_TIME ROSTER DUE MUTATION_TEST LOAD FUZZ IMAGE
 $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(value $(word)))$(eval export $(word))))
 
 # BEGIN INSTRUCTOR
@@ -125,6 +125,10 @@ handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy
 
 autograder: $(READY) stubs  ## pack dist/autograder.zip, for Gradescope
 	@$(PY) -m grader.packaging.pack autograder
+
+# IMAGE=you/lockstep-prairielearn is what PrairieLearn pulls from Docker Hub.
+platforms: $(READY) stubs  ## pack dist/platforms: Autolab, PrairieLearn, GitHub Actions, Harbor, a container
+	@$(PY) -m grader.platforms.packing $(if $(IMAGE),--image="$$IMAGE")
 
 rehearse: $(READY) stubs  ## run what Gradescope runs, with 0.5 CPU and 0.75 GB if this machine can enforce that
 	@$(PY) -m grader.gradescope.rehearse

@@ -25,6 +25,7 @@ from grader.packaging.visibility import (
 )
 from grader.version import COMMIT, commit
 
+WORKFLOW = ".github/workflows/lockstep.yml"  # GitHub runs the public checks in a student's copy
 FOLDER = "lockstep"  # the folder that a student unzips
 EXECUTABLE = ("setup.sh", "run_autograder")
 Contents = dict[str, bytes]
@@ -51,6 +52,8 @@ def handout() -> Contents:
         contents[name] = for_students((ROOT / name).read_text()).encode()
     contents["README.md"] = (Path(__file__).parent / "for_students.md").read_bytes()
     contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
+    workflow = ROOT / "grader" / "platforms" / "packing" / "files" / "github-workflow.yml"
+    contents[WORKFLOW] = workflow.read_bytes()
     contents |= _origin()
     if found := leaks(contents):
         raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))

@@ -15,6 +15,8 @@ NOT_FOR_STUDENTS = (
     "grader/hidden",
     "grader/gradescope",
     "grader/packaging",
+    "grader/platforms/GUIDE.md",
+    "grader/platforms/packing",
     "grader/selftest",
     "grader/figures",
     "grader/reference/bandwidth.py",
@@ -30,6 +32,8 @@ NOT_FOR_GRADING = (
     "grader/watch",
     "grader/gradescope",
     "grader/packaging",
+    "grader/platforms/GUIDE.md",
+    "grader/platforms/packing",
     "grader/selftest",
     "grader/figures",
 )

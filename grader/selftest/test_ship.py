@@ -48,6 +48,7 @@ def command(folder, *arguments: str, timeout: float = 300) -> subprocess.Complet
 
 def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
     assert sorted(p.name for p in copy.iterdir()) == [
+        ".github",
         ".gitignore",
         "Makefile",
         "README.md",

@@ -1,0 +1,207 @@
+"""Grade one submission in a container of a platform, and hand over the result as it wants it.
+
+    python -m grader.platforms autolab SUBMISSION        prints the feedback and the autoresult
+    python -m grader.platforms prairielearn GRADE        GRADE/student → GRADE/results/results.json
+    python -m grader.platforms github SUBMISSION         prints annotations, adds a step summary
+    python -m grader.platforms harbor SUBMISSION LOGS    writes LOGS/reward.txt
+    python -m grader.platforms plain SUBMISSION INTO     writes results.json, junit.xml, report.html
+
+The grader runs as a process of its own, which rewrites its results as checks finish. If it fails or
+is killed, the checks that it has finished still count. If it has none, nothing is handed over, and
+the exit code is not 0: then the platform reports a failure, and nobody gets a 0 by mistake.
+
+LOCKSTEP_SECONDS limits all checks together (480). LOCKSTEP_CONFINED=no also grades where student
+code cannot be confined; by default only github and plain do.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from grader.assignment import FILES, PARTS
+from grader.atomic_write import written_whole
+from grader.check.record import FAILED
+from grader.diagnosis.finding import printable
+from grader.platforms import autolab, formats, github, prairielearn
+from grader.reports import results_json
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 480.0
+GRACE = 90.0  # seconds for the start and the end of the grader, besides the checks
+STOPPED = (
+    "The autograder itself failed: tell your instructor. Checks that it could not run count as"
+    " zero."
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a grading, and the grader's exit code. Without results, ``document`` is {}."""
+
+    document: dict
+    code: int
+
+
+@dataclass(frozen=True)
+class Grading:
+    """How the grader is run. ``shows`` means that its own report is printed, hidden checks too."""
+
+    part: str = ""
+    confined: bool = True
+    shows: bool = False
+    report: Path | None = None
+
+    def run(self, submission: Path) -> Outcome:
+        with tempfile.TemporaryDirectory(prefix="lockstep-results-") as folder:
+            results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
+            with open(complaint, "wb") as stderr:
+                code = self._run(submission, results, stderr)
+            # Students may see what is printed, so the rest of it, with lines of checks, stays here.
+            if said := complaint.read_text(errors="replace").splitlines():
+                print(printable(said[0]), flush=True)
+            try:
+                document = json.loads(results.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return Outcome({}, code or 1)
+        if code:
+            document["output"] = f"{STOPPED}\n{document['output']}".strip()
+        return Outcome(document, code)
+
+    def _run(self, submission: Path, results: Path, complaint: BinaryIO) -> int:
+        seconds = _seconds()
+        command = [sys.executable, "-m", "grader", str(submission), "--results", str(results)]
+        command += ["--seconds", f"{seconds:g}", *([f"--part={self.part}"] if self.part else [])]
+        command += [f"--report={self.report}"] if self.report else []
+        if os.environ.get("LOCKSTEP_CONFINED", "yes" if self.confined else "no") != "no":
+            command.append("--official")
+        output: dict = {} if self.shows else {"stdout": subprocess.DEVNULL, "stderr": complaint}
+        grader = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, **output)
+        try:
+            return grader.wait(seconds + GRACE)
+        except subprocess.TimeoutExpired:
+            grader.terminate()  # it cleans up, and the fork server ends all ranks
+        try:
+            return grader.wait(GRACE) or 1
+        except subprocess.TimeoutExpired:
+            grader.kill()
+            return grader.wait()
+
+
+def _seconds() -> float:
+    try:
+        return float(os.environ.get("LOCKSTEP_SECONDS") or SECONDS)
+    except ValueError:
+        return SECONDS
+
+
+def grade_for_autolab(submission: Path) -> int:
+    """Print the feedback. Autolab also captures stderr, so nothing is printed after the scores."""
+    outcome = Grading().run(submission)
+    if not outcome.document:
+        print(STOPPED, flush=True)
+        return outcome.code
+    print(autolab.text(outcome.document), end="", flush=True)
+    return 0  # otherwise make would print a line after the scores
+
+
+def grade_for_prairielearn(grade: Path) -> int:
+    student, target = grade / "student", grade / "results" / "results.json"
+    target.parent.mkdir(exist_ok=True)
+    target.parent.chmod(0o700)  # ranks may have users of their own
+    target.unlink(missing_ok=True)
+    if not any((student / name).is_file() for name in FILES):
+        _write(target, prairielearn.not_gradable())
+        return 0
+    outcome = Grading().run(student)
+    if outcome.document:
+        _write(target, prairielearn.text(outcome.document))
+    return 0 if outcome.document else outcome.code
+
+
+def grade_for_github(submission: Path) -> int:
+    """Print the report and the annotations. Return 1 if a check failed that is not just unwritten.
+
+    The report holds text of the submission, which could look like a workflow command.
+    """
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}", flush=True)
+    outcome = Grading(confined=False, shows=True).run(submission)
+    print(f"\n::{token}::", flush=True)
+    if not outcome.document:
+        return outcome.code
+    print(github.annotations(outcome.document), end="", flush=True)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(github.summary(outcome.document))
+    failed = any(t["extra_data"]["status"] == FAILED for t in outcome.document["tests"])
+    return outcome.code or int(failed)
+
+
+def grade_for_harbor(submission: Path, logs: Path, part: str) -> int:
+    """Write the reward, and the results beside it."""
+    reward = logs / "reward.txt"
+    logs.mkdir(parents=True, exist_ok=True)
+    reward.unlink(missing_ok=True)
+    submission.mkdir(parents=True, exist_ok=True)  # an agent that left nothing gets 0
+    outcome = Grading(part, shows=True).run(submission)
+    if not outcome.document:
+        return outcome.code
+    results_json.write(logs / "results.json", outcome.document)
+    _write(reward, formats.reward(outcome.document))
+    return 0
+
+
+def grade_plainly(submission: Path, into: Path, part: str) -> int:
+    into.mkdir(parents=True, exist_ok=True)
+    grading = Grading(part, confined=False, shows=True, report=into / "report.html")
+    outcome = grading.run(submission)
+    if outcome.document:
+        results_json.write(into / "results.json", outcome.document)
+        formats.write([("junit", into / "junit.xml")], outcome.document)
+    return outcome.code
+
+
+def _write(path: Path, text: str) -> None:
+    with written_whole(path) as file:
+        file.write(text.encode())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.platforms",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "platform", choices=["autolab", "prairielearn", "github", "harbor", "plain"]
+    )
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("into", type=Path, nargs="?", help="of harbor and plain: where to write")
+    parser.add_argument("--part", choices=list(PARTS), default="", help="of harbor and plain")
+    arguments = parser.parse_args()
+    if arguments.platform in ("harbor", "plain") and not arguments.into:
+        parser.error(f"{arguments.platform} needs a folder to write into")
+    submission = arguments.submission.resolve()  # the grader runs in a folder of its own
+    try:
+        if arguments.platform == "autolab":
+            return grade_for_autolab(submission)
+        if arguments.platform == "prairielearn":
+            return grade_for_prairielearn(submission)
+        if arguments.platform == "github":
+            return grade_for_github(submission)
+        grade = grade_for_harbor if arguments.platform == "harbor" else grade_plainly
+        return grade(submission, arguments.into.resolve(), arguments.part)
+    except OSError as error:
+        print(f"cannot grade: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

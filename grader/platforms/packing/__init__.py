@@ -1,0 +1,1 @@
+"""Packs what each platform needs into ``dist/platforms``. Neither students nor graders get this."""

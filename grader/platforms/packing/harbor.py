@@ -1,0 +1,122 @@
+"""Makes a Harbor task of each part, so that the problems of a part measure coding agents.
+
+A task is a folder of ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
+``tests/test.sh`` and ``solution/solve.sh``. The agent works in the image of ``environment/``. It
+never sees ``tests/`` and ``solution/``: the solution is uploaded for the oracle agent only. test.sh
+writes a number to /logs/verifier/reward.txt. With ``environment_mode = "separate"`` the verifier
+runs in a container of its own, built from ``tests/``, which gets only the files listed as
+``artifacts``; so an agent that changes its Python or its torch changes no verdict. (Harbor's
+documentation, "Task Structure" and "Task configuration"; ``harbor init`` of version 0.25.)
+
+The functions of different parts do not depend on each other. So the agent gets the student's whole
+copy, with the stubs of all parts, and only the file of the part counts.
+"""
+
+import re
+from pathlib import Path
+
+from grader.assignment import PARTS
+from grader.packaging.pack import FOLDER, Contents
+from grader.packaging.visibility import ROOT
+from grader.version import VERSION
+
+TEMPLATES = Path(__file__).parent / "files"
+ASSIGNMENT = ROOT / "handout" / "ASSIGNMENT.md"
+JUDGING = "How it is judged"
+
+
+def task(part: str, student: Contents, grader: Contents, image: Contents) -> Contents:
+    """Return the files of the part's task.
+
+    ``student`` is the student's zip, ``grader`` the grader with the hidden checks, ``image`` what
+    the image is built from.
+    """
+    runtime = _runtime(image["Dockerfile"])
+    agents = f"{runtime}\n\nCOPY lockstep /app\nWORKDIR /app\n"
+    verifiers = f"{runtime}\n\nCOPY . /tests/\nRUN mkdir -p /app/handout\nWORKDIR /app\n"
+    lock = image["requirements.txt"]
+    found = {
+        "instruction.md": instruction(part).encode(),
+        "task.toml": toml(part).encode(),
+        "environment/Dockerfile": agents.encode(),
+        "environment/requirements.txt": lock,
+        "tests/Dockerfile": verifiers.encode(),
+        "tests/requirements.txt": lock,
+        "tests/test.sh": _script("test.sh", part),
+        "solution/solve.sh": _script("solve.sh", part),
+        f"solution/{part}.py": (ROOT / "solutions" / f"{part}.py").read_bytes(),
+    }
+    found |= {f"environment/lockstep/{name}": data for name, data in _for_agent(student).items()}
+    return found | {f"tests/{name}": data for name, data in grader.items()}
+
+
+def _runtime(data: bytes) -> str:
+    """Return the first stage of the image, without the comment above it."""
+    dockerfile = data.decode()
+    return dockerfile[dockerfile.index("ARG ") :].partition("\n\nFROM runtime")[0]
+
+
+def _for_agent(student: Contents) -> Contents:
+    """Return the student's copy without its top folder, and without what only GitHub reads."""
+    files = {name.removeprefix(f"{FOLDER}/"): data for name, data in student.items()}
+    return {name: data for name, data in files.items() if not name.startswith(".")}
+
+
+def _script(name: str, part: str) -> bytes:
+    return (TEMPLATES / name).read_text().replace("PART", part).encode()
+
+
+def toml(part: str) -> str:
+    about = PARTS[part]
+    return (
+        (TEMPLATES / "task.toml")
+        .read_text()
+        .format(
+            part=part,
+            short=part.replace("_", "-"),
+            version=VERSION,
+            number=about.number,
+            title=about.title,
+            points=points(part),
+            problems=", ".join(f'"{number}"' for number in about.problems),
+        )
+    )
+
+
+def instruction(part: str) -> str:
+    """Return the task of a part in words, most of them those of ASSIGNMENT.md."""
+    about, text = PARTS[part], ASSIGNMENT.read_text()
+    rows = [line for line in text.splitlines() if re.match(rf"\| {about.number}\.\d ", line)]
+    section = _section(text, f"Part {about.number}: {about.title}")
+    written = (
+        (TEMPLATES / "instruction.md")
+        .read_text()
+        .format(
+            part=part,
+            number=about.number,
+            title=about.title,
+            first=min(about.problems),
+            last=max(about.problems),
+            points=points(part),
+            table="\n".join(rows),
+            judging=_section(text, JUDGING),
+            section=section,
+        )
+    )
+    return written.replace("](figures/", "](/app/handout/figures/")
+
+
+def points(part: str) -> int:
+    """Return the points of a part, from the table of ASSIGNMENT.md."""
+    found = re.search(rf"\| \*\*`{part}\.py`\*\* \| \*\*(\d+)\*\* \|", ASSIGNMENT.read_text())
+    if not found:
+        raise ValueError(f"the table of ASSIGNMENT.md has no points for {part}.py")
+    return int(found[1])
+
+
+def _section(text: str, title: str) -> str:
+    """Return the section with this title, to the next one of its level."""
+    found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if not found:
+        raise ValueError(f"ASSIGNMENT.md has no section “{title}”")
+    return found[0]
