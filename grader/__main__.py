@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from grader.atomic_write import cannot_write
 from grader.check.selection import OPTIONS, NothingChosen, part_named
+from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.platforms import targets
 from grader.session import SESSION, CannotGrade, SessionOwner
@@ -96,7 +97,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # so that ``_grade`` cleans up
     try:
         _grade(arguments, time.monotonic())
-    except (CannotGrade, NothingChosen, NotThere, WorldsUnavailable) as error:
+    except (BadCourse, CannotGrade, NothingChosen, NotThere, WorldsUnavailable) as error:
         return _cannot(str(error))
     except KeyboardInterrupt:
         return _cannot("interrupted")
@@ -104,6 +105,7 @@ def main() -> int:
 
 
 def _grade(arguments: argparse.Namespace, began: float) -> None:
+    course()  # a course that cannot be read is refused before anything else
     arguments.part = arguments.part and part_named(arguments.part)
     _look_at_targets(arguments)
     # If the checks of all parts are run, they need all modules in HEAVY.

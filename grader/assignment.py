@@ -1,5 +1,7 @@
 """Lists the parts and problems of the assignment, and the files that a student hands in.
 
+This is the whole assignment. ``course_file.py`` says what a course takes of it.
+
 The points are not listed here, but at the checks in ``tests/`` and ``grader/hidden/``.
 """
 
@@ -8,9 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
+    """A part of the assignment. ``problems`` maps the number of each problem to its title.
+
+    A part with ``is_extra`` is extra credit in every course that takes it, and its file is
+    optional.
+    """
+
     number: int
     title: str
     problems: dict[str, str]
+    is_extra: bool = False
 
 
 # The name of a part is the name of the student's file and of the file with its checks:

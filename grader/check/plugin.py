@@ -4,7 +4,7 @@ It also works under xdist.
 
 A check is a test function with gradescope-utils' ``@weight``. Its ``@number`` and ``@visibility``
 are attributes of the same function. Without ``@visibility``, a public check is visible, and
-settings.ini decides about a hidden check. The check's docstring is the sentence that a student
+course.toml decides about a hidden check. The check's docstring is the sentence that a student
 sees, with its ``{parameters}`` filled in.
 """
 
@@ -24,6 +24,7 @@ from grader.check.api import CheckFailed, CheckWorld, GraderFault, Skipped
 from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
+from grader.course_file import course
 from grader.diagnosis.finding import Finding, Line
 from grader.intake.staging import NotThere
 from grader.session import HIDDEN, ROOT, SESSION, Session, SessionOwner
@@ -80,6 +81,7 @@ def _read_options(option: argparse.Namespace) -> None:
     ``addoption`` could check the options, too, but it would answer a mistake with all of pytest's
     usage text.
     """
+    course()  # a course that cannot be read is refused before anything else
     option.part = option.part and part_named(option.part)
     if option.device not in ("cpu", "cuda"):
         raise ValueError(f"unknown device “{option.device}”: choose cpu or cuda")
@@ -94,7 +96,7 @@ def pytest_collection_modifyitems(
     if session.testsfailed:
         return  # a file of checks cannot be imported: that is what pytest has to say
     part, problems, words = config.option.part, config.option.problem, config.option.only
-    kept = items[:]
+    kept = [item for item in items if part_of(item) in ("", *course().parts)]
     if part or problems:
         kept = [item for item in kept if _is_in(item, part, problems)]
     if words:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.assignment import FILES, PARTS
+from grader.course_file import course
 
 HANDOUT = Path(__file__).resolve().parents[2] / "handout"
-TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
 NUMBER = re.compile(r"(?:problem|part)?\s*(\d+(?:\.\d+)?)\.?", re.IGNORECASE)
 # A function or a class whose docstring begins with its problem. A stub has such a docstring, and
 # keeps it when the student has written the function.
@@ -28,7 +27,7 @@ DEFINED = re.compile(
 OPTIONS: dict[str, dict[str, Any]] = {
     "--part": {
         "default": "",
-        "help": f"only the checks of this part, by its name, number or title: {', '.join(PARTS)}",
+        "help": "only the checks of this part, by its name, number or title",
     },
     "--problem": {
         "action": "append",
@@ -62,11 +61,12 @@ class Candidate:
 
 def part_named(words: str) -> str:
     """Return the part of this name, number or title. Raises NothingChosen if there is none."""
-    for name, part in PARTS.items():
+    parts = course().parts
+    for name, part in parts.items():
         same = {_squeezed(name), _squeezed(f"{name}.py"), _squeezed(part.title)}
         if _squeezed(words) in same or _number(words) == str(part.number):
             return name
-    raise NothingChosen(f"there is no part “{words}”; the parts are {', '.join(PARTS)}")
+    raise NothingChosen(f"there is no part “{words}”; the parts are {', '.join(parts)}")
 
 
 def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
@@ -86,8 +86,8 @@ def chosen(words: str, candidates: Iterable[Candidate]) -> set[str]:
 
 def functions() -> dict[str, list[str]]:
     """Return the names of the student's functions and classes, by problem."""
-    found: dict[str, list[str]] = {number: [] for number in TITLES}
-    for path in (HANDOUT / file for file in FILES):
+    found: dict[str, list[str]] = {number: [] for number in course().problems}
+    for path in (HANDOUT / file for file in course().files):
         text = path.read_text(errors="replace") if path.is_file() else ""
         for function, number in DEFINED.findall(text):
             found.setdefault(number, []).append(function)
@@ -104,7 +104,7 @@ def _by_name(words: str, candidates: list[Candidate]) -> set[str]:
     """
     found = {one.id for one in candidates if any(_matches(words, name) for name in one.names)}
     of_problems = functions()
-    for number, title in TITLES.items():
+    for number, title in course().problems.items():
         ids = {one.id for one in candidates if one.number == number}
         called = any(_matches(words, function) for function in of_problems[number])
         if _matches(words, title) or called and (len(of_problems[number]) == 1 or not ids & found):
@@ -131,12 +131,13 @@ def _matches(words: str, name: str) -> bool:
 
 
 def _nothing(words: str, candidates: list[Candidate]) -> str:
+    titles = course().problems
     there = {
         number: names
         for number, names in functions().items()
         if any(one.number == number for one in candidates)
     }
-    known = [name.lower() for number, names in there.items() for name in [TITLES[number], *names]]
+    known = [name.lower() for number, names in there.items() for name in [titles[number], *names]]
     known += [
         word
         for name in known
@@ -150,5 +151,5 @@ def _nothing(words: str, candidates: list[Candidate]) -> str:
         + " There are:"
     ]
     for number, names in there.items():
-        lines.append(f"    {number}  {TITLES[number]} ({', '.join(names)})")
+        lines.append(f"    {number}  {titles[number]} ({', '.join(names)})")
     return "\n".join(lines)

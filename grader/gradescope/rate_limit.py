@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from grader.course_file import Limit
 from grader.gradescope.metadata import Earlier, Upload, as_time
-from grader.gradescope.settings import Settings
 
 UPLOADS, NOT_GRADED = "uploads", "not_graded"  # keys of extra_data
 # A run that starts at least this long after the upload is a regrade, or the platform is very busy.
@@ -70,7 +70,7 @@ class Decision:
         document.setdefault("extra_data", {})[UPLOADS] = past
 
 
-def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
+def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
     """Decide whether a submission is graded.
 
     ``now`` is the time at which this run of the autograder starts.
@@ -78,18 +78,18 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
     told = [past for one in upload.others for past in _told(one.results)]
     if upload.created is None:
         return Decision(told)
-    window = timedelta(hours=settings.hours)
-    past = _concluded(settings, upload.earlier, told)
+    window = timedelta(hours=limit.hours)
+    past = _concluded(limit, upload.earlier, told)
     kept = [one for one in past if one.time > upload.created - window]
     recent = [one.time for one in kept if one.graded]
     before = next((one for one in told if one.id is not None and one.id == upload.id), None)
     graded = before.graded if before else True
-    if not settings.most or len(recent) < settings.most:
+    if not limit.submissions or len(recent) < limit.submissions:
         return Decision(kept, Past(upload.created, graded, upload.id))
 
     # Submissions that are still being graded may count, too, in the end.
     running = [one.time for one in upload.earlier if not (one.scored or one.error)]
-    again = _minute(sorted(recent + running)[-settings.most] + window).astimezone(
+    again = _minute(sorted(recent + running)[-limit.submissions] + window).astimezone(
         upload.created.tzinfo
     )
     shown = next((one.results for one in reversed(upload.earlier) if _can_be_shown(one)), None)
@@ -103,11 +103,11 @@ def decide(settings: Settings, upload: Upload, now: datetime) -> Decision:
         reason = "the submission before it has no results to show again"
     if shown is None or reason:
         note = (
-            f"Graded, although the limit is {settings.most} in {settings.hours:g} hours: {reason}."
+            f"Graded, although the limit is {limit.submissions} in {limit.hours:g} hours: {reason}."
         )
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
-    instead = _shown_again(shown, settings, again)
+    instead = _shown_again(shown, limit, again)
     decision = Decision(kept, Past(upload.created, False, upload.id), instead)
     decision.remember(instead)
     return decision
@@ -130,12 +130,12 @@ def _told(results: dict | None) -> list[Past]:
     return found
 
 
-def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> list[Past]:
+def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[Past]:
     """Return for each earlier submission whether it was graded, as told or worked out.
 
     Submissions that are still being graded are left out, unless ``told`` has them.
     """
-    window, found = timedelta(hours=settings.hours), []
+    window, found = timedelta(hours=limit.hours), []
     graded_at: list[datetime] = []
     told = sorted(told, key=lambda past: past.time)
     for one in earlier:
@@ -148,7 +148,7 @@ def _concluded(settings: Settings, earlier: list[Earlier], told: list[Past]) -> 
             continue
         else:
             count = len(graded_at) - bisect_right(graded_at, one.time - window)
-            graded = not settings.most or count < settings.most
+            graded = not limit.submissions or count < limit.submissions
         found.append(Past(one.time, graded, known.id if known else None))
         if graded:
             graded_at.append(one.time)
@@ -183,14 +183,14 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _shown_again(last: dict, settings: Settings, again: datetime) -> dict:
+def _shown_again(last: dict, limit: Limit, again: datetime) -> dict:
     output = last["output"] if isinstance(last.get("output"), str) else ""
     extra = last["extra_data"] if isinstance(last.get("extra_data"), dict) else {}
     if extra.get(NOT_GRADED):  # then its first line is such a note, too
         output = output.partition("\n")[2]
-    count = "1 submission" if settings.most == 1 else f"{settings.most} submissions"
+    count = "1 submission" if limit.submissions == 1 else f"{limit.submissions} submissions"
     note = (
-        f"Not graded: the limit is {count} in {settings.hours:g} hours. "
+        f"Not graded: the limit is {count} in {limit.hours:g} hours. "
         f"These are the results of your latest submission that was graded. "
         f"The next one is graded if you upload it at {again:%Y-%m-%d %H:%M %Z} or later."
     )

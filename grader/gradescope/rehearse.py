@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grader.assignment import FILES, PARTS
+from grader.course_file import BadCourse, course
 from grader.gradescope.container_limits import Box, Usage
 from grader.packaging import pack
 from grader.packaging.visibility import ROOT
@@ -128,7 +129,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
     try:
         return _rehearse(root, console, plays)
-    except pack.CannotPack as error:
+    except (pack.CannotPack, BadCourse) as error:
         print(f"cannot rehearse: {error}", file=sys.stderr)
         return 2
     finally:
@@ -147,7 +148,8 @@ def _rehearse(root: Path, console: Console, plays: Sequence[Play]) -> int:
         (root / "source" / name).chmod(0o755)
     began = time.monotonic()
     environment = dict(os.environ)
-    if "TORCH_INDEX" not in environment and (index := _unreachable_index(root / "source")):
+    index = course().install.torch_index
+    if index and "TORCH_INDEX" not in environment and not _can_be_reached(index):
         console.print(f"{index} cannot be reached from here: torch comes from PyPI.", markup=False)
         environment["TORCH_INDEX"] = ""
     if subprocess.run(["./setup.sh"], cwd=root / "source", env=environment).returncode:
@@ -169,17 +171,12 @@ def _rehearse(root: Path, console: Console, plays: Sequence[Play]) -> int:
     return 0 if good else 1
 
 
-def _unreachable_index(source: Path) -> str:
-    """Return the index that settings.ini names for torch if it cannot be reached, else ""."""
-    lines = (source / "settings.ini").read_text().splitlines()
-    index = next((line.partition("=")[2] for line in lines if line.startswith("torch_index")), "")
-    index = index.partition(" ;")[0].partition(" #")[0].strip()
+def _can_be_reached(index: str) -> bool:
     try:
-        if index:
-            urllib.request.urlopen(f"{index}/torch/", timeout=PROBE_SECONDS).close()
+        urllib.request.urlopen(f"{index}/torch/", timeout=PROBE_SECONDS).close()
     except (OSError, ValueError):
-        return index
-    return ""
+        return False
+    return True
 
 
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:

@@ -1,9 +1,10 @@
 """Grades one upload on Gradescope. run_autograder runs this module.
 
-It runs the grader, then adapts the grader's result to the platform and to the course's settings.
-The platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
-submission_metadata.json or settings.ini has an error, a note tells the instructor, and the upload
-is graded anyway.
+It runs the grader, then adapts the grader's result to the platform and to the course. The
+platform's folders are under ``/autograder``, or under ``AUTOGRADER_ROOT`` if that is set. If
+submission_metadata.json has an error, a note tells the instructor, and the upload is graded anyway.
+The course was checked when the zip was packed. If it cannot be read here, nothing is graded, and
+the platform tells the instructor that the autograder failed.
 """
 
 import json
@@ -15,10 +16,10 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
+from grader.course_file import BadCourse, Course, course
 from grader.gradescope.late import deduction
 from grader.gradescope.metadata import Upload
 from grader.gradescope.rate_limit import Decision, decide
-from grader.gradescope.settings import Settings
 from grader.reports import results_json
 
 HERE = Path(__file__).resolve().parents[2]
@@ -31,9 +32,13 @@ STOPPED = (
 def main() -> int:
     root = Path(os.environ.get("AUTOGRADER_ROOT", "/autograder"))
     target = root / "results" / "results.json"
-    settings = Settings.read(HERE / "settings.ini")
+    try:
+        rules = course()
+    except BadCourse as error:
+        _tell(f"cannot grade: {error}")
+        return 2
     upload = Upload.read(root / "submission_metadata.json")
-    for complaint in (*settings.complaints, *upload.complaints):
+    for complaint in upload.complaints:
         _tell(complaint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
@@ -41,7 +46,7 @@ def main() -> int:
     _hide(root)
     decision = Decision()
     try:
-        decision = decide(settings, upload, _now())
+        decision = decide(rules.limit, upload, _now())
         if decision.instead:
             results_json.write(target, decision.instead)
             return 0
@@ -49,7 +54,7 @@ def main() -> int:
         _tell(f"The limit of submissions failed, so this one is graded.\n{traceback.format_exc()}")
     if decision.note:
         _tell(decision.note)
-    code = _grade(root, target, settings)
+    code = _grade(root, target, rules)
     try:
         document = json.loads(target.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,14 +62,14 @@ def main() -> int:
         # autograder failed.
         return code or 1
     try:
-        fitted = fit(document, settings, upload)
+        fitted = fit(document, rules, upload)
         if code:
             fitted["output"] = f"{STOPPED}\n{fitted['output']}".strip()
         decision.remember(fitted, graded=code == 0)
         results_json.write(target, fitted)
     except Exception:  # then the grader's own results stay as they are
         _tell(
-            "The settings could not be applied; these are the grader's"
+            "The rules of the course could not be applied; these are the grader's"
             f" results.\n{traceback.format_exc()}"
         )
     return code
@@ -88,25 +93,25 @@ def _tell(instructor: str) -> None:
     print(instructor.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
-def _grade(root: Path, target: Path, settings: Settings) -> int:
+def _grade(root: Path, target: Path, rules: Course) -> int:
     command = [sys.executable, "-m", "grader", str(root / "submission"), "--results", str(target)]
-    command += ["--seconds", f"{settings.seconds:g}"]
-    if settings.confined:
+    command += ["--seconds", f"{rules.gradescope.seconds:g}"]
+    if rules.gradescope.confined:
         command.append("--official")
     return subprocess.run(command, cwd=HERE, stdin=subprocess.DEVNULL).returncode
 
 
-def fit(document: dict, settings: Settings, upload: Upload) -> dict:
-    """Apply the course's settings to the grader's results, and return the results."""
+def fit(document: dict, rules: Course, upload: Upload) -> dict:
+    """Apply the rules of the course to the grader's results, and return the results."""
     for test in document["tests"]:
         if test["visibility"] != "visible" and not test["extra_data"]["visibility_written"]:
-            test["visibility"] = settings.hidden_checks
+            test["visibility"] = rules.gradescope.hidden_checks
     points = sum(test["score"] for test in document["tests"])
-    taken, note = deduction(settings, upload)
+    taken, note = deduction(rules.late, upload)
     if taken:
         document["score"] = round(points * (1 - taken / 100), 3)
         document["output"] = f"{note}\n{document['output']}".strip()
-    if settings.leaderboard:
+    if rules.gradescope.leaderboard:
         value = document.get("score", round(points, 3))
         document["leaderboard"] = [{"name": "Points", "value": value, "order": "desc"}]
     return document

@@ -16,8 +16,8 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from grader.assignment import FILES, PARTS
 from grader.atomic_write import written_whole
+from grader.course_file import BadCourse, course
 from grader.intake.staging import ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
@@ -67,20 +67,23 @@ def main() -> int:
     )
     parser.add_argument("--to", type=Path, default=ROOT / "submission.zip")
     arguments = parser.parse_args()
-    found = read(ROOT / "handout")
+    try:
+        found = read(ROOT / "handout")
+    except BadCourse as refused:
+        return _cannot(str(refused))
     if found.absent:
         return _cannot(" ".join(found.absent.values()))
     left, broken = unwritten(found.texts), {}
-    for name in FILES:
+    for name in course().files:
         if error := import_error(name):
             broken[name] = error
-    for number in (number for part in PARTS.values() for number in part.problems):
+    for number, title in course().problems.items():
         state = (
             f"{left[number]} function{'s' if left[number] > 1 else ''} to write"
             if left[number]
             else "written"
         )
-        print(f"{number}  {_title(number):<46} {state}")
+        print(f"{number}  {title:<46} {state}")
     for name, error in broken.items():
         print(f"handout/{name} cannot be imported: {error}")
     if broken and not arguments.anyway:
@@ -88,18 +91,14 @@ def main() -> int:
             "mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no"
             " points"
         )
-    if len(left) == len([number for part in PARTS.values() for number in part.problems]):
+    if len(left) == len(course().problems):
         return _cannot("no problem is written yet: there is nothing of yours in handout/")
     try:
         pack(found.texts, arguments.to)
     except OSError as error:
         return _cannot(f"{arguments.to} cannot be written ({type(error).__name__})")
-    print(f"\n{arguments.to.name} holds {', '.join(FILES)}: upload it.")
+    print(f"\n{arguments.to.name} holds {', '.join(course().files)}: upload it.")
     return 0
-
-
-def _title(number: str) -> str:
-    return next(part.problems[number] for part in PARTS.values() if number in part.problems)
 
 
 def _cannot(sentence: str) -> int:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from grader.assignment import FILES, GIVEN
+from grader.course_file import course
 from grader.intake.compiled import compile_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,22 +104,26 @@ def read(submission: Path) -> Contents:
             else str(error)
         )
         found.absent = {
-            name.removesuffix(".py"): f"The submission was refused: {why}." for name in FILES
+            name.removesuffix(".py"): f"The submission was refused: {why}."
+            for name in course().files
         }
         found.warnings.append(f"The submission was refused: {why}.")
         return found
-    for name in FILES:
+    for name in course().files:
         try:
             found.texts[name] = _text(name, files)
         except Refused as error:
             found.absent[name.removesuffix(".py")] = f"{error}."
     if not files:
         found.warnings.append(
-            f"The submission holds none of the assignment's files ({', '.join(FILES)})."
+            f"The submission holds none of the assignment's files ({', '.join(course().files)})."
         )
     # A copy of handout/ also holds these files. They are not read, and need no warning.
     known = {path.name for path in (ROOT / "handout").iterdir()}
-    if ignored := [name for name in others if name not in known]:
+    if of_other_parts := [name for name in FILES if name in others]:
+        shown = ", ".join(of_other_parts)
+        found.warnings.append(f"Not graded, because the course does not take their parts: {shown}.")
+    if ignored := [name for name in others if name not in {*known, *FILES}]:
         shown = ", ".join(_printable(name) for name in ignored[:8]) + (
             " …" if len(ignored) > 8 else ""
         )
@@ -190,7 +195,7 @@ def _from_directory(directory: Path) -> Found:
 
 
 def _is_listed(name: str) -> bool:
-    return name.lower() in FILES
+    return name.lower() in course().files
 
 
 def _listing(directory: Path) -> list[Path]:

@@ -10,9 +10,12 @@ same files of the same commit.
 import argparse
 import sys
 import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from grader.atomic_write import written_whole
+from grader.course_file import PACKED, Install, course, packed
 from grader.packaging import stubs
 from grader.packaging.leaks import leaks
 from grader.packaging.visibility import (
@@ -28,6 +31,9 @@ from grader.version import COMMIT, commit
 WORKFLOW = ".github/workflows/lockstep.yml"  # GitHub runs the public checks in a student's copy
 FOLDER = "lockstep"  # the folder that a student unzips
 EXECUTABLE = ("setup.sh", "run_autograder")
+# The sections of course.toml that a zip holds.
+FOR_STUDENTS = ("course", "points", "extra_credit")
+FOR_GRADING = (*FOR_STUDENTS, "late", "limit", "gradescope")
 Contents = dict[str, bytes]
 
 
@@ -54,7 +60,7 @@ def handout() -> Contents:
     contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
     workflow = ROOT / "grader" / "platforms" / "packing" / "files" / "github-workflow.yml"
     contents[WORKFLOW] = workflow.read_bytes()
-    contents |= _origin()
+    contents |= _origin() | _course(FOR_STUDENTS)
     if found := leaks(contents):
         raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))
     return {f"{FOLDER}/{name}": data for name, data in contents.items()}
@@ -68,7 +74,18 @@ def autograder() -> Contents:
     for path in sorted((ROOT / "grader" / "gradescope" / "platform").iterdir()):
         if path.is_file():
             contents[path.name] = path.read_bytes()
-    return contents | _origin()
+    contents["install.txt"] = _install(course().install)
+    return contents | _origin() | _course(FOR_GRADING)
+
+
+def _course(sections: Iterable[str]) -> Contents:
+    """Return the file that says what the course takes and decides."""
+    return {str(PACKED.relative_to(ROOT)): packed(course(), sections).encode()}
+
+
+def _install(install: Install) -> bytes:
+    """Return what setup.sh reads. Its Python cannot read ``course.json`` before it is chosen."""
+    return "".join(f"{key}={value}\n" for key, value in asdict(install).items()).encode()
 
 
 def _origin() -> Contents:

@@ -12,6 +12,7 @@ ROOMS = ("handout", "tests", "grader")
 NOT_FOR_STUDENTS = (
     "grader/README.md",
     "grader/course",
+    "grader/course.toml",
     "grader/hidden",
     "grader/gradescope",
     "grader/packaging",
@@ -29,6 +30,7 @@ NOT_FOR_STUDENTS = (
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/course",
+    "grader/course.toml",
     "grader/watch",
     "grader/gradescope",
     "grader/packaging",
@@ -39,7 +41,7 @@ NOT_FOR_GRADING = (
 )
 ONLY_FOR_GRADING = tuple(
     f"grader/gradescope/{name}.py"
-    for name in ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
+    for name in ("__init__", "late", "metadata", "rate_limit", "upload")
 )
 
 BEGIN, END = "# BEGIN INSTRUCTOR", "# END INSTRUCTOR"

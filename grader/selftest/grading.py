@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader.course_file import FILE
 from grader.session import SERVER
 from grader.world.fork_server_client import Server
 
@@ -55,12 +56,12 @@ def command(
 
     The grader uses the fork server at the address ``server``, if one is given. Its environment is
     that of this process without the variables of the grader, of pytest and of the terminal's width,
-    plus ``environment``.
+    plus ``environment``. The course is the default.
     """
     own = {
         k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_", "COLUMNS"))
     }
-    own |= {SERVER: server} if server else {}
+    own |= {FILE: os.devnull} | ({SERVER: server} if server else {})
     handed = [Server(server).door] if server else []
     line = [sys.executable, "-m", "grader", str(submission), "--results", str(results), *options]
     return {"args": line, "cwd": ROOT, "env": own | environment, "text": True, "pass_fds": handed}

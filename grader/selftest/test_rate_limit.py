@@ -11,9 +11,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from grader.course_file import Limit
 from grader.gradescope.metadata import Earlier, Upload
 from grader.gradescope.rate_limit import decide
-from grader.gradescope.settings import Settings
 from grader.selftest.grading import ROOT
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())
@@ -79,7 +79,7 @@ class Platform:
     """Keeps the submissions of one student. ``lists``: earlier ones, all others, or all of them."""
 
     file: Path
-    settings: Settings
+    limit: Limit
     lists: str
     submissions: list[Submission] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ class Platform:
         self.file.write_text(json.dumps(self.metadata(one, now)))
         upload = Upload.read(self.file)
         assert not upload.complaints
-        return decide(self.settings, upload, now)
+        return decide(self.limit, upload, now)
 
     def run(self, one: Submission, start: datetime, takes: timedelta, crashes: bool):
         """What the platform and upload.main do between them."""
@@ -172,7 +172,7 @@ def weeks(draw, crashes: bool, overlap: bool, regrades: bool) -> list[Event]:
 
 
 LIMITS = st.builds(
-    lambda most, hours: Settings(most=most, hours=hours),
+    lambda most, hours: Limit(submissions=most, hours=hours),
     st.integers(1, 4),
     st.sampled_from([1, 6, 24]),
 )
@@ -192,8 +192,8 @@ class Week:
 
     def __init__(self, platform: Platform, exact: bool) -> None:
         self.platform, self.exact = platform, exact
-        self.window = timedelta(hours=platform.settings.hours)
-        self.most = platform.settings.most
+        self.window = timedelta(hours=platform.limit.hours)
+        self.most = platform.limit.submissions
         self.promises: list[datetime] = []
         self.extra: list[datetime] = []  # times of submissions graded although they were too many
         self.refusals = 0
@@ -269,7 +269,7 @@ class Week:
             assert shown == f"submission {latest.number}, run 0", "these are not the latest results"
 
 
-def play(tmp_path_factory, limit: Settings, lists: str, events: list[Event], exact: bool) -> Week:
+def play(tmp_path_factory, limit: Limit, lists: str, events: list[Event], exact: bool) -> Week:
     week = Week(Platform(tmp_path_factory.getbasetemp() / "metadata.json", limit, lists), exact)
     week.play(events)
     event(f"{min(3, week.refusals)} or more refused")
@@ -313,7 +313,7 @@ def entry(hours: float, was_graded: bool = True, id: int | None = None) -> dict:
     return {"id": id, "time": (NOON - hours * HOUR).isoformat(), "graded": was_graded}
 
 
-DAILY = {n: Settings(most=n, hours=24) for n in (1, 2, 3)}
+DAILY = {n: Limit(submissions=n, hours=24) for n in (1, 2, 3)}
 
 
 def test_one_too_many_gets_the_results_of_the_one_before():
@@ -451,7 +451,7 @@ def test_a_time_in_another_precision_is_the_same_submission():
 
 def test_without_a_limit_all_are_remembered_as_graded():
     document = graded()
-    decide(Settings(), upload(*earlier(*range(20, 0, -1))), NOON).remember(document)
+    decide(Limit(), upload(*earlier(*range(20, 0, -1))), NOON).remember(document)
     assert all(past["graded"] for past in document["extra_data"]["uploads"])
     assert document["extra_data"]["uploads"][-1] == entry(0, True, id=9)
 
@@ -473,5 +473,5 @@ def test_the_limit_holds_after_many_submissions():
     others = [Earlier(time) for time in times[:-1]] + [
         Earlier(times[-1], results=graded(extra_data={"uploads": uploads}))
     ]
-    found = decide(Settings(most=14, hours=24), upload(*others), NOON).instead
+    found = decide(Limit(submissions=14, hours=24), upload(*others), NOON).instead
     assert sum(past["graded"] for past in found["extra_data"]["uploads"]) == 14

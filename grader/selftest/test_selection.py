@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.assignment import PARTS
-from grader.check.selection import TITLES, Candidate, NothingChosen, chosen, functions, part_named
+from grader.check.selection import Candidate, NothingChosen, chosen, functions, part_named
 from grader.selftest.grading import ROOT
+
+TITLES = {number: title for part in PARTS.values() for number, title in part.problems.items()}
 
 COLLECT = """
 import json, sys

@@ -11,6 +11,7 @@ import pytest
 
 from grader.assignment import FILES, PARTS
 from grader.check.plugin import PUBLIC_ALONE
+from grader.course_file import FILE
 from grader.intake import hand_in
 from grader.packaging import leaks, pack, stubs, visibility
 from grader.packaging.visibility import for_students
@@ -36,7 +37,7 @@ def command(folder, *arguments: str, timeout: float = 300) -> subprocess.Complet
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=clean,
+        env=clean | {FILE: os.devnull},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -242,7 +243,7 @@ def test_a_zip_that_cannot_be_written_leaves_the_old_one(tmp_path):
 
 def test_the_autograder_holds_what_grades_and_no_answers():
     contents = pack.autograder()
-    assert {"setup.sh", "run_autograder", "settings.ini", "requirements.txt", "Dockerfile"} <= set(
+    assert {"setup.sh", "run_autograder", "install.txt", "requirements.txt", "Dockerfile"} <= set(
         contents
     )
     assert (
@@ -251,7 +252,7 @@ def test_the_autograder_holds_what_grades_and_no_answers():
     )
     assert not [name for name in contents if name.startswith(("solutions", "grader/selftest"))]
     shipped = {name for name in contents if name.startswith("grader/gradescope/")}
-    names = ("__init__", "late", "metadata", "rate_limit", "settings", "upload")
+    names = ("__init__", "late", "metadata", "rate_limit", "upload")
     assert shipped == {f"grader/gradescope/{name}.py" for name in names}
 
 

@@ -1,4 +1,4 @@
-"""What run_autograder makes of the platform's files: settings, lateness, visibility, a leaderboard.
+"""What run_autograder makes of the platform's files: rules, lateness, visibility, a leaderboard.
 
 The limit: test_rate_limit.py.
 """
@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader import course_file
 from grader.check.plugin import record_of
+from grader.course_file import FILE, VISIBILITIES, Course, Gradescope, Late, Limit
 from grader.gradescope import upload
 from grader.gradescope.late import deduction
 from grader.gradescope.metadata import Earlier, Upload, as_time
 from grader.gradescope.rate_limit import decide
-from grader.gradescope.settings import VISIBILITIES, Settings
 from grader.gradescope.upload import fit
 from grader.packaging import pack
 from grader.reports import results_json
@@ -31,114 +32,11 @@ SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_
 NOW = datetime.fromisoformat("2030-01-10T12:00:00-08:00")
 
 
-def settings(tmp_path, text: str) -> Settings:
-    (tmp_path / "settings.ini").write_text(text)
-    return Settings.read(tmp_path / "settings.ini")
-
-
-def test_the_settings_that_are_shipped_are_the_defaults():
-    shipped = Settings.read(ROOT / "grader" / "gradescope" / "platform" / "settings.ini")
-    assert shipped == Settings() and not shipped.complaints
-
-
-def test_every_setting_is_read(tmp_path):
-    text = """
-        [grading]
-        hidden_checks = hidden
-        seconds = 90
-        confined = no
-        [late]
-        percent_per_day = 12.5 %
-        grace_minutes = 30
-        free_days = 2
-        most_percent = 50  ; half
-        cut_off_days = 7
-        [limit]
-        submissions = 3
-        hours = 6
-        [leaderboard]
-        show = yes
-        """
-    text = "\n".join(line.strip() for line in text.splitlines())
-    expected = Settings(
-        hidden_checks="hidden",
-        seconds=90,
-        confined=False,
-        late_percent=12.5,
-        grace_minutes=30,
-        free_days=2,
-        most_percent=50,
-        cut_off_days=7,
-        most=3,
-        hours=6,
-        leaderboard=True,
-    )
-    assert settings(tmp_path, text) == expected
-    windows = "\ufeff" + text.replace("\n", "\r\n")
-    assert settings(tmp_path, windows) == expected
-
-
-def test_a_comment_in_another_encoding_costs_no_setting(tmp_path):
-    (tmp_path / "settings.ini").write_bytes(b"; caf\xe9\n[limit]\nsubmissions = 3")
-    assert Settings.read(tmp_path / "settings.ini") == Settings(most=3)
-
-
-@pytest.mark.parametrize(
-    "wrong, complaint",
-    [
-        ("[grading]\nhidden_checks = invisible", "hidden_checks = 'invisible'"),
-        ("[grading]\nseconds = -3", "seconds = '-3'"),
-        ("[grading]\nseconds = nan", "seconds = 'nan'"),
-        ("[grading]\nconfined = perhaps", "confined = 'perhaps'"),
-        ("[grading]\nseconds = inf", "seconds = 'inf'"),
-        ("[late]\npercent_per_day = 101", "percent_per_day = '101'"),
-        ("[late]\nfree_days = inf", "free_days = 'inf'"),
-        ("[late]\nfree_days = -1", "free_days = '-1'"),
-        ("[limit]\nsubmissions = many", "submissions = 'many'"),
-        ("[limit]\nhours = 0", "hours = '0'"),
-        ("[limit]\nhours = inf", "hours = 'inf'"),
-        ("[limit]\nsubmissions = -1", "submissions = '-1'"),
-        ("[limit]\nsubmissions = " + "9" * 5000, "submissions = "),
-        ("[limit]\nhours = 1e308", "hours = '1e308'"),
-        ("[late]\ngrace_minutes = -1", "it must be a number from 0 to 1440. Used instead: 10."),
-        ("[late]\nmost_percent = 1%1", "Used instead: 100."),
-        ("[late]\ncut_off_days = soon", "Used instead: never."),
-        ("[grading]\nconfined =", "Used instead: yes."),
-        ("[late]\nfree_day = 2", "[late] has no free_day. Did you mean free_days?"),
-        ("[late]\nhours = 2", "[late] has no hours. It belongs to [limit]."),
-        ("[late]\nqqqq = 2", "[late] has no qqqq."),
-        ("[Limits]\nhours = 2", "[Limits] is not a section. Did you mean limit?"),
-        ("[DEFAULT]\nhours = 2", "[DEFAULT] is not a section."),
-        ("[limit]\nhours = 2\nhours = 3", "cannot be read: all settings are the defaults."),
-        ("[grading", "cannot be read"),
-        ("seconds = 3", "cannot be read"),
-        ("\udc80", "cannot be read"),
-    ],
-)
-def test_a_wrong_setting_is_told_and_the_default_used(tmp_path, wrong, complaint):
-    (tmp_path / "settings.ini").write_text(wrong, errors="surrogateescape")
-    found = Settings.read(tmp_path / "settings.ini")
-    assert len(found.complaints) == 1 and complaint in found.complaints[0]
-    found.complaints.clear()
-    assert found == Settings()
-
-
-@pytest.mark.parametrize(
-    "text, name, value",
-    [
-        ("[grading]\nseconds = 0.5", "seconds", 0.5),
-        ("[late]\npercent_per_day = 100", "late_percent", 100),
-        ("[limit]\nhours = 0.5", "hours", 0.5),
-        ("[late]\nfree_days = 0.5", "free_days", 0.5),
-    ],
-)
-def test_what_is_just_possible_is_taken(tmp_path, text, name, value):
-    found = settings(tmp_path, text)
-    assert getattr(found, name) == value and not found.complaints
-
-
-def test_settings_that_are_gone_are_the_defaults(tmp_path):
-    assert "cannot be read" in Settings.read(tmp_path / "none.ini").complaints[0]
+def rules(
+    hidden_checks: str = "after_published", leaderboard: bool = False, **late: float
+) -> Course:
+    gradescope = Gradescope(hidden_checks=hidden_checks, leaderboard=leaderboard)
+    return Course(late=Late(**late), gradescope=gradescope)
 
 
 # ——— submission_metadata.json
@@ -285,10 +183,10 @@ METADATA = st.fixed_dictionaries(
 @given(METADATA | JSON)
 def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document):
     found = read(tmp_path_factory.getbasetemp(), document)
-    decision = decide(Settings(most=1), found, NOW)
+    decision = decide(Limit(submissions=1), found, NOW)
     written = decision.instead
     if written is None:
-        written = fit(graded(), Settings(late_percent=10), found)
+        written = fit(graded(), rules(percent_per_day=10), found)
         decision.remember(written)
     target = tmp_path_factory.getbasetemp() / "results.json"
     results_json.write(target, written)  # raises where it is not JSON
@@ -314,7 +212,7 @@ DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds
 
 def late(by: timedelta, **more) -> float:
     """The percents that are taken off, at 10 a day."""
-    return deduction(Settings(late_percent=10, **more), Upload(created=NOW + by, due=NOW))[0]
+    return deduction(Late(percent_per_day=10, **more), Upload(created=NOW + by, due=NOW))[0]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +247,7 @@ def test_after_the_cut_off_nothing_is_left():
         and late(3 * DAY + 10 * MINUTE + SECOND, **more) == 100
     )
     upload = Upload(created=NOW + 4 * DAY, due=NOW)
-    found = fit(graded(), Settings(cut_off_days=3, leaderboard=True), upload)
+    found = fit(graded(), rules(cut_off_days=3, leaderboard=True), upload)
     assert found["score"] == 0 and found["leaderboard"][0]["value"] == 0
     assert (
         found["output"].startswith("More than 3 days late: no points.")
@@ -360,7 +258,7 @@ def test_after_the_cut_off_nothing_is_left():
 
 def test_without_dates_nothing_is_late():
     for dates in (Upload(created=NOW), Upload(due=NOW)):
-        assert deduction(Settings(late_percent=10, cut_off_days=1), dates) == (0, "")
+        assert deduction(Late(percent_per_day=10, cut_off_days=1), dates) == (0, "")
 
 
 @given(
@@ -401,48 +299,48 @@ def graded(score: float = 8.0) -> dict:
 
 
 def test_a_late_score_is_the_sum_less_its_percents():
-    found = fit(graded(), Settings(late_percent=20), Upload(created=NOW, due=NOW - 1.5 * DAY))
+    found = fit(graded(), rules(percent_per_day=20), Upload(created=NOW, due=NOW - 1.5 * DAY))
     assert found["score"] == 6.0 and found["output"].startswith("2 days late: 40 percent")
     jsonschema.validate(found, SCHEMA)
 
 
 def test_one_day_is_one_day():
-    found = fit(graded(1.125), Settings(late_percent=10), Upload(created=NOW, due=NOW - DAY))
+    found = fit(graded(1.125), rules(percent_per_day=10), Upload(created=NOW, due=NOW - DAY))
     # of 3.125
     assert found["output"].startswith("1 day late: 10 percent") and found["score"] == 2.812
 
 
 def test_where_lateness_costs_nothing_nothing_is_said_of_it():
-    assert fit(graded(), Settings(), Upload(created=NOW, due=NOW - DAY)) == graded()
+    assert fit(graded(), Course(), Upload(created=NOW, due=NOW - DAY)) == graded()
 
 
 def test_a_score_is_never_less_than_nothing():
     assert (
-        fit(graded(), Settings(late_percent=60), Upload(created=NOW, due=NOW - 7 * DAY))["score"]
+        fit(graded(), rules(percent_per_day=60), Upload(created=NOW, due=NOW - 7 * DAY))["score"]
         == 0
     )
 
 
 def test_in_time_the_platform_adds_up():
-    assert "score" not in fit(graded(), Settings(late_percent=20), Upload(created=NOW, due=NOW))
+    assert "score" not in fit(graded(), rules(percent_per_day=20), Upload(created=NOW, due=NOW))
 
 
 def test_the_leaderboard_shows_what_counts():
     late = Upload(created=NOW, due=NOW - DAY)
-    assert fit(graded(), Settings(leaderboard=True), Upload())["leaderboard"][0]["value"] == 10.0
+    assert fit(graded(), rules(leaderboard=True), Upload())["leaderboard"][0]["value"] == 10.0
     assert (
-        fit(graded(), Settings(leaderboard=True, late_percent=50), late)["leaderboard"][0]["value"]
+        fit(graded(), rules(leaderboard=True, percent_per_day=50), late)["leaderboard"][0]["value"]
         == 5.0
     )
-    jsonschema.validate(fit(graded(), Settings(leaderboard=True), Upload()), SCHEMA)
+    jsonschema.validate(fit(graded(), rules(leaderboard=True), Upload()), SCHEMA)
 
 
 # ——— visibility
 
 
-def test_settings_fill_in_the_visibility_that_is_not_written_at_a_check():
+def test_a_course_fills_in_the_visibility_that_is_not_written_at_a_check():
     for visibility in VISIBILITIES:
-        found = fit(graded(), Settings(hidden_checks=visibility), Upload())
+        found = fit(graded(), rules(hidden_checks=visibility), Upload())
         assert [test["visibility"] for test in found["tests"]] == [
             "visible",
             visibility,
@@ -480,7 +378,7 @@ def test_visibility_goes_from_the_check_to_the_results(
     )
     records = [record_of(item) for item in module.collect()]
     found = fit(
-        results_json.as_results(records, 0.0, [], {}), Settings(hidden_checks="hidden"), Upload()
+        results_json.as_results(records, 0.0, [], {}), rules(hidden_checks="hidden"), Upload()
     )
     shown = {test["name"].rpartition("· ")[2]: test["visibility"] for test in found["tests"]}
     assert shown == {"Left open": default, "Written": written}
@@ -491,6 +389,7 @@ def test_visibility_goes_from_the_check_to_the_results(
 
 def run(root, environment=(), cwd=ROOT) -> subprocess.CompletedProcess:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTEST_"))}
+    clean[FILE] = os.devnull
     command = [sys.executable, "-m", "grader.gradescope.upload"]
     clean |= {"AUTOGRADER_ROOT": str(root), **dict(environment)}
     return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
@@ -506,12 +405,14 @@ def platform(tmp_path):
 
 @pytest.fixture
 def main(platform, tmp_path, monkeypatch):
-    """``main(settings, code=0)``: what it returns, the commands that it ran, what is in
+    """``main(course, code=0)``: what it returns, the commands that it ran, what is in
     results.json.
     """
 
     def run_main(text: str = "", code: int = 0, metadata: object = None, writes: bool = True):
-        (tmp_path / "settings.ini").write_text(text)
+        (tmp_path / "course.toml").write_text(text)
+        monkeypatch.setenv(FILE, str(tmp_path / "course.toml"))
+        course_file._read_once.cache_clear()
         metadata = {"id": 7, "created_at": NOW.isoformat()} | (metadata or {})
         (platform / "submission_metadata.json").write_text(json.dumps(metadata))
         target, commands = platform / "results" / "results.json", []
@@ -541,12 +442,12 @@ def earlier(hours: float = 2) -> dict:
     }
 
 
-def test_the_grader_is_told_the_settings(main, platform):
-    code, (command,), found = main("[grading]\nseconds = 90\nhidden_checks = hidden")
+def test_the_grader_is_told_the_rules(main, platform):
+    code, (command,), found = main('[gradescope]\nseconds = 90\nhidden_checks = "hidden"')
     assert code == 0 and found["tests"][1]["visibility"] == "hidden"
     assert command[1:4] == ["-m", "grader", str(platform / "submission")]
     assert command[-3:] == ["--seconds", "90", "--official"]
-    assert "--official" not in main("[grading]\nconfined = no")[1][0]
+    assert "--official" not in main("[gradescope]\nconfined = false")[1][0]
 
 
 def test_a_submission_may_not_read_what_the_platform_knows(main, platform):
@@ -562,9 +463,9 @@ def test_a_submission_may_not_read_what_the_platform_knows(main, platform):
         assert (platform / name).stat().st_mode & 0o777 == mode, name
 
 
-def test_a_wrong_setting_is_told_to_the_instructor(main, capsys):
-    main("[limit]\nhours = 0")
-    assert "hours = '0'" in capsys.readouterr().out
+def test_by_a_course_that_cannot_be_read_nothing_is_graded(main, capsys):
+    assert main("[limit]\nhours = 0") == (2, [], None)
+    assert "cannot grade: course.toml: [limit] hours = 0 is not" in capsys.readouterr().out
 
 
 def test_a_complaint_that_cannot_be_printed_is_printed_all_the_same(main, capfd):

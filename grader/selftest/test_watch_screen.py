@@ -11,7 +11,7 @@ from grader.diagnosis.finding import Finding, Line
 from grader.grade import Options
 from grader.session import ROOT
 from grader.watch.loop import Watch
-from grader.watch.screen import KEYS, Lines, screen_lines
+from grader.watch.screen import Lines, keys, screen_lines
 from grader.watch.state import WatchState
 
 LONG = Line("      rank 0 waits at collectives.py:289:  " + "dist.recv(received) " * 12)
@@ -47,7 +47,7 @@ def test_the_screen_fits(width, height, failures):
     lines = drawn(make_state(failures), width, height)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines), max(lines, key=len)
-    assert lines[-1].strip() == KEYS[:width].strip()
+    assert lines[-1].strip() == keys()[:width].strip()
 
 
 def test_a_long_sentence_does_not_push_the_keys_off_the_screen():
@@ -55,7 +55,7 @@ def test_a_long_sentence_does_not_push_the_keys_off_the_screen():
         "    1.1 one" for _ in range(40)
     )
     lines = [line.plain for line in screen_lines(WatchState(), said, 0, 80, 24)]
-    assert len(lines) == 24 and lines[-1] == KEYS and lines[5] == "    1.1 one"
+    assert len(lines) == 24 and lines[-1] == keys() and lines[5] == "    1.1 one"
 
 
 def test_every_line_of_every_message_is_on_some_page():

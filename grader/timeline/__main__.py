@@ -22,9 +22,9 @@ from time import monotonic
 from rich.console import Console
 from rich.text import Text
 
-from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.check.selection import NothingChosen, part_named
+from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.reports import svg_drawing, text_drawing
 from grader.reports.trace import trace
@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m grader.timeline", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument("part", nargs="?", default="pipeline_parallel", help=", ".join(PARTS))
+    parser.add_argument("part", nargs="?", help="its name, number or title (the last one)")
     parser.add_argument(
         "--submission", type=Path, default=Path("handout"), help="a directory or a zip (handout)"
     )
@@ -141,7 +141,7 @@ def _notes(ranks: int) -> list[str]:
 
 
 def draw(arguments: argparse.Namespace) -> int:
-    arguments.part = part_named(arguments.part)
+    arguments.part = part_named(arguments.part or list(course().parts)[-1])
     into, micro_batches = arguments.into, _micro_batches(arguments)
     cluster = _cluster(arguments) if arguments.cluster else None
     ranks = cluster.ranks if cluster else _ranks(arguments.ranks)
@@ -245,7 +245,15 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # so that ``draw`` cleans up
     try:
         return draw(_arguments())
-    except (BadCluster, CannotDraw, NothingChosen, NotThere, WorldsUnavailable, OSError) as error:
+    except (
+        BadCluster,
+        BadCourse,
+        CannotDraw,
+        NothingChosen,
+        NotThere,
+        WorldsUnavailable,
+        OSError,
+    ) as error:
         sentence = str(error)
     except KeyboardInterrupt:
         sentence = "interrupted"

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from grader.check.selection import OPTIONS, NothingChosen, part_named
+from grader.course_file import BadCourse, course
 from grader.session import ROOT, SESSION
 from grader.wire import machine_limits
 
@@ -47,8 +48,9 @@ def main() -> int:
         print(f"cannot watch: {arguments.submission} is no directory", file=sys.stderr)
         return 2
     try:
+        course()
         part = arguments.part and part_named(arguments.part)
-    except NothingChosen as error:
+    except (BadCourse, NothingChosen) as error:
         print(f"cannot watch: {error}", file=sys.stderr)
         return 2
     print("Starting …", flush=True)

@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from grader.assignment import FILES, GIVEN, PARTS
+from grader.assignment import GIVEN
 from grader.check.record import NOT_RUN, UNIMPLEMENTED
+from grader.course_file import course
 from grader.grade import Options
 from grader.intake.staging import read
 from grader.reports import page
@@ -100,7 +101,7 @@ class Watch:
     # ——— what happens
 
     def _on_saved(self, saved: Saved) -> None:
-        own = {path for path in saved.paths if path.name in FILES and self._is_own(path)}
+        own = {path for path in saved.paths if path.name in course().files and self._is_own(path)}
         if any(_is_of_the_engine(path) for path in saved.paths):
             self._stop()
             return self._start("The checks or the grader have changed: collecting again.")
@@ -170,7 +171,7 @@ class Watch:
         for key in keys:
             if key == "a":
                 self._run_all(None, "All checks.")
-            elif part := next((p for p in PARTS.values() if key == str(p.number)), None):
+            elif part := next((p for p in course().parts.values() if key == str(p.number)), None):
                 self._run_all(part.problems, f"Part {part.number}: {part.title}.")
             elif key == " ":
                 self.screen.show_more()

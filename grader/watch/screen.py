@@ -11,15 +11,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from grader.assignment import PARTS
 from grader.check.plugin import PUBLIC_ALONE
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, UNIMPLEMENTED, Record
+from grader.course_file import course
 from grader.reports.results_json import clean
 from grader.reports.terminal import STYLES
 from grader.session import HIDDEN
 from grader.watch.state import WatchState
 
-KEYS = "[q] quit  [a] all  [1-5] a part  [space] more  [o] report"
 # One mark for each check of a problem. A reader without colours can tell them apart, too.
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", UNIMPLEMENTED: "·"}
 WAITING = "…"
@@ -124,7 +123,15 @@ def screen_lines(state: WatchState, said: str, page: int, width: int, height: in
     if len(messages) > room:
         messages = _page(messages, page, room)
     lines = [*top, *messages, *[Text()] * (room - len(messages))]
-    return [*lines[: height - 2], Text(), Text(KEYS[:width], style="reverse")]
+    return [*lines[: height - 2], Text(), Text(keys()[:width], style="reverse")]
+
+
+def keys() -> str:
+    """Return the line of keys, with the numbers of the parts that the course takes."""
+    numbers = [str(part.number) for part in course().parts.values()]
+    is_range = int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 > 0
+    parts = f"{numbers[0]}-{numbers[-1]}" if is_range else ",".join(numbers)
+    return f"[q] quit  [a] all  [{parts}] a part  [space] more  [o] report"
 
 
 def _top(state: WatchState, said: str, width: int) -> list[Text]:
@@ -138,7 +145,7 @@ def _top(state: WatchState, said: str, width: int) -> list[Text]:
 def _problems(state: WatchState, width: int) -> list[Text]:
     """Return a line for each part: its problems, and a mark for each of their checks."""
     lines = []
-    for name, part in PARTS.items():
+    for name, part in course().parts.items():
         own = [record for record in state.records.values() if record.part == name]
         if not own:
             continue

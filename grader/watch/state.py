@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from grader.assignment import FILES
 from grader.check.record import ERROR, FAILED, PASSED, UNIMPLEMENTED, Record
 from grader.check.selection import functions
+from grader.course_file import course
 from grader.intake.staging import Contents
 from grader.session import HIDDEN
 from grader.watch.changes import Program, changes, parse
@@ -55,7 +55,7 @@ class WatchState:
         run: False if one of them is no Python.
         """
         program, self.errors = dict(self.program), {}
-        for name in FILES:
+        for name in course().files:
             try:
                 program[name] = parse(contents.texts.get(name, ""))
             except (SyntaxError, ValueError, RecursionError) as error:

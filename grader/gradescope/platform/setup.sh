@@ -2,10 +2,11 @@
 # Gradescope runs this once, as root, when the image is built. It makes one environment that every user can read.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-trap 'echo "setup.sh failed: why is said above. Settings are in settings.ini: python, torch, torch_index." >&2' ERR
+trap 'echo "setup.sh failed: why is said above. course.toml chooses python, torch and torch_index in [install]." >&2' ERR
 
-# The settings of settings.ini; an environment variable of the same name in capitals wins.
-setting() { sed -n "s/\r\$//; s/[[:space:]][;#].*//; s/^$1 *= *//p" settings.ini | head -n 1 | sed 's/ *$//'; }
+# `make autograder` has written [install] of course.toml into install.txt; an environment variable of the same name in
+# capitals wins.
+setting() { sed -n "s/^$1=//p" install.txt; }
 PYTHON="${PYTHON-$(setting python)}"
 TORCH="${TORCH-$(setting torch)}"
 TORCH_INDEX="${TORCH_INDEX-$(setting torch_index)}"
