@@ -103,16 +103,23 @@ grade: $(READY)  ## grade SUBMISSION=<directory or zip>; write RESULTS=<file>, R
 report: $(READY)  ## grade handout/ with the checks that you have, write report.html; IMPL=solutions grades solutions/
 	@$(PY) -m grader --report="$${REPORT:-report.html}" $(OPTIONS) -- "$${IMPL:-handout}" || $(SAID)
 
-# CLUSTER=handout/clusters/h100.ini times the run on that modelled cluster; MICRO_BATCHES=64 is for a pipeline there.
+# BEGIN WITH 3 or 4 or 5
+# CLUSTER=handout/clusters/h100.ini times the run on that modelled cluster.
+# END WITH
+# BEGIN WITH 5
+# MICRO_BATCHES=64 is for a pipeline there.
+# END WITH
 timeline: $(READY)  ## draw a run of PART of handout/, ranks over time; IMPL=solutions, RANKS=4, INTO=<folder>, CLUSTER=<file>
 	@$(PY) -m grader.timeline --submission="$${IMPL:-handout}" $(if $(RANKS),--ranks="$$RANKS") $(if $(INTO),--into="$$INTO") \
 	  $(if $(CLUSTER),--cluster="$$CLUSTER") $(if $(MICRO_BATCHES),--micro-batches="$$MICRO_BATCHES") \
 	  -- $(if $(PART),"$$PART") || $(SAID)
 
+# BEGIN WITH 2
 bandwidth: $(READY)  ## measure this machine with your own benchmarking.py; IMPL=solutions, RANKS=4, MAX_BYTES=1GiB
 	@$(PY) -m handout.bandwidth --module="$${IMPL:-handout}" $(if $(RANKS),--world-size="$$RANKS") \
 	  $(if $(MAX_BYTES),--max-bytes="$$MAX_BYTES") $(if $(DEVICE),--device="$$DEVICE") || $(SAID)
 
+# END WITH
 submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs it even if a file cannot be imported
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 

@@ -2,7 +2,7 @@
 
 This is the whole assignment. ``course_file.py`` says what a course takes of it.
 
-The points are not listed here, but at the checks in ``tests/`` and ``grader/hidden/``.
+The points of each check stand at the check, in ``tests/`` and ``grader/hidden/``.
 """
 
 from dataclasses import dataclass
@@ -81,6 +81,16 @@ PARTS = {
             "5.6": "The bubble",
         },
     ),
+}
+
+# The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
+# compares them.
+POINTS = {
+    **{"1.1": 8.0, "1.2": 1.0, "1.3": 2.0, "1.4": 1.0, "1.5": 2.0, "1.6": 1.0, "1.7": 5.0},
+    **{"2.1": 5.0, "2.2": 6.0, "2.3": 2.0, "2.4": 2.0},
+    **{"3.1": 2.0, "3.2": 2.0, "3.3": 6.0, "3.4": 4.0, "3.5": 6.0},
+    **{"4.1": 2.0, "4.2": 4.0, "4.3": 8.0, "4.4": 6.0},
+    **{"5.1": 2.0, "5.2": 5.0, "5.3": 7.0, "5.4": 5.0, "5.5": 4.0, "5.6": 2.0},
 }
 
 # No rank can compute the results of these functions by itself. A right value does not count if the

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import course_values as values
-from grader.assignment import PARTS, Part
+from grader.assignment import PARTS, POINTS, Part
 from grader.course_values import nearest, shown
 
 if sys.version_info >= (3, 11):
@@ -136,6 +136,10 @@ class Course:
         """Return the problems that are extra credit, those of extra parts included."""
         of_parts = (n for part in self.parts.values() if part.is_extra for n in part.problems)
         return frozenset([*self.extra_credit.problems, *of_parts])
+
+    def points_of(self, numbers: Iterable[str]) -> float:
+        """Return the sum of the points of these problems."""
+        return sum(self.points.get(number, POINTS[number]) for number in numbers)
 
     @property
     def files(self) -> list[str]:

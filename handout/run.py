@@ -25,7 +25,6 @@ import torch.distributed as dist
 
 from handout import mlp
 from handout.launcher import device, launch
-from handout.timeline import Timeline, chart
 
 
 def show(text: str) -> None:
@@ -36,6 +35,7 @@ def show(text: str) -> None:
         print("\n".join(f"  rank {rank}: {line}" for rank, line in enumerate(lines)), flush=True)
 
 
+# BEGIN WITH 1
 def collectives(module_name: str) -> None:
     student = importlib.import_module(f"{module_name}.collectives")
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -65,6 +65,8 @@ def collectives(module_name: str) -> None:
             show(f"not implemented yet ({stub})")
 
 
+# END WITH
+# BEGIN WITH 3
 def data_parallel(module_name: str) -> None:
     student = importlib.import_module(f"{module_name}.data_parallel")
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -81,6 +83,8 @@ def data_parallel(module_name: str) -> None:
         show(f"not implemented yet ({stub})")
 
 
+# END WITH
+# BEGIN WITH 4
 def tensor_parallel(module_name: str) -> None:
     student = importlib.import_module(f"{module_name}.tensor_parallel")
     width = 16 * dist.get_world_size()
@@ -116,7 +120,11 @@ def tensor_parallel(module_name: str) -> None:
         show(f"not implemented yet ({stub})")
 
 
+# END WITH
+# BEGIN WITH 5
 def pipeline_parallel(module_name: str) -> None:
+    from handout.timeline import Timeline, chart
+
     student = importlib.import_module(f"{module_name}.pipeline_parallel")
     n, stage, micro_batches, rows, width = dist.get_world_size(), dist.get_rank(), 8, 64, 512
     weights = mlp.init_weights(num_layers=2 * n, width=width)
@@ -151,11 +159,20 @@ def pipeline_parallel(module_name: str) -> None:
         show(f"not implemented yet ({stub})")
 
 
+# END WITH
 PARTS = {
+    # BEGIN WITH 1
     "collectives": collectives,
+    # END WITH
+    # BEGIN WITH 3
     "data_parallel": data_parallel,
+    # END WITH
+    # BEGIN WITH 4
     "tensor_parallel": tensor_parallel,
+    # END WITH
+    # BEGIN WITH 5
     "pipeline_parallel": pipeline_parallel,
+    # END WITH
 }
 
 

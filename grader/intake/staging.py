@@ -66,8 +66,9 @@ def stage_submission(submission: Path, folder: Path) -> StagedSubmission:
         raise NotThere(f"there is no {submission}")
     package = folder / "handout"
     package.mkdir(parents=True)
-    for name in GIVEN:
-        (package / name).write_bytes((ROOT / "handout" / name).read_bytes())
+    for given in (ROOT / "handout" / name for name in GIVEN):
+        if given.exists():  # a zip lacks those that only parts need which the course does not take
+            (package / given.name).write_bytes(given.read_bytes())
     found = read(submission)
     for name, text in found.texts.items():
         (package / name).write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ from pathlib import Path
 from grader.atomic_write import written_whole
 from grader.course_file import PACKED, Install, course, packed
 from grader.packaging import stubs
+from grader.packaging.course_files import for_course
 from grader.packaging.leaks import leaks
 from grader.packaging.visibility import (
     NOT_FOR_GRADING,
@@ -60,7 +61,7 @@ def handout() -> Contents:
     contents[".gitignore"] = (ROOT / ".gitignore").read_bytes()
     workflow = ROOT / "grader" / "platforms" / "packing" / "files" / "github-workflow.yml"
     contents[WORKFLOW] = workflow.read_bytes()
-    contents |= _origin() | _course(FOR_STUDENTS)
+    contents = for_course(contents | _origin() | _course(FOR_STUDENTS), course())
     if found := leaks(contents):
         raise CannotPack("the student's copy would hold what is hidden:\n" + "\n".join(found))
     return {f"{FOLDER}/{name}": data for name, data in contents.items()}
@@ -75,7 +76,7 @@ def autograder() -> Contents:
         if path.is_file():
             contents[path.name] = path.read_bytes()
     contents["install.txt"] = _install(course().install)
-    return contents | _origin() | _course(FOR_GRADING)
+    return for_course(contents | _origin() | _course(FOR_GRADING), course())
 
 
 def _course(sections: Iterable[str]) -> Contents:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from grader.assignment import FILES, GIVEN, PARTS
+from grader.assignment import FILES, GIVEN, PARTS, POINTS
 from grader.check.plugin import network_of, record_of
 from grader.selftest.grading import ROOT
 from grader.selftest.mutation.checks import Checks
@@ -64,6 +64,10 @@ def test_one_check_of_each_problem_that_communicates_is_on_gloo(checks):
 
 def test_the_points_of_all_checks_are_a_hundred(points):
     assert sum(points.values()) == 100
+
+
+def test_the_points_that_are_listed_are_those_of_the_checks(points):
+    assert points == POINTS
 
 
 def test_the_table_that_students_read_has_the_points_of_the_checks(points):

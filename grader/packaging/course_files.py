@@ -1,0 +1,203 @@
+"""Decides which files of a zip a course needs, and adapts their texts to the course."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from grader.assignment import PARTS
+from grader.course_file import NOT, ON_TOP, Course
+from grader.packaging.course_words import ON_CLUSTERS, cluster_part, words
+from grader.packaging.marks import adapted, adapted_lines, reflowed
+from grader.reports.summary import points
+
+TEXT = "handout/ASSIGNMENT.md"
+# The files of each part, beside its own in handout/ and its checks of the same name.
+ALSO = {
+    "benchmarking": ("handout/bandwidth/",),
+    "data_parallel": ("grader/hidden/test_gradient_buckets.py", "grader/hidden/bucket_problem.py"),
+    "pipeline_parallel": (
+        "handout/timeline.py",
+        "grader/hidden/test_pipeline_schedules.py",
+        "grader/hidden/pipeline_problem.py",
+    ),
+}
+CLUSTERS = "handout/clusters/"  # of the parts ON_CLUSTERS
+# What speaks of another part, outside of the problem set: the file, the part, what is replaced by
+# what if the course does not take the part.
+REFERENCES = (
+    (
+        "handout/collectives.py",
+        "tensor_parallel",
+        "not differentiate through it. The operators\n  of Problem 4.4 tell autograd.",
+        "not differentiate through it.",
+    ),
+    ("handout/tensor_parallel.py", "collectives", " (Part 1)", ""),
+    ("handout/pipeline_parallel.py", "collectives", " (see Problem 1.6)", ""),
+    (
+        "Makefile",
+        "collectives",
+        "IMPL=handout, PART=collectives, K=ring",
+        "PART=<number>, K=<words>",
+    ),
+    (
+        "Makefile",
+        "collectives",
+        "PART=collectives, K=ring (words of a check, problem 1.7, shift_right)",
+        "PART=<number>, K=<words of a check, a problem, a function>",
+    ),
+)
+# A row of the table of points: of a part (in bold letters) or of a problem.
+ROW = re.compile(r"\| (\*\*(?=\d+\*)|(?=\d+\.))([\d.]+)\1 \| (\D+) \| \1[\d.]+\1 \|")
+RUN = re.compile(r"handout\.run (\w+)")
+FIGURE = re.compile(r"\(figures/([\w-]+\.svg)\)")
+
+
+class NotAdapted(ValueError):
+    """Raised if a text no longer holds what has to be adapted in it."""
+
+
+def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes]:
+    """Return the files of a zip that a course needs, with their texts for this course.
+
+    Names are relative to the repository. Raise BadMarks or NotAdapted if a text cannot be adapted.
+    """
+    left_out = _left_out(course)
+    kept = {name: data for name, data in contents.items() if not name.startswith(left_out)}
+    for name, adapt in _adaptations(course).items():
+        for path in [path for path in kept if re.fullmatch(name, path)]:
+            kept[path] = adapt(path, kept[path].decode()).encode()
+    if TEXT in kept:
+        shown = FIGURE.findall(kept[TEXT].decode())
+        kept = {
+            name: data
+            for name, data in kept.items()
+            if not name.startswith("handout/figures/") or name.rpartition("/")[2] in shown
+        }
+    return kept
+
+
+def _left_out(course: Course) -> tuple[str, ...]:
+    """Return the beginnings of the names of files that a course does not need."""
+    names: list[str] = []
+    for name in PARTS:
+        if name not in course.parts:
+            checks = f"tests/test_{name}.py", f"grader/hidden/test_{name}.py"
+            names += [f"handout/{name}.py", *checks, *ALSO.get(name, ())]
+    if not set(ON_CLUSTERS) & set(course.parts):
+        names.append(CLUSTERS)
+    return tuple(names)
+
+
+def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
+    """Return for each pattern of names how to adapt a file, given its name and its text."""
+    numbers = {part.number for part in course.parts.values()}
+
+    def of_markdown(name: str, text: str) -> str:
+        return reflowed(adapted(text, numbers, words(course)))
+
+    def of_lines(name: str, text: str) -> str:
+        return _of_python(name, adapted_lines(text, numbers), course)
+
+    return {
+        r"README\.md|handout/ASSIGNMENT\.md": of_markdown,
+        r"handout/clusters/\w+\.ini": lambda name, text: _of_cluster(text, course),
+        r"handout/ASSIGNMENT\.md": lambda name, text: _with_title(
+            _with_points(text, course), course
+        ),
+        r"Makefile|handout/\w+\.py": of_lines,
+    }
+
+
+def _of_python(name: str, text: str, course: Course) -> str:
+    """Return a file for students without commands and sentences that speak of other parts."""
+    for file, part, sentence, instead in REFERENCES:
+        if file == name and part not in course.parts:
+            text = _replaced(name, text, sentence, instead)
+    kept = []
+    for line in text.splitlines(keepends=True):
+        run = RUN.search(line)
+        if not run or run[1] not in PARTS or run[1] in course.parts:
+            kept.append(line)
+    return _with_points_of_part(name, "".join(kept), course)
+
+
+def _of_cluster(text: str, course: Course) -> str:
+    """Return the description of a cluster, with a part of the course in its examples."""
+
+    def own(found: re.Match) -> str:
+        return found[0] if found[1] in course.parts else f"PART={cluster_part(course)}"
+
+    return re.sub(r"PART=(\w+)", own, text)
+
+
+def _replaced(name: str, text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise NotAdapted(f"{name} does not hold once: {old!r}")
+    return text.replace(old, new)
+
+
+def _with_points_of_part(name: str, text: str, course: Course) -> str:
+    """Return a student's file, whose first line says how many points its part has."""
+    part = name.rpartition("/")[2].removesuffix(".py")
+    if part not in course.parts:
+        return text
+    first, end, rest = text.partition("\n")
+    told = f"({points(course.points_of(course.parts[part].problems))} points)"
+    if not re.search(r"\([\d.]+ points\)", first):
+        raise NotAdapted(f"the first line of {name} does not say its points")
+    return re.sub(r"\([\d.]+ points\)", told, first) + end + rest
+
+
+# ——— the problem set
+
+
+def _with_title(text: str, course: Course) -> str:
+    """Return the problem set with the names of the course and of the assignment at its top."""
+    title = f"# {course.course.assignment}: the problems\n"
+    if course.course.name:
+        title += f"\n{course.course.name}\n"
+    return _replaced(TEXT, text, "# Lockstep: the problems\n", title)
+
+
+def _with_points(text: str, course: Course) -> str:
+    """Return the problem set with a table of the course's problems and points."""
+    numbers = {str(part.number): part for part in course.parts.values()}
+    kept, last = [], 0
+    for line in text.splitlines(keepends=True):
+        row = ROW.fullmatch(line.rstrip("\n"))
+        if row is None:
+            kept.append(line)
+            continue
+        bold, number, title = row.groups()
+        if number in numbers:
+            value = course.points_of(numbers[number].problems)
+        elif number in course.problems:
+            value = course.points_of([number])
+            title += " (extra credit)" * (number in course.extra)
+        else:
+            continue
+        kept.append(f"| {bold}{number}{bold} | {title} | {bold}{points(value)}{bold} |\n")
+        last = len(kept)
+    if course.extra:
+        kept.insert(last, f"\n{extra_credit(course)}\n")
+    return "".join(kept)
+
+
+def extra_credit(course: Course) -> str:
+    """Return a sentence for students: which problems are extra credit, and how they count."""
+    numbers = [number for number in course.problems if number in course.extra]
+    total = points(course.points_of(set(course.problems) - course.extra))
+    what, whose = f"Problems {_listed(numbers)} are", "their"
+    if len(numbers) == 1:
+        what, whose = f"Problem {numbers[0]} is", "its"
+    rule = {
+        ON_TOP: f"{whose} points are added to the {total} points of the other problems",
+        NOT: f"{whose} points are shown, and do not count among the {total} points of the others",
+    }.get(
+        course.extra_credit.counts,
+        f"{whose} points are added to those of the other problems, up to {total} points",
+    )
+    return f"{what} extra credit: {rule}."
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
