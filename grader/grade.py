@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from grader.check.plugin import PUBLIC_ALONE, record_of
+from grader.check.plugin import public_alone, record_of
 from grader.check.record import ERROR, NOT_RUN, PASSED, SKIPPED, Record
 from grader.check.workers import Workers
 from grader.check.world_lending import ROOM
@@ -101,7 +101,7 @@ class Grade:
         """Return the lines that are shown below the points."""
         # In a student's copy, the notes do not say what student code could do: the student runs
         # their own code on their own machine.
-        about = confinement_notes(self.confinement) if HIDDEN.exists() else [PUBLIC_ALONE]
+        about = confinement_notes(self.confinement) if HIDDEN.exists() else [public_alone()]
         return [
             *self.warnings,
             *about,

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from grader.check.call_result import CallResult, as_argument, tensor
-from grader.check.failures import CheckFailed, GraderFault, Skipped
+from grader.check.failures import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
+from grader.intake.staging import NOT_ATTEMPTED
 from grader.wire.frames import GLOO, STRICT
 from grader.wire.served import BENCH_PARAMETERS
 from grader.world.arrays import LAYOUTS, Leaf, Probe, Strided
@@ -283,7 +284,8 @@ class CheckWorld:
     def __call__(self, size: int, *requests: Request) -> list[CallResult]:
         for request in requests:
             if reason := self.absent.get(request.function.partition(".")[0]):
-                raise CheckFailed(reason)
+                not_attempted = reason.startswith(NOT_ATTEMPTED)
+                raise NotAttempted(reason) if not_attempted else CheckFailed(reason)
         if self.gpus and size > self.gpus.ranks:
             needed = -(-size // self.gpus.ranks_each)
             raise Skipped(f"needs {needed} GPUs, this machine has {len(self.gpus.ids)}")

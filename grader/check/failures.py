@@ -19,6 +19,10 @@ class CheckFailed(Exception):
         self.implemented = implemented
 
 
+class NotAttempted(CheckFailed):
+    """Raised if the check is of an optional part that the student has left out."""
+
+
 class Skipped(Exception):
     """Raised if a check cannot be run on the device of this session. The text says why."""
 

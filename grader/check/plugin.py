@@ -19,9 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.assignment import PARTS
-from grader.check.api import CheckFailed, CheckWorld, GraderFault, Skipped
-from grader.check.record import ERROR, FAILED, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.assignment import PARTS, POINTS
+from grader.check.api import CheckFailed, CheckWorld, GraderFault, NotAttempted, Skipped
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    PASSED,
+    SKIPPED,
+    UNIMPLEMENTED,
+    Record,
+)
 from grader.check.selection import OPTIONS, Candidate, NothingChosen, chosen, part_named
 from grader.check.world_lending import RankStarter, Spent, judge_fairly
 from grader.course_file import course
@@ -34,11 +42,6 @@ from grader.world.fork_server_client import WorldsUnavailable, usual_network
 from grader.world.gpus import usable
 from grader.world.limits import Limits
 
-PUBLIC_ALONE = (
-    "These are the public checks. Gradescope's others make the rest of the 100 points, and look at"
-    " what the docstrings say beyond: 1 to 4 ranks, other shapes, what is sent, what stays in"
-    " memory, what is refused."
-)
 SPENT = pytest.StashKey[list[Spent]]()  # what each world of a check took
 
 
@@ -157,9 +160,31 @@ def record_of(item: pytest.Item) -> Record | None:
         name=" ".join((function.__doc__ or item.name).split("\n\n")[0].split()).format(
             **parameters
         ),
-        points=function.__weight__,
+        points=_points(function),
         visibility=getattr(function, "__visibility__", default),
         visibility_written=hasattr(function, "__visibility__"),
+        is_extra=function.__number__ in course().extra,
+    )
+
+
+def _points(function: Any) -> float:
+    """Return the points of a check: its weight, unless the course has points for the problem.
+
+    Then the weights of the problem's checks are multiplied so that their sum is the course's.
+    """
+    number, weight = function.__number__, function.__weight__
+    wanted = course().points.get(number)
+    return weight if wanted is None else weight * wanted / POINTS[number]
+
+
+def public_alone() -> str:
+    """Return what a student is told when all public checks pass."""
+    rules = course()
+    total = rules.points_of(set(rules.problems) - rules.extra)
+    return (
+        "These are the public checks. Gradescope's others make the rest of the"
+        f" {total:g} points, and look at what the docstrings say beyond:"
+        " 1 to 4 ranks, other shapes, what is sent, what stays in memory, what is refused."
     )
 
 
@@ -267,7 +292,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if record is None or (call.when != "call" and report.passed):
         return report
     record.status, record.finding = verdict(call.excinfo.value if call.excinfo else None)
-    if record.status == FAILED or record.status == UNIMPLEMENTED:
+    if record.status in (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED):
         report.longrepr = record.message
     elif record.status == SKIPPED:
         report.outcome = "skipped"
@@ -289,6 +314,8 @@ def verdict(error: BaseException | None) -> tuple[str, Finding]:
     """Return the status and finding of a check; ``error`` is None if it raised no exception."""
     if error is None:
         return PASSED, Finding()
+    if isinstance(error, NotAttempted):
+        return NOT_ATTEMPTED, error.finding
     if isinstance(error, CheckFailed):
         return FAILED if error.implemented else UNIMPLEMENTED, error.finding
     if isinstance(error, Skipped):
@@ -313,10 +340,11 @@ def pytest_terminal_summary(terminalreporter) -> None:
         or not counted.get("passed")
     ):
         return
-    terminalreporter.line(PUBLIC_ALONE)
+    terminalreporter.line(public_alone())
 
 
 def pytest_report_teststatus(report: pytest.TestReport):
-    if getattr(report, "lockstep", {}).get("status") == UNIMPLEMENTED and report.failed:
-        return UNIMPLEMENTED, "n", "NOT IMPLEMENTED"
+    status = getattr(report, "lockstep", {}).get("status")
+    if status in (UNIMPLEMENTED, NOT_ATTEMPTED) and report.failed:
+        return status, "n", status.upper()
     return None

@@ -8,6 +8,7 @@ NOT_RUN = "not run"  # before its turn, or after the grader was stopped
 PASSED = "passed"
 FAILED = "failed"
 UNIMPLEMENTED = "not implemented"
+NOT_ATTEMPTED = "not attempted"  # an optional part whose file is missing, or as it was given
 SKIPPED = "skipped"
 ERROR = "error"
 
@@ -30,6 +31,7 @@ class Record:
     # Whether the check itself states its visibility. If it does not, the visibility is the default,
     # and a course may choose another visibility.
     visibility_written: bool = True
+    is_extra: bool = False  # extra credit: it has a total of its own
 
     @property
     def message(self) -> str:

@@ -16,9 +16,10 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.course_file import BadCourse, course
-from grader.intake.staging import ROOT, read
+from grader.intake.staging import NOT_ATTEMPTED, ROOT, read
 
 STUB = re.compile(r"raise NotImplementedError\(\"Problem (\d+\.\d+): ")
 SECONDS = 60  # for an import
@@ -71,17 +72,18 @@ def main() -> int:
         found = read(ROOT / "handout")
     except BadCourse as refused:
         return _cannot(str(refused))
-    if found.absent:
-        return _cannot(" ".join(found.absent.values()))
+    if wrong := [why for why in found.absent.values() if not why.startswith(NOT_ATTEMPTED)]:
+        return _cannot(" ".join(wrong))
     left, broken = unwritten(found.texts), {}
-    for name in course().files:
+    for name in found.texts:
         if error := import_error(name):
             broken[name] = error
+    problems = {number: part for part in course().parts for number in PARTS[part].problems}
     for number, title in course().problems.items():
         state = (
             f"{left[number]} function{'s' if left[number] > 1 else ''} to write"
             if left[number]
-            else "written"
+            else "not attempted" if problems[number] in found.absent else "written"
         )
         print(f"{number}  {title:<46} {state}")
     for name, error in broken.items():
@@ -91,13 +93,14 @@ def main() -> int:
             "mend that first; make submission ANYWAY=1 packs it as it is, and its part gets no"
             " points"
         )
-    if len(left) == len(course().problems):
+    attempted = [number for number, part in problems.items() if part not in found.absent]
+    if len(left) == len(attempted):
         return _cannot("no problem is written yet: there is nothing of yours in handout/")
     try:
         pack(found.texts, arguments.to)
     except OSError as error:
         return _cannot(f"{arguments.to} cannot be written ({type(error).__name__})")
-    print(f"\n{arguments.to.name} holds {', '.join(course().files)}: upload it.")
+    print(f"\n{arguments.to.name} holds {', '.join(found.texts)}: upload it.")
     return 0
 
 

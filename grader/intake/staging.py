@@ -10,11 +10,12 @@ import io
 import stat
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from grader.assignment import FILES, GIVEN
+from grader.assignment import FILES, GIVEN, PARTS
 from grader.course_file import course
 from grader.intake.compiled import compile_all
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A student who hands in files with these endings may think that they count. A warning says that
 # such files do not count.
 TELLING = (".py", ".pyc", ".pth", ".so", ".ini", ".cfg", ".toml")
+NOT_ATTEMPTED = "Not attempted"  # so begins the reason if a student left out an optional part
 MAX_FILE_BYTES = 1 << 20
 MAX_ARCHIVE_FILES = 2000
 MAX_READ = MAX_FILE_BYTES + 1  # one byte more shows that a file is too large
@@ -111,10 +113,14 @@ def read(submission: Path) -> Contents:
         found.warnings.append(f"The submission was refused: {why}.")
         return found
     for name in course().files:
+        part = name.removesuffix(".py")
         try:
-            found.texts[name] = _text(name, files)
+            if reason := _not_attempted(part, files):
+                found.absent[part] = reason
+            else:
+                found.texts[name] = _text(name, files)
         except Refused as error:
-            found.absent[name.removesuffix(".py")] = f"{error}."
+            found.absent[part] = f"{error}."
     if not files:
         found.warnings.append(
             f"The submission holds none of the assignment's files ({', '.join(course().files)})."
@@ -130,6 +136,23 @@ def read(submission: Path) -> Contents:
         )
         found.warnings.append(f"Ignored, because the assignment does not list them: {shown}.")
     return found
+
+
+def _not_attempted(part: str, files: dict[str, Callable[[], bytes]]) -> str:
+    """Return a sentence if a student has left out an optional part, else "".
+
+    The part is left out if its file is missing, or if it is still the file that students were
+    given.
+    """
+    name = f"{part}.py"
+    if not PARTS[part].is_extra or any(other.lower() == name for other in files if other != name):
+        return ""
+    if name not in files:
+        return f"{NOT_ATTEMPTED}: the submission has no {name}, which is extra credit."
+    with suppress(Refused, OSError):
+        if _text(name, files).encode() == (ROOT / "handout" / name).read_bytes():
+            return f"{NOT_ATTEMPTED}: {name}, which is extra credit, is as you were given it."
+    return ""
 
 
 def _text(name: str, files: dict[str, Callable[[], bytes]]) -> str:

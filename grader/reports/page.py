@@ -11,7 +11,17 @@ from itertools import groupby
 from pathlib import Path
 
 from grader.atomic_write import written_whole
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    UNIMPLEMENTED,
+    Record,
+)
+from grader.course_file import course
 from grader.diagnosis.finding import (
     LIKELY,
     RANKS,
@@ -26,13 +36,14 @@ from grader.diagnosis.rank_summaries import rank_list
 from grader.reports.layout import scrolling, whole_page
 from grader.reports.markup import Html, tag, text
 from grader.reports.results_json import clean
-from grader.reports.summary import Group, points, summary
+from grader.reports.summary import Group, points, rule, summary
 from grader.reports.svg_drawing import svg
 
-LOST = (FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
+LOST = (FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
 OPEN = (FAILED, SKIPPED, ERROR, NOT_RUN)  # the evidence of these is shown at once
 # CSS classes. All other statuses have the class "other".
-LOOKS = {PASSED: "passed", FAILED: "failed", UNIMPLEMENTED: "unimplemented"}
+LOOKS = {PASSED: "passed", FAILED: "failed"}
+LOOKS |= {UNIMPLEMENTED: "unimplemented", NOT_ATTEMPTED: "unimplemented"}
 NUMBERS = ("Checks passed", "Points", "Times", "Bytes")  # columns that hold numbers
 
 
@@ -49,7 +60,7 @@ def page(records: list[Record], submission: str, notes: Sequence[str]) -> str:
     total = summary(records)
     facts = [tag("li", clean(note.strip())) for note in notes]
     return whole_page(
-        title=text(f"{total.points} points: {submission}, graded by Lockstep"),
+        title=text(f"{total.base.points} points: {submission}, graded by Lockstep"),
         header=_header(total, submission),
         main=_main(total),
         footer=text(tag("h2", "How it was graded"), tag("ul", *facts)),
@@ -60,7 +71,8 @@ def _header(total: Group, submission: str) -> Html:
     lost, public = _lost(total), all(record.visibility == "visible" for record in total.records)
     return text(
         tag("h1", f"Lockstep: the results of {submission}"),
-        tag("p", tag("b", points(total.score)), f" of {points(total.best)} points", class_="total"),
+        _total(total.base),
+        _extra_credit(total) if total.extra.records else "",
         tag("p", "These are the public checks alone.") if public else "",
         tag(
             "p",
@@ -73,10 +85,22 @@ def _header(total: Group, submission: str) -> Html:
     )
 
 
+def _total(base: Group) -> Html:
+    return tag("p", tag("b", points(base.score)), f" of {points(base.best)} points", class_="total")
+
+
+def _extra_credit(total: Group) -> Html:
+    told = f"Extra credit: {total.extra.points} points. {rule(total, course().extra_credit.counts)}"
+    return tag("p", told)
+
+
 def _main(total: Group) -> Html:
     box = tag("input", type="checkbox", id="only")
     label = tag("label", "Only what did not pass", for_="only", class_="filter")
-    return text(_points(total), box, label, *map(_part, total.parts()))
+    tables = [_points(total.base, "Points by problem")]
+    if total.extra.records:
+        tables.append(_points(total.extra, "Extra credit"))
+    return text(*tables, box, label, *map(_part, total.parts()))
 
 
 def _lost(group: Group) -> str:
@@ -113,8 +137,8 @@ def _side(cell: object) -> str | None:
     return "number" if isinstance(cell, int) else None
 
 
-def _points(total: Group) -> Html:
-    """Return the table of points, as on the terminal, with a link to each problem."""
+def _points(total: Group, caption: str) -> Html:
+    """Return a table of points, as on the terminal, with a link to each problem."""
 
     def row(group: Group, name: object, look: str | None = None) -> Html:
         title = tag("td", group.title if group.number else "", class_="title")
@@ -138,7 +162,7 @@ def _points(total: Group) -> Html:
             for problem in part.problems()
         ]
     names = ("Problem", "Title", "Checks passed", "Points", "Lost")
-    return _table("Points by problem", "points", names, rows, row(total, "Total"))
+    return _table(caption, "points", names, rows, row(total, "Total"))
 
 
 def _anchor(problem: Group) -> str:
@@ -150,16 +174,23 @@ def _anchor(problem: Group) -> str:
 
 def _part(part: Group) -> Html:
     name = f"part-{part.number}"
-    head = tag("h2", f"{part.number} {part.title} ", tag("small", f"{part.points} points"), id=name)
+    head = tag("h2", f"{part.number} {part.title} ", tag("small", _worth(part)), id=name)
     look = "of-part whole" if part.passed == len(part.records) else "of-part"
     return tag("section", head, *map(_problem, part.problems()), class_=look, aria_labelledby=name)
+
+
+def _worth(group: Group) -> str:
+    """Return the points of a problem or a part, and whether they are extra credit."""
+    base, extra = group.base, group.extra
+    told = [f"{base.points} points"] if base.records else []
+    return ", ".join([*told, *([f"extra credit {extra.points}"] if extra.records else [])])
 
 
 def _problem(problem: Group) -> Html:
     head = tag(
         "h3",
         f"{problem.number} {problem.title} ",
-        tag("small", f"{problem.points} points"),
+        tag("small", _worth(problem)),
         id=_anchor(problem),
     )
     look = "whole" if problem.passed == len(problem.records) else None

@@ -6,31 +6,55 @@ from pathlib import Path
 from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.check.record import PASSED, Record
+from grader.course_file import ON_TOP, course
 from grader.diagnosis.finding import printable
-from grader.reports.summary import summary
+from grader.reports.summary import Group, counted, summary
 
 MAX_OUTPUT = 20_000  # characters; the platform would cut at 100,000, in the middle
 
 
 def as_results(records: list[Record], seconds: float, notes: list[str], extra: dict) -> dict:
-    """Return the whole document. It has no total score: the platform adds up the tests' scores."""
+    """Return the whole document.
+
+    It has no total score, because the platform adds up the tests' scores. But it has one if the
+    course's extra credit does not simply add up.
+    """
+    total = summary(records)
     return {
+        **_score(total),
         "execution_time": round(seconds, 3),
         "output": "\n".join(notes),
         "output_format": "text",
         "test_output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": extra,
-        "tests": [_test(record) for record in summary(records).records],
+        "extra_data": extra | _extra_credit(total),
+        "tests": [_test(record) for record in total.records],
     }
+
+
+def _score(total: Group) -> dict:
+    counts = course().extra_credit.counts
+    if not total.extra.records or counts == ON_TOP:
+        return {}
+    return {"score": counted(total.base.score, total.base.best, total.extra.score, counts)}
+
+
+def _extra_credit(total: Group) -> dict:
+    """Return what results.json says about extra credit, if there is any."""
+    if not total.extra.records:
+        return {}
+    base = {"score": total.base.score, "max_score": total.base.best}
+    extra = {"score": total.extra.score, "max_score": total.extra.best}
+    counts = course().extra_credit.counts
+    return {"base": base, "extra_credit": extra | {"counts": counts}}
 
 
 def _test(record: Record) -> dict:
     title = PARTS[record.part].problems.get(record.number, "")
     return {
         "number": record.number,
-        "name": f"{title} · {record.name}",
+        "name": f"{'Extra credit: ' * record.is_extra}{title} · {record.name}",
         "score": record.score,
         "max_score": record.points,
         "status": "passed" if record.status == PASSED else "failed",
@@ -45,6 +69,7 @@ def _test(record: Record) -> dict:
             "fresh_worlds": record.fresh,
             "seconds_in_worlds": round(record.in_worlds, 3),
             "visibility_written": record.visibility_written,
+            **({"extra_credit": True} if record.is_extra else {}),
         },
     }
 

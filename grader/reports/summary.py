@@ -5,6 +5,7 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import PASSED, Record
+from grader.course_file import NOT, ON_TOP, UP_TO_THE_TOTAL
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class Group:
     def points(self) -> str:
         return f"{points(self.score)} of {points(self.best)}"
 
+    @property
+    def base(self) -> "Group":
+        """Return the records that are not extra credit."""
+        return Group(self.number, self.title, [one for one in self.records if not one.is_extra])
+
+    @property
+    def extra(self) -> "Group":
+        """Return the records that are extra credit."""
+        extra = [one for one in self.records if one.is_extra]
+        return Group("", "Extra credit", extra)
+
     def count(self, status: str) -> int:
         return sum(record.status == status for record in self.records)
 
@@ -63,6 +75,28 @@ def summary(records: list[Record]) -> Group:
     their files.
     """
     return Group("", "Total", sorted(records, key=order))
+
+
+def counted(base: float, total: float, extra: float, counts: str) -> float:
+    """Return the points that count.
+
+    ``base`` of ``total`` points are those of the assignment, ``extra`` are those of extra credit.
+    ``counts`` is the course's rule.
+    """
+    if counts == NOT:
+        return base
+    return base + extra if counts == ON_TOP else min(base + extra, max(base, total))
+
+
+def rule(total: Group, counts: str) -> str:
+    """Return sentences on how extra credit counts, and how many points count with it."""
+    means = {
+        ON_TOP: "It is added to the points above.",
+        UP_TO_THE_TOTAL: "It is added to the points above, up to their total.",
+        NOT: "It does not count.",
+    }[counts]
+    all_points = counted(total.base.score, total.base.best, total.extra.score, counts)
+    return f"{means} In all: {points(all_points)} points."
 
 
 def order(record: Record) -> tuple:

@@ -9,19 +9,34 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED, Record
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    UNIMPLEMENTED,
+    Record,
+)
+from grader.course_file import course
 from grader.reports.palette import TEXT
 from grader.reports.results_json import clean
-from grader.reports.summary import Group, points, summary
+from grader.reports.summary import Group, points, rule, summary
 
 STYLES = {
     PASSED: TEXT["good"].terminal,
     FAILED: TEXT["bad"].terminal,
     UNIMPLEMENTED: TEXT["open"].terminal,
+    NOT_ATTEMPTED: TEXT["open"].terminal,
     SKIPPED: TEXT["other"].terminal,
     ERROR: TEXT["bad"].terminal,
     NOT_RUN: TEXT["bad"].terminal,
 }
+
+
+# The statuses of checks that need no message of their own.
+OPEN = {UNIMPLEMENTED: "Not implemented yet", NOT_ATTEMPTED: "Not attempted"}
 
 
 def progress(console: Console) -> Progress:
@@ -41,7 +56,10 @@ def progress(console: Console) -> Progress:
 def show(console: Console, records: list[Record], notes: list[str]) -> None:
     total = summary(records)
     _messages(console, total.records)
-    _table(console, total)
+    _table(console, total.base)
+    if total.extra.records:
+        _table(console, total.extra)
+        console.print(Text(f"Extra credit: {rule(total, course().extra_credit.counts)}"))
     for note in notes:
         console.print(Text(clean(note)))
 
@@ -56,25 +74,24 @@ def show_also(console: Console, records: list[Record], device: str) -> None:
 
 def _messages(console: Console, records: list[Record], has_points: bool = True) -> None:
     for record in records:
-        if record.status in (PASSED, UNIMPLEMENTED):
+        if record.status in (PASSED, *OPEN):
             continue
         head = Text(f"\n{record.number} {clean(record.name)}  ", style="bold")
         lost = f", −{points(record.points)}" if has_points else ""
         head.append(f"{record.status}{lost}", style=STYLES[record.status])
         console.print(head)
         console.print(Text(clean(record.message)), soft_wrap=True)
-    if untouched := [record for record in records if record.status == UNIMPLEMENTED]:
-        numbers = ", ".join(dict.fromkeys(record.number for record in untouched))
-        console.print(
-            Text(
-                f"\nNot implemented yet, {len(untouched)} checks: problems {numbers}",
-                style=STYLES[UNIMPLEMENTED],
-            )
-        )
+    for status, words in OPEN.items():
+        if untouched := [record for record in records if record.status == status]:
+            numbers = ", ".join(dict.fromkeys(record.number for record in untouched))
+            told = f"\n{words}, {len(untouched)} checks: problems {numbers}"
+            console.print(Text(told, style=STYLES[status]))
 
 
 def _table(console: Console, total: Group, has_points: bool = True) -> None:
-    table = Table(title="", show_footer=True, header_style="bold")
+    table = Table(
+        title=total.title if total.title != "Total" else "", show_footer=True, header_style="bold"
+    )
     table.add_column("Problem", footer="Total")
     table.add_column("", footer="")
     table.add_column("Checks passed", justify="right", footer=total.checks_passed)

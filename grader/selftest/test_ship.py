@@ -10,12 +10,14 @@ import zipfile
 import pytest
 
 from grader.assignment import FILES, PARTS
-from grader.check.plugin import PUBLIC_ALONE
+from grader.check.plugin import public_alone
 from grader.course_file import FILE
 from grader.intake import hand_in
 from grader.packaging import leaks, pack, stubs, visibility
 from grader.packaging.visibility import for_students
 from grader.selftest.grading import ROOT
+
+PUBLIC_ALONE = public_alone()  # of the whole assignment
 
 
 @pytest.fixture(scope="module")

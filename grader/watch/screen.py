@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from grader.check.plugin import PUBLIC_ALONE
+from grader.check.plugin import public_alone
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, UNIMPLEMENTED, Record
 from grader.course_file import course
 from grader.reports.results_json import clean
@@ -172,7 +172,7 @@ def _messages(state: WatchState) -> list[Text]:
         numbers = ", ".join(dict.fromkeys(untouched))
         lines.append(Text(f"Not implemented yet: {numbers}", style=STYLES[UNIMPLEMENTED]))
     if state.records and state.count(PASSED) == len(state.records) and not HIDDEN.exists():
-        lines.append(Text(PUBLIC_ALONE))
+        lines.append(Text(public_alone()))
     return lines
 
 
