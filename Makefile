@@ -131,10 +131,10 @@ course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>;
 	  $(if $(AT_A_TIME),--at-a-time="$$AT_A_TIME") $(if $(ROSTER),--roster="$$ROSTER") $(if $(DUE),--due="$$DUE") \
 	  $(if $(SEED),--seed="$$SEED") -- "$$SUBMISSIONS" || $(SAID)
 
-handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy
+handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy of the course that grader/course.toml describes
 	@$(PY) -m grader.packaging.pack handout
 
-autograder: $(READY) stubs  ## pack dist/autograder.zip, for Gradescope
+autograder: $(READY) stubs  ## pack dist/autograder.zip, for Gradescope, of the same course
 	@$(PY) -m grader.packaging.pack autograder
 
 # IMAGE=you/lockstep-prairielearn is what PrairieLearn pulls from Docker Hub.

@@ -23,12 +23,12 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 from rich.console import Console
 from rich.table import Table
 
-from grader.assignment import FILES, PARTS
 from grader.course_file import BadCourse, course
 from grader.gradescope.container_limits import Box, Usage
 from grader.packaging import pack
@@ -39,13 +39,11 @@ CORES, MEMORY = 0.5, 768 << 20  # the platform's default container
 PROBE_SECONDS = 10  # for an index to answer
 SECONDS = 600  # after which the platform writes a score of 0
 SCHEMA = ROOT / "grader" / "selftest" / "results.schema.json"
-METADATA = {
+METADATA: dict[str, Any] = {
     "id": 1,
     "created_at": "2030-01-02T12:00:00.000000-08:00",
     "assignment": {
         "due_date": "2030-01-09T12:00:00.000000-08:00",
-        "title": "Lockstep",
-        "total_points": "100.0",
     },
     "users": [{"email": "student@example.edu", "id": 1, "name": "A student"}],
     "previous_submissions": [],
@@ -103,15 +101,23 @@ class Play:
     more: str = ""  # appended to collectives.py
 
 
-PLAYS = [
-    Play("the solutions", ROOT / "solutions", set()),
-    Play(
-        "the stubs",
-        ROOT / "handout",
-        {number for part in PARTS.values() for number in part.problems},
-    ),
-    Play("a hostile one", ROOT / "solutions", HARMED, HOSTILE),
-]
+def plays() -> list[Play]:
+    """Return what is rehearsed. The hostile submission needs part 1 in the course."""
+    found = [
+        Play("the solutions", ROOT / "solutions", set()),
+        Play("the stubs", ROOT / "handout", set(course().problems)),
+    ]
+    if "collectives" in course().parts:
+        found.append(Play("a hostile one", ROOT / "solutions", HARMED, HOSTILE))
+    return found
+
+
+def metadata() -> dict:
+    """Return what the platform says about a submission in time."""
+    rules = course()
+    total = rules.points_of(set(rules.problems) - rules.extra)
+    named = {"title": rules.course.assignment, "total_points": str(total)}
+    return METADATA | {"assignment": METADATA["assignment"] | named}
 
 
 def main() -> int:
@@ -124,11 +130,11 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     seed = arguments.one_of
-    plays = PLAYS if seed is None else [random.Random(seed).choice(PLAYS)]
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     root = Path(tempfile.mkdtemp(prefix="lockstep-rehearsal-"))
     try:
-        return _rehearse(root, console, plays)
+        chosen = plays() if seed is None else [random.Random(seed).choice(plays())]
+        return _rehearse(root, console, chosen)
     except (pack.CannotPack, BadCourse) as error:
         print(f"cannot rehearse: {error}", file=sys.stderr)
         return 2
@@ -139,7 +145,7 @@ def main() -> int:
             removal.remove(root)
 
 
-def _rehearse(root: Path, console: Console, plays: Sequence[Play]) -> int:
+def _rehearse(root: Path, console: Console, chosen: Sequence[Play]) -> int:
     root.chmod(0o755)  # as /autograder is
     pack.write(pack.autograder(), ROOT / "dist" / "autograder.zip")
     with zipfile.ZipFile(ROOT / "dist" / "autograder.zip") as archive:
@@ -157,10 +163,10 @@ def _rehearse(root: Path, console: Console, plays: Sequence[Play]) -> int:
         return 2
     console.print(f"setup.sh: {time.monotonic() - began:.0f} s")
     shutil.copy(root / "source" / "run_autograder", root / "run_autograder")
-    (root / "submission_metadata.json").write_text(json.dumps(METADATA))
+    (root / "submission_metadata.json").write_text(json.dumps(metadata()))
     table = Table("submission", "points", "seconds", "peak memory", "confined by", "verdict")
     good, held = True, ""
-    for play in plays:
+    for play in chosen:
         complaint, row, held = _play(play, root)
         good &= not complaint
         table.add_row(
@@ -188,7 +194,7 @@ def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     for folder in ("submission", "results"):
         removal.remove(root / folder)
         (root / folder).mkdir()
-    for name in FILES:
+    for name in course().files:
         more = play.more.replace("{root!r}", repr(str(root))) if name == "collectives.py" else ""
         (root / "submission" / name).write_text((play.folder / name).read_text() + more)
     environment = {
