@@ -122,6 +122,11 @@ class Course:
     install: Install = Install()
 
     @property
+    def title(self) -> str:
+        """Return the names of the course and of the assignment."""
+        return ": ".join(name for name in (self.course.name, self.course.assignment) if name)
+
+    @property
     def parts(self) -> dict[str, Part]:
         """Return the parts that the course takes, in their order."""
         return {name: PARTS[name] for name in self.course.parts}

@@ -28,6 +28,7 @@ from typing import NoReturn
 from grader.course import engine, exports, roster
 from grader.course.course import CannotGradeCourse, Course, Settings
 from grader.course.results import Store
+from grader.course_file import course
 from grader.gradescope.metadata import as_time
 from grader.wire import machine_limits
 
@@ -60,10 +61,15 @@ def _arguments() -> argparse.Namespace:
         help=f"gradings at a time on this machine (here {many} unless you say so)",
     )
     parser.add_argument("--roster", type=Path, help="a CSV file: who is in the course")
-    parser.add_argument("--due", help="when it was due, such as 2026-11-20T23:59+01:00")
+    parser.add_argument(
+        "--due", help="when it was due, such as 2026-11-20T23:59+01:00 (as course.toml says)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of a course")
     parser.add_argument(
-        "--seconds", type=float, default=480.0, metavar="N", help="for all checks of a submission"
+        "--seconds",
+        type=float,
+        metavar="N",
+        help="for all checks of a submission (as course.toml says)",
     )
     parser.add_argument(
         "--unconfined",
@@ -90,7 +96,8 @@ def main() -> int:
 
 
 def _grade(arguments: argparse.Namespace) -> int:
-    due = arguments.due and as_time(arguments.due)
+    rules = course()
+    due = as_time(arguments.due) if arguments.due else rules.late.due
     if arguments.due and not due:
         raise CannotGradeCourse(
             f"--due {arguments.due} is no time with a time zone, such as 2026-11-20T23:59+01:00"
@@ -99,16 +106,17 @@ def _grade(arguments: argparse.Namespace) -> int:
         raise CannotGradeCourse("--at-a-time must be 1 or more")
     people = roster.read(arguments.roster) if arguments.roster else []
     store = Store(arguments.into, arguments.seed)
-    settings = Settings(due or None, arguments.seconds, not arguments.unconfined)
+    seconds = arguments.seconds or rules.gradescope.seconds
+    settings = Settings(due, seconds, rules.gradescope.confined and not arguments.unconfined)
     judges = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)
-        course = Course(found, store, people, settings, judges)
+        graded = Course(found, store, people, settings, judges)
         with engine.connected(
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
         ) as workers:
-            course.grade(workers)
-    return course.report()
+            graded.grade(workers)
+    return graded.report()
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
+from grader import course_file
 from grader.course import page, scores, similarity
 from grader.course.engine import Engine, WorkersEnded, run
 from grader.course.grading import Graded, GraderEnded, Order, version
@@ -28,11 +28,8 @@ from grader.course.submissions import Found, Student
 from grader.diagnosis.finding import printable
 from grader.gradescope import late
 from grader.gradescope.metadata import Upload, as_time
-from grader.gradescope.settings import Settings as UploadSettings
 from grader.reports.summary import points
 
-UPLOADS = Path(__file__).resolve().parents[1] / "gradescope" / "platform" / "settings.ini"
-TITLE = "Lockstep"
 SHOWN = 60  # characters of a name
 ENOUGH_BROKEN = 3  # submissions with the same sentence, to say that nothing can be graded here
 
@@ -64,7 +61,7 @@ class Course:
         present = [student for one in found for student in one.submission.students]
         self.roster, self.missing = roster, missing(roster, present)
         self.version = version()
-        self.lateness = UploadSettings.read(UPLOADS)
+        self.rules = course_file.course()
         self.found = {one.submission.id: one for one in found}
         # What a submission is now decides whether its old result still holds.
         self.fingerprints: dict[str, str] = {}
@@ -91,8 +88,8 @@ class Course:
     def _finish(self, result: Result) -> None:
         """Compute what lateness costs. The due date may have changed since the grading."""
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
-        result.days_late = late.days_late(self.lateness, upload)
-        result.kept_percent = 100 - late.deduction(self.lateness, upload)[0]
+        result.days_late = late.days_late(self.rules.late, upload)
+        result.kept_percent = 100 - late.deduction(self.rules.late, upload)[0]
 
     def grade(self, engine: Engine) -> None:
         """Grade what is not graded yet. Raise CannotGradeCourse if this machine cannot grade."""
@@ -154,7 +151,7 @@ class Course:
         results = list(self.results.values())
         into = self.store.into
         scores.write(into / "scores.csv", results, self.missing)
-        page.write(into / "course.html", TITLE, results, self.roster)
+        page.write(into / "course.html", self.rules.title, results, self.roster)
         similarity.lay_out(self.found.values(), into / "similarity")
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())

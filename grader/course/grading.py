@@ -1,5 +1,6 @@
 """Grades one submission with the normal command, in a process of its own. Runs in a worker."""
 
+import hashlib
 import json
 import os
 import signal
@@ -10,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.parcel import Parcel
+from grader.course_file import FILE, Course, course, packed
 from grader.version import VERSION, commit
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSAL = 2  # the grader's exit code if it cannot grade and says why
 MAX_SAID = 2000  # characters of the grader's own words that are kept
+
+RULES = ("course", "points", "extra_credit")  # sections that change what a check is worth
 
 
 class GraderEnded(RuntimeError):
@@ -53,7 +57,11 @@ class OtherVersion(RuntimeError):
 
 
 def version() -> str:
-    return f"{VERSION} {commit()}"
+    """Return which grader this is, with what the course has changed in it."""
+    changed = packed(course(), RULES)
+    if changed == packed(Course(), RULES):
+        return f"{VERSION} {commit()}"
+    return f"{VERSION} {commit()}, course {hashlib.sha256(changed.encode()).hexdigest()[:8]}"
 
 
 def grade(order: Order) -> Graded:
@@ -94,7 +102,7 @@ def _run(command: list[str]) -> dict:
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")},
+        env={k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")},
     )
     assert process.stdin and process.stdout
     try:

@@ -5,10 +5,10 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.course.results import GRADED, Result
 from grader.course.submissions import Student
+from grader.course_file import course
 
 PERSON = ("submission", "name", "sid", "email", "handed_in")
 TOTALS = ("total", "days_late", "total_after_lateness")
@@ -21,7 +21,7 @@ def write(path: Path, results: Sequence[Result], missing: Sequence[Student] = ()
 
     A cell of points is empty if there is no score, so that no program takes it for zero.
     """
-    problems = [number for part in PARTS.values() for number in part.problems]
+    problems = list(course().problems)
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow([*PERSON, *TOTALS, *problems, *OUTCOME])

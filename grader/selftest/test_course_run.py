@@ -17,6 +17,8 @@ from grader.course.course import CannotGradeCourse, Course, Settings
 from grader.course.grading import Graded, GraderEnded
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
 from grader.course.submissions import Found, Student, Submission
+from grader.course_file import Course as CourseRules
+from grader.course_file import Late
 from grader.gradescope.metadata import as_time
 
 DOCUMENT = json.dumps({"tests": [{"number": "1.1", "score": 2.0}]}).encode()
@@ -64,7 +66,8 @@ class Graders:
 @pytest.fixture
 def graded(tmp_path, monkeypatch, capsys):
     """Return a function that grades a course of the submissions a, b, c … as a table says."""
-    monkeypatch.setattr(course_module.UploadSettings, "read", lambda _: lateness())
+    rules = CourseRules(late=Late(percent_per_day=10.0))
+    monkeypatch.setattr(course_module.course_file, "course", lambda: rules)
 
     def grade(names="abc", outcomes=None, count=2, found=None):
         graders = Graders(tmp_path, outcomes or {})
@@ -81,12 +84,6 @@ def graded(tmp_path, monkeypatch, capsys):
         return course
 
     return grade
-
-
-def lateness():
-    settings = course_module.UploadSettings()
-    settings.late_percent = 10.0
-    return settings
 
 
 def test_each_submission_is_graded_once(graded, tmp_path):
