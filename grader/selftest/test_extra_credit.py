@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import jsonschema
@@ -21,6 +23,7 @@ from grader.intake.staging import read, stage_submission
 from grader.reports import page, results_json, terminal
 from grader.reports.summary import counted, summary
 from grader.selftest.grading import ROOT
+from grader.watch.screen import keys
 
 SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_text())
 
@@ -224,6 +227,30 @@ def test_what_is_not_attempted_is_told_once():
     open_ones = [replace(RECORDS[3], status=NOT_ATTEMPTED), RECORDS[0]]
     assert "Not attempted, 1 checks: problems 5.6" in shown(open_ones)
     assert "not attempted" in page.page(open_ones, "mine", [])
+
+
+# ——— parts
+
+
+def test_checks_of_parts_that_a_course_does_not_take_are_not_run(tmp_path):
+    path = tmp_path / "course.toml"
+    path.write_text('[course]\nparts = ["benchmarking"]')
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:hypothesispytest", "tests"],
+        cwd=ROOT,
+        env=os.environ | {FILE: str(path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert files == {"tests/test_benchmarking.py"} and "deselected" in done.stdout
+
+
+def test_keys_of_a_watch_are_those_of_the_parts(rules):
+    assert "[1-5] a part" in keys()
+    rules('[course]\nparts = ["collectives", "data_parallel"]')
+    assert "[1,3] a part" in keys()
 
 
 # ——— further files

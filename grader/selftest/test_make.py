@@ -112,5 +112,5 @@ def test_without_values_there_are_the_usual_ones(asked):
     # the grader's own tests are not imported for some checks
     assert asked("test", K="ring")[-3:] == ["tests", "grader/hidden", "--only=ring"]
     assert asked("test", IMPL="handout")[-2:] == ["tests", "--submission=handout"]
-    assert asked("timeline")[-3:] == ["--submission=handout", "--", "pipeline_parallel"]
+    assert asked("timeline")[-2:] == ["--submission=handout", "--"]
     assert asked("report") == ["-m", "grader", "--report=report.html", "--", "handout"]
