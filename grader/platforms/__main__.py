@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from grader.assignment import FILES, PARTS
+from grader.assignment import PARTS
 from grader.atomic_write import written_whole
 from grader.check.record import FAILED
+from grader.course_file import course
 from grader.diagnosis.finding import printable
 from grader.platforms import autolab, formats, github, prairielearn
 from grader.reports import results_json
@@ -116,7 +117,7 @@ def grade_for_prairielearn(grade: Path) -> int:
     target.parent.mkdir(exist_ok=True)
     target.parent.chmod(0o700)  # ranks may have users of their own
     target.unlink(missing_ok=True)
-    if not any((student / name).is_file() for name in FILES):
+    if not any((student / name).is_file() for name in course().files):
         _write(target, prairielearn.not_gradable())
         return 0
     outcome = Grading().run(student)

@@ -8,8 +8,8 @@ attempt, and ``format_errors`` says why. (PrairieLearn, "External Grading", "Gra
 
 import json
 
-from grader.assignment import FILES
 from grader.check.record import PASSED
+from grader.course_file import course
 from grader.platforms.shown import Entry, fitted, for_students, notes, score, share
 from grader.reports.summary import points
 
@@ -45,7 +45,7 @@ def _test(entry: Entry) -> dict:
 
 def not_gradable() -> str:
     """Return the results of a submission without any file of the assignment."""
-    why = f"The submission holds none of the assignment's files: {', '.join(FILES)}."
+    why = f"The submission holds none of the assignment's files: {', '.join(course().files)}."
     return _json({"gradable": False, "format_errors": [why]})
 
 

@@ -11,7 +11,7 @@ import tarfile
 import uuid
 from pathlib import Path
 
-from grader.assignment import FILES, PARTS
+from grader.course_file import course
 from grader.packaging import pack
 from grader.packaging.pack import WORKFLOW, Contents
 from grader.packaging.visibility import ROOT
@@ -32,7 +32,7 @@ def everything(image: str) -> Contents:
     found |= _under("prairielearn/questions/lockstep", prairielearn(image))
     found |= _under("plain", grader_files() | {"grade.sh": template("grade.sh")})
     found |= {f"github/{WORKFLOW}": template("github-workflow.yml")}
-    for part in PARTS:
+    for part in course().parts:
         found |= _under(f"harbor/{part}", harbor.task(part, student, grader_files(), image_files()))
     return found
 
@@ -68,12 +68,12 @@ def autolab() -> Contents:
 def prairielearn(image: str) -> Contents:
     """Return the folder of a question (PrairieLearn, "Question configuration", "External Grading").
 
-    Students upload five files of at most 5 MB together. ``tests/`` becomes /grade/tests.
+    Students upload files of at most 5 MB together. ``tests/`` becomes /grade/tests.
     """
-    names = ", ".join(FILES)
+    names = ", ".join(course().files)
     info = {
         "uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, "lockstep/prairielearn")),
-        "title": "Lockstep",
+        "title": course().title,
         "topic": "Distributed training",
         "type": "v3",
         "singleVariant": True,

@@ -16,6 +16,8 @@ import re
 from pathlib import Path
 
 from grader.assignment import PARTS
+from grader.course_file import course
+from grader.packaging.course_files import for_course
 from grader.packaging.pack import FOLDER, Contents
 from grader.packaging.visibility import ROOT
 from grader.version import VERSION
@@ -85,7 +87,7 @@ def toml(part: str) -> str:
 
 def instruction(part: str) -> str:
     """Return the task of a part in words, most of them those of ASSIGNMENT.md."""
-    about, text = PARTS[part], ASSIGNMENT.read_text()
+    about, text = PARTS[part], _assignment()
     rows = [line for line in text.splitlines() if re.match(rf"\| {about.number}\.\d ", line)]
     section = _section(text, f"Part {about.number}: {about.title}")
     written = (
@@ -106,12 +108,16 @@ def instruction(part: str) -> str:
     return written.replace("](figures/", "](/app/handout/figures/")
 
 
-def points(part: str) -> int:
-    """Return the points of a part, from the table of ASSIGNMENT.md."""
-    found = re.search(rf"\| \*\*`{part}\.py`\*\* \| \*\*(\d+)\*\* \|", ASSIGNMENT.read_text())
-    if not found:
-        raise ValueError(f"the table of ASSIGNMENT.md has no points for {part}.py")
-    return int(found[1])
+def points(part: str) -> float:
+    """Return the points of a part in the course."""
+    found = course().points_of(PARTS[part].problems)
+    return int(found) if found == int(found) else found
+
+
+def _assignment() -> str:
+    """Return ASSIGNMENT.md as students of the course get it."""
+    name = str(ASSIGNMENT.relative_to(ROOT))
+    return for_course({name: ASSIGNMENT.read_bytes()}, course())[name].decode()
 
 
 def _section(text: str, title: str) -> str:
