@@ -17,7 +17,7 @@ import dask
 import yaml
 from distributed import Client, KilledWorker, LocalCluster, as_completed
 
-from grader.course.grading import ROOT, Graded, Order, grade
+from grader.course.grading import PROCESSES, ROOT, Graded, Order, grade
 from grader.wire import machine_limits
 
 BYTES_EACH = 1 << 30  # of memory for a grading on this machine
@@ -61,7 +61,8 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
     ``count`` is how many gradings run at a time on the local engine. ``settings`` is the settings
     file of Slurm. ``shared`` is a folder that all nodes see, for the certificate of this run.
     """
-    logging.getLogger("distributed").setLevel(logging.ERROR)
+    # dask tells much of what it does, and all of what it breaks off after Ctrl-C.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1, **NO_PAGES})
     if engine == "local":
         with (
@@ -75,6 +76,7 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
                 memory_limit=0,
             ) as cluster,
             Client(cluster) as client,
+            PROCESSES.ended_together(),
         ):
             yield Engine(client)
     elif engine == "slurm":

@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +29,59 @@ class GraderEnded(RuntimeError):
 
     The engine then tries the submission once more, on another worker if there is one.
     """
+
+
+class Processes:
+    """Holds the processes that grade for this process, so that they can be ended together."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen] = set()
+        self.are_ended = False
+
+    def start(self, command: list[str]) -> subprocess.Popen:
+        """Start a process whose standard input is a pipe. It ends when this pipe is closed.
+
+        So it also ends when this process ends, however that happens.
+        """
+        environment = {
+            k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")
+        }
+        with self.lock:
+            if self.are_ended:
+                raise GraderEnded("the course was stopped")
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                # Ctrl-C is for the course alone, which then ends the processes.
+                start_new_session=True,
+            )
+            self.running.add(process)
+        return process
+
+    def end(self, process: subprocess.Popen) -> None:
+        with self.lock:
+            self.running.discard(process)
+            assert process.stdin
+            process.stdin.close()
+
+    @contextmanager
+    def ended_together(self) -> Iterator[None]:
+        """End all processes at the end of the ``with`` block, and start none until the next one."""
+        self.are_ended = False
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.are_ended = True
+            for process in list(self.running):
+                self.end(process)
+
+
+PROCESSES = Processes()
 
 
 @dataclass(frozen=True)
@@ -75,7 +131,7 @@ def grade(order: Order) -> Graded:
         folder = Path(name)
         results, report = folder / "results.json", folder / "report.html"
         command = [
-            *(sys.executable, "-m", "grader.course.watched", str(order.seconds)),
+            *(sys.executable, "-m", "grader.course.watched", str(order.seconds), folder),
             *("--results", results, "--report", report, "--seed", str(order.seed)),
             *("--seconds", str(order.seconds), "--workers", str(order.judges)),
             *(["--official"] if order.official else []),
@@ -93,27 +149,15 @@ def grade(order: Order) -> Graded:
 
 
 def _run(command: list[str]) -> dict:
-    """Run the command, which prints one line of JSON, and return what it says.
-
-    The command's standard input is a pipe that closes when this process ends, however it ends.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={k: v for k, v in os.environ.items() if k == FILE or not k.startswith("LOCKSTEP_")},
-    )
-    assert process.stdin and process.stdout
+    """Run the command, which prints one line of JSON, and return what it says."""
+    process = PROCESSES.start(command)
+    assert process.stdout
     try:
-        said = process.stdout.read()
+        with process.stdout:
+            said = process.stdout.read()
         code = process.wait()
-    except BaseException:
-        process.stdin.close()
-        process.wait()
-        raise
-    process.stdin.close()
-    process.stdout.close()
+    finally:
+        PROCESSES.end(process)
     if code or not said:
         raise GraderEnded(_ended(code))
     facts = json.loads(said)

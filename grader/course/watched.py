@@ -1,15 +1,16 @@
 """Runs the grader as a child, with a limit of time, and measures its memory.
 
-    python -m grader.course.watched SECONDS ARGUMENTS OF THE GRADER
+    python -m grader.course.watched SECONDS FOLDER ARGUMENTS OF THE GRADER
 
 Prints one line of JSON: exit code, seconds, memory, the end of the standard error. If the process
-that started this one ends, standard input closes, and the grader ends, too: a course that was
-killed leaves no graders behind.
+that started this one ends, standard input closes. Then the grader ends, too, and the folder with
+its files is removed: a course that was killed leaves nothing behind.
 """
 
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,12 @@ SAMPLE_EVERY = 1.0  # seconds between two looks at the memory
 MAX_SAID = 20_000  # bytes
 
 
+class Abandoned(Exception):
+    """Raised if the process that wants the result has ended."""
+
+
 def main() -> int:
-    seconds, arguments = float(sys.argv[1]), sys.argv[2:]
+    seconds, folder, arguments = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     with tempfile.TemporaryFile() as errors:
         grader = subprocess.Popen(
             [sys.executable, "-m", "grader", *arguments],
@@ -35,7 +40,12 @@ def main() -> int:
             start_new_session=True,
         )
         began = time.monotonic()
-        peak = _watch(grader, began + seconds + SLACK)
+        try:
+            peak = _watch(grader, began + seconds + SLACK)
+        except Abandoned:
+            _end(grader)
+            shutil.rmtree(folder, ignore_errors=True)
+            return 1
         took = time.monotonic() - began
         code = grader.poll()
         if code is None:
@@ -49,13 +59,12 @@ def main() -> int:
 def _watch(grader: subprocess.Popen, until: float) -> int:
     """Wait for the grader, and return the peak of its memory in bytes.
 
-    End the grader and this process if standard input closes.
+    Raise Abandoned if standard input closes.
     """
     peak, next_sample = 0, 0.0
     while grader.poll() is None and time.monotonic() < until:
         if select.select([sys.stdin], [], [], 0.05)[0]:
-            _end(grader)
-            sys.exit(1)
+            raise Abandoned
         if time.monotonic() >= next_sample:
             peak = max(peak, _memory(grader.pid))
             next_sample = time.monotonic() + SAMPLE_EVERY
