@@ -124,12 +124,13 @@ submission: $(READY)  ## check handout/ and pack submission.zip; ANYWAY=1 packs 
 	@$(PY) -m grader.intake.hand_in $(if $(ANYWAY),--anyway) || $(SAID)
 
 # BEGIN INSTRUCTOR
-# ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines, too; AT_A_TIME=2 is for this one.
+# ENGINE=slurm SETTINGS=<file> or ENGINE=tcp://<host>:<port> grades on other machines, too; AT_A_TIME=2 is for this one. REGRADE=1
+# grades again what another version of the grader has graded.
 course: $(READY)  ## grade all SUBMISSIONS=<folder or export zip> INTO=<folder>; ROSTER=<csv>, DUE=2026-11-20T23:59+01:00, SEED=7
 	@test -n "$$SUBMISSIONS" -a -n "$$INTO" || { echo "Name both: make course SUBMISSIONS=<folder or export zip> INTO=<folder>"; exit 2; }
 	@$(PY) -m grader.course --into="$$INTO" $(if $(ENGINE),--engine="$$ENGINE") $(if $(SETTINGS),--settings="$$SETTINGS") \
 	  $(if $(AT_A_TIME),--at-a-time="$$AT_A_TIME") $(if $(ROSTER),--roster="$$ROSTER") $(if $(DUE),--due="$$DUE") \
-	  $(if $(SEED),--seed="$$SEED") -- "$$SUBMISSIONS" || $(SAID)
+	  $(if $(SEED),--seed="$$SEED") $(if $(REGRADE),--regrade) -- "$$SUBMISSIONS" || $(SAID)
 
 handout: $(READY) stubs  ## pack dist/handout.zip, the student's copy of the course that grader/course.toml describes
 	@$(PY) -m grader.packaging.pack handout

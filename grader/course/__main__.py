@@ -72,6 +72,11 @@ def _arguments() -> argparse.Namespace:
         help="for all checks of a submission (as course.toml says)",
     )
     parser.add_argument(
+        "--regrade",
+        action="store_true",
+        help="grade again what another version of the grader has graded",
+    )
+    parser.add_argument(
         "--unconfined",
         action="store_true",
         help="grade also where student code cannot be confined",
@@ -107,7 +112,8 @@ def _grade(arguments: argparse.Namespace) -> int:
     people = roster.read(arguments.roster) if arguments.roster else []
     store = Store(arguments.into, arguments.seed)
     seconds = arguments.seconds or rules.gradescope.seconds
-    settings = Settings(due, seconds, rules.gradescope.confined and not arguments.unconfined)
+    official = rules.gradescope.confined and not arguments.unconfined
+    settings = Settings(due, seconds, official, arguments.regrade)
     judges = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)

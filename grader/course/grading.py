@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.course.parcel import Parcel
-from grader.course_file import FILE, Course, course, packed
+from grader.course_file import FILE, course, packed
+from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,11 +114,16 @@ class OtherVersion(RuntimeError):
 
 
 def version() -> str:
-    """Return which grader this is, with what the course has changed in it."""
-    changed = packed(course(), RULES)
-    if changed == packed(Course(), RULES):
-        return f"{VERSION} {commit()}"
-    return f"{VERSION} {commit()}, course {hashlib.sha256(changed.encode()).hexdigest()[:8]}"
+    """Return which grader this is. Another text differs in what it checks, or in how.
+
+    The digest is over the rules of the course and over all files that take part in a grading, so
+    that a change counts that nobody has committed.
+    """
+    digest = hashlib.sha256(packed(course(), RULES).encode())
+    for name in files(NOT_FOR_GRADING):
+        digest.update(f"\0{name}\0".encode())
+        digest.update((ROOT / name).read_bytes())
+    return f"{VERSION} {commit()[:12]} {digest.hexdigest()[:12]}"
 
 
 def grade(order: Order) -> Graded:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -110,13 +111,30 @@ def test_a_course_that_was_killed_goes_on(submissions, tmp_path):
     course.wait()
     done = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
     assert 0 < len(done) < 4
+    temporary = set(Path(tempfile.gettempdir()).glob("lockstep-course-*"))
     wait_for(lambda: not {p.pid for p in graders(into)} - before, 30)
+    wait_for(lambda: not any(path.exists() for path in temporary), 10)
     said = grade(submissions, into)
     assert f"4 submissions, {len(done)} of them are graded already." in said
     times = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
     assert len(times) == 4 and done.items() <= times.items()
     leftover = [path for path in into.rglob(".*") if path.name != ".lock"]
     assert not leftover
+
+
+def test_ctrl_c_ends_the_graders_and_keeps_the_results(submissions, tmp_path):
+    course = subprocess.Popen(
+        command(submissions, tmp_path / "out"), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    of_course = psutil.Process(course.pid)
+    wait_for(lambda: len(of_course.children(recursive=True)) > 3 and results(tmp_path / "out"))
+    children = of_course.children(recursive=True)
+    course.send_signal(signal.SIGINT)
+    _, said = course.communicate(timeout=20)
+    assert course.returncode == 2 and said.startswith("cannot grade the course: interrupted.")
+    assert len(said.splitlines()) == 1
+    _, alive = psutil.wait_procs(children, 15)
+    assert not alive and results(tmp_path / "out")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from grader.course import course as course_module
-from grader.course import engine
+from grader.course import engine, grading
 from grader.course.course import CannotGradeCourse, Course, Settings
 from grader.course.grading import Graded, GraderEnded
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
@@ -20,6 +20,7 @@ from grader.course.submissions import Found, Student, Submission
 from grader.course_file import Course as CourseRules
 from grader.course_file import Late
 from grader.gradescope.metadata import as_time
+from grader.packaging.visibility import NOT_FOR_GRADING, files
 
 DOCUMENT = json.dumps({"tests": [{"number": "1.1", "score": 2.0}]}).encode()
 FULL = Graded(0, "", DOCUMENT, b"<p>", 1.5, 1 << 20)
@@ -69,12 +70,13 @@ def graded(tmp_path, monkeypatch, capsys):
     rules = CourseRules(late=Late(percent_per_day=10.0))
     monkeypatch.setattr(course_module.course_file, "course", lambda: rules)
 
-    def grade(names="abc", outcomes=None, count=2, found=None):
+    def grade(names="abc", outcomes=None, count=2, found=None, regrade=False):
         graders = Graders(tmp_path, outcomes or {})
         monkeypatch.setattr(engine, "grade", graders)
         if found is None:
             found = submissions(tmp_path / "in", names)
-        settings = Settings(as_time("2026-11-20T00:00:00+00:00"), 9.0, True)
+        due = as_time("2026-11-20T00:00:00+00:00")
+        settings = Settings(due, 9.0, True, regrade)
         course = Course(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings, 1)
         with engine.connected("local", Path(), count, tmp_path) as workers:
             course.grade(workers)
@@ -106,6 +108,28 @@ def test_a_second_run_grades_what_is_new_or_changed(graded, tmp_path):
     second = graded(found=found)
     assert [second.times(name) for name in "abcBd"] == [1, 1, 1, 1, 1]
     assert "4 submissions, 2 of them are graded already." in second.printed
+
+
+def test_what_another_version_graded_is_told_and_graded_again_if_asked(graded, monkeypatch):
+    first = graded()
+    monkeypatch.setattr(course_module, "version", lambda: "another")
+    monkeypatch.setattr("grader.course.grading.version", lambda: "another")
+    again = graded(found=list(first.found.values()))
+    assert "Another version of the grader graded 3 of them" in again.printed
+    assert again.times("a") == 1
+    regraded = graded(found=list(first.found.values()), regrade=True)
+    assert regraded.times("a") == 2 and regraded.results["a"].version == "another"
+    assert "Another version" not in graded(found=list(first.found.values())).printed
+
+
+def test_a_change_of_a_check_is_another_version(monkeypatch, tmp_path):
+    before = grading.version()
+    assert before == grading.version()
+    (tmp_path / "changed.py").write_text("")
+    monkeypatch.setattr(
+        grading, "files", lambda _: [*files(NOT_FOR_GRADING)[1:], tmp_path / "changed.py"]
+    )
+    assert grading.version().split()[:2] == before.split()[:2] and grading.version() != before
 
 
 def test_a_grader_that_was_ended_is_tried_again(graded):
