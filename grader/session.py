@@ -52,7 +52,7 @@ class Session:
         self.server = Server(self.server_address)
 
     def replace_server(self) -> None:
-        """Start another fork server, for this process alone. The server ends with this process."""
+        """Start another fork server, only for this process. The server ends with this process."""
         self.server = Server.start()
         self.server_address = self.server.address
 

@@ -288,7 +288,7 @@ def shift_right(tensor: Tensor) -> Tensor:
 
 
 def ring_all_reduce(tensor: Tensor) -> Tensor:
-    """Problem 1.7 · Sum over all ranks, with sends and receives alone.
+    """Problem 1.7 · Sum over all ranks, only with sends and receives.
 
     Cut the tensor into n chunks. The first n−1 steps are the reduce-scatter: in each step every
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it

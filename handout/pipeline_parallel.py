@@ -6,7 +6,7 @@ Every rank has some of the layers, and the batch flows through all ranks.
     python -m handout.run pipeline_parallel --world-size 4        watch four stages work, and wait
 
 Rank s holds stage s: some consecutive layers, with s = 0 the first stage. A stage sends its output
-to the next stage. In the backward pass it sends the gradient of its input to the stage before. If
+to the next stage. In the backward pass it sends the gradient of its input to the previous stage. If
 the batch went through as a whole, all stages but one would always wait. So the batch is cut into m
 micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
 weights add up over the micro-batches.
@@ -92,7 +92,7 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     It goes from the last stage to the first. The last stage begins with the gradient of the loss
     with respect to its output. Every other stage receives the gradient of its output from the next
-    stage. Send each gradient to the stage before as soon as it is ready. The gradients of the
+    stage. Send each gradient to the previous stage as soon as it is ready. The gradients of the
     weights are *sums* over the micro-batches. The division by B·D happens once:
     ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5
     differs: it sees one micro-batch's y at a time, so there you must divide by m.)

@@ -53,7 +53,7 @@ def shard_columns(weight: Tensor) -> Tensor:
         sharded by columns, (I, O/n): columns [rank·O/n, (rank+1)·O/n), contiguous, in memory of its
         own. A view would keep all of the weight alive, and the ranks would save no memory.
         ``contiguous()`` of a view may still be that view. ``clone()`` of a transpose is still
-        transposed. So one of them alone is not enough.
+        transposed. So you need both.
     Raises:
         ValueError: O does not divide by n ("10 columns do not divide by 4 ranks").
 
@@ -86,7 +86,7 @@ def tensor_parallel_forward(
 
     Every W is sharded by columns. Every rank computes its columns of a layer's output. The next
     layer needs a replicated input, so an all-gather makes the output replicated. Gelu works on each
-    entry alone, so it may come before the all-gather.
+    entry by itself, so it may come before the all-gather.
 
     Args:
         shards: L weights, sharded by columns, (D, D/n) each.

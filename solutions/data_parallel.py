@@ -182,7 +182,7 @@ class GradientBuckets:
 
         Args:
             parameters: leaf tensors of one float dtype, in the order of the layers, the same on
-                every rank. A parameter that does not require a gradient (frozen) is left alone. A
+                every rank. A parameter that does not require a gradient (frozen) stays as it is. A
                 parameter that appears twice (tied) is one parameter, and counts where it appears
                 first. You may assume that only one ``GradientBuckets`` is created for a set of
                 parameters.

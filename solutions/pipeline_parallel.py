@@ -6,7 +6,7 @@ Every rank has some of the layers, and the batch flows through all ranks.
     python -m handout.run pipeline_parallel --world-size 4        watch four stages work, and wait
 
 Rank s holds stage s: some consecutive layers, with s = 0 the first stage. A stage sends its output
-to the next stage. In the backward pass it sends the gradient of its input to the stage before. If
+to the next stage. In the backward pass it sends the gradient of its input to the previous stage. If
 the batch went through as a whole, all stages but one would always wait. So the batch is cut into m
 micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
 weights add up over the micro-batches.
@@ -161,7 +161,7 @@ def pipeline_backward(weights: list[Tensor], saved: list[Saved], y: Tensor | Non
 
     It goes from the last stage to the first. The last stage begins with the gradient of the loss
     with respect to its output. Every other stage receives the gradient of its output from the next
-    stage. Send each gradient to the stage before as soon as it is ready. The gradients of the
+    stage. Send each gradient to the previous stage as soon as it is ready. The gradients of the
     weights are *sums* over the micro-batches. The division by B·D happens once:
     ``mlp.loss_backward(y)`` of the whole y contains it, so do not divide by m again. (Problem 5.5
     differs: it sees one micro-batch's y at a time, so there you must divide by m.)
@@ -207,8 +207,8 @@ def _exchange(
     """Send a tensor and receive (rows, D), started together. None, -1 and n stand for nobody.
 
     Two neighbours that send to each other would otherwise wait for ever on GPUs: there, the
-    messages of a rank keep their order, and a send ends only when it is received. Wait for the
-    receive alone. Return the work of the send, and what was received.
+    messages of a rank keep their order, and a send ends only when it is received. Wait only for
+    the receive. Return the work of the send, and what was received.
     """
     neighbours = range(dist.get_world_size())
     messages, received = [], None
@@ -364,7 +364,7 @@ def run_schedule(
     alive: dict[int, Saved] = {}
     grad_outputs: dict[int, Tensor] = {}  # on the last stage, as long
     sending: dict[int, dist.Work | None] = {}  # to the next stage, as long
-    sending_back: dist.Work | None = None  # to the stage before: one at a time
+    sending_back: dist.Work | None = None  # to the previous stage: one at a time
     # the stage from which each action receives; from -1 and n it receives nothing
     sources = [stage - 1 if kind == "forward" else stage + 1 for kind, _ in schedule] + [None]
     _, received = _exchange(None, None, sources[0], rows, weights[0])

@@ -122,9 +122,9 @@ def run(
 ) -> Iterator[tuple[str, Graded | Exception]]:
     """Grade submissions, and yield the name of each with its result as soon as it is there.
 
-    An order is made when a worker has room for it. So a worker that ends takes with it only what it
-    was grading, and no submission that had only waited there. What failed on a worker is tried once
-    more. A submission that fails for the second time yields its exception.
+    An order is made when a worker has room for it. So a worker that ends interrupts only the
+    submissions that it was grading: no other submission waited there. What failed on a worker is
+    tried once more. A submission that fails for the second time yields its exception.
     """
     waiting = iter(orders)
     names: dict[object, str] = {}
@@ -147,5 +147,5 @@ def _outcome(future: Any) -> Graded | Exception:
         return future.result()
     except KilledWorker:
         return WorkersEnded(f"it ended {DEATHS} workers")
-    except Exception as error:  # whatever went wrong on a worker is told of this submission alone
+    except Exception as error:  # whatever went wrong on a worker is told only of this submission
         return error

@@ -114,7 +114,7 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return who is among the 27 % with the best rest. Those who are equal to them are, too."""
+    """Return who is among the 27 % with the best rest. An equal rest counts as among them, too."""
     return rest >= np.quantile(rest, 1 - SHARE, method="higher")
 
 

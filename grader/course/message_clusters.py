@@ -4,7 +4,7 @@ Two messages are compared in their normal form, which has no numbers, no ranks, 
 that a student wrote in quotes, and nothing that a student printed. Equal forms are one cluster.
 Forms of the same problem are one cluster, too, if most of their pairs of neighbouring words are
 equal (Jaccard's similarity) and they name the same likely cause. A form is compared with the
-commonest form of a cluster alone. So clusters do not grow into each other.
+commonest form of a cluster only. So clusters do not grow into each other.
 """
 
 import re
@@ -18,9 +18,8 @@ from grader.course.outcomes import CourseOutcomes, GradedSubmission, Outcome
 
 LONGEST = 4_000  # characters of a message that are read; students can make messages long
 LIKE = 0.75  # the least similarity of two forms of one cluster, from 0 to 1
-MOST_FORMS = (
-    400  # of a problem that are compared with each other; all others only if they are equal
-)
+# forms of a problem that are compared with each other; all others only if they are equal
+MOST_FORMS = 400
 
 CALL = re.compile(r"[\w.]+(\(.*\))? on \d+ ranks?\b")
 VALUES = re.compile(r"\s+(expected|got)\s+\S")  # lines of values
@@ -43,7 +42,7 @@ class Form:
     """The normal form of a message.
 
     ``bare`` means that the message says only that a value is wrong, and not why. Such messages are
-    alike for any mistake, so they are compared within one check alone.
+    alike for any mistake, so they are compared only within one check.
     """
 
     lines: tuple[str, ...]

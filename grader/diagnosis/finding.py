@@ -74,7 +74,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Step:
-    """Equal operations that one rank issued in one of the student's lines."""
+    """Operations of one rank that look the same and come from the same line of student code.
+
+    They are counted together.
+    """
 
     what: str
     times: int

@@ -25,8 +25,8 @@ NOT_FOR_STUDENTS = (
     "grader/reference/collectives.py",
     "grader/reference/pipeline.py",
 )
-# The zip for Gradescope also holds the hidden checks. It holds no answers, because expected values
-# come from grader/reference.
+# The zip for Gradescope also holds the hidden checks, and grader/reference, which computes the
+# expected values. So it does not need solutions/, and does not hold it.
 NOT_FOR_GRADING = (
     "grader/README.md",
     "grader/course",

@@ -1,6 +1,6 @@
 """Says what students may see of a results document, and how long it may be.
 
-Most platforms show all of a result as soon as it is there. Gradescope alone can hold back a check
+Most platforms show all of a result as soon as it is there. Only Gradescope can hold back a check
 until the grades are published. So where a platform cannot, the hidden checks of a problem are one
 entry with their points, and without their names and messages.
 """

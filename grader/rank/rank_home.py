@@ -45,7 +45,7 @@ class RankHome:
     def local_world_size(self, size: int) -> int:
         """Return how many ranks of a world of this size count as ranks of this rank's node.
 
-        A rank that sees one GPU alone may share it, and counts as the only rank of its node.
+        A rank that sees only one GPU may share it, and counts as the only rank of its node.
         """
         return 1 if self.device == "cuda" and "," not in self.gpus else size
 
@@ -121,7 +121,7 @@ def _make(world: dict, tier: str, rank: int, inside: int, rendezvous: str) -> Ra
         os.chown(around, -1, user, dir_fd=inside, follow_symlinks=False)
         os.chmod(around, 0o710, dir_fd=inside)
     folder, gpus = Path(world["folder"]), world.get("gpus", [])
-    # If ranks share GPUs, each rank sees its own GPU alone, because local ranks of one node must
+    # If ranks share GPUs, each rank sees only its own GPU, because local ranks of one node must
     # have different GPUs.
     is_alone = len(set(gpus)) < len(gpus)
     return RankHome(

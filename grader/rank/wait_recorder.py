@@ -2,8 +2,8 @@
 
 It reports when a wait began and ended, and when a backend was done with an operation. The recorder
 sees operations as they are issued, below the Python API. But a program waits in ``Work.wait``,
-which no dispatcher sees. So the methods of torch's own classes are wrapped here, in this process
-alone.
+which no dispatcher sees. So the methods of torch's own classes are wrapped here, only in this
+process.
 """
 
 import threading

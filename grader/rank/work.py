@@ -23,7 +23,10 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Network:
-    """Holds what all groups of a rank share: its wire, and the numbers of its operations."""
+    """Holds what all process groups on one rank share.
+
+    This is the rank's connection (``wire``), and the counter that numbers its operations.
+    """
 
     def __init__(self, wire: Wire, current: dict) -> None:
         self.wire, self.current = wire, current

@@ -7,7 +7,7 @@ import numpy as np
 
 from grader.reference.schedules import OWN_WINDOWS, Action
 
-FROM_ZERO = "counted from time 0; the first span starts at {:g}"
+FROM_ZERO = "this is counted from time 0, but the first span starts at {:g}"
 IN_ORDER = (
     "this is right only if the spans come in order. Take the earliest start and"
     " the latest end of all spans"
@@ -64,9 +64,9 @@ def bubble(timelines: Timelines) -> float:
 
 
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to the bubble over a mistaken window of time.
+    """Return a dict. A key is the message for a mistake; its value is the bubble that it gives.
 
-    A mistake whose window has length 0 is left out.
+    Each mistake takes a wrong window of time. A mistake whose window has length 0 is left out.
     """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)

@@ -78,7 +78,10 @@ def _slice(span: Span, process: int, thread: int) -> dict:
 
 
 def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
-    """Return an arrow from each send to its receive: two events for each message."""
+    """Return the arrows from sends to their receives.
+
+    An arrow is two events of the trace: its start and its end.
+    """
     trails: dict[int, dict[int, Operation]] = {}
     for span in picture.spans:
         if span.operation is not None:

@@ -39,7 +39,7 @@ def wakeup() -> int:
 
 
 def signals(wake: int) -> bytes:
-    """Return the numbers of the signals that came since the last call, one in each byte."""
+    """Return the signals that came since the last call: each byte is the number of one signal."""
     try:
         return os.read(wake, 4096)
     except BlockingIOError:

@@ -1,9 +1,9 @@
-"""Plays through a world of one rank in the server, so that ranks inherit what torch sets up.
+"""Runs the steps of a world of one rank in the server, before it forks any rank.
 
-torch sets things up when they are first used. If the server never communicated, each rank would
-look up the same operators, import the same modules and fill the same caches again. This would cost
-5 of the 20 milliseconds of a small world. The threads of the process group end when the process
-group is destroyed, so that forking stays safe.
+So ranks inherit what torch sets up when it is first used. If the server never communicated, each
+rank would look up the same operators, import the same modules and fill the same caches again. This
+would cost 5 of the 20 milliseconds of a small world. The threads of the process group end when the
+process group is destroyed, so that forking stays safe.
 """
 
 import contextlib

@@ -44,7 +44,7 @@ class Screen(Protocol):
         """Show those messages for which there was no room; after the last of them, the first."""
 
     def end(self, state: WatchState) -> None:
-        """Leave the terminal as it was, with one line about the last state."""
+        """Stop drawing. Print one line that sums up the last results, if there are any."""
 
 
 class Lines:

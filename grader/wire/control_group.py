@@ -70,8 +70,8 @@ class Group:
         Raises FileNotFoundError if the group has no bound of memory.
         """
         # In version 1 this file bounds memory and swap together. This bound may never be below the
-        # bound of memory alone. So write it twice: the first write succeeds if the bound grows, the
-        # second one if it shrinks.
+        # bound of memory without swap. So write it twice: the first write succeeds if the bound
+        # grows, the second one if it shrinks.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)

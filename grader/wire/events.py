@@ -116,6 +116,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Mark:
+    """A named point of a rank's program, and the time at which the rank passed it."""
+
     rank: int
     call: int
     name: str

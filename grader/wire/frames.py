@@ -55,9 +55,11 @@ ANSWER = b"A"  # what an operation receives, what the store answers, or what a u
 # enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
-# A WAIT names what each thread waits for: the number of an operation, or one of these words. The
-# words mean the judge's sign to go on, the calls of the next check, and the end of the world.
-FOR_GO, FOR_INPUTS, FOR_NOTHING = FOR_JUDGE = "go", "inputs", "nothing"
+# A WAIT names what each thread waits for: the number of an operation, or one of these words.
+FOR_GO = "go"  # the judge's sign to go on
+FOR_INPUTS = "inputs"  # the calls of the next check
+FOR_NOTHING = "nothing"  # the end of the world
+FOR_JUDGE = FOR_GO, FOR_INPUTS, FOR_NOTHING
 
 # The judge asks its supervisor: how many frames and answers have ranks and hub exchanged so far?
 MOVES_ASKED = {"asks": "moves"}

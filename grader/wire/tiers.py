@@ -4,7 +4,7 @@
     landlock   sees its own folder, submission, Python, system; writes to its own    Linux 5.13
     uid        a user of its own for every rank                                      root
 
-The table shows each protection and what it needs. A tier is an entry of ``TIERS``: limits alone,
+The table shows each protection and what it needs. A tier is an entry of ``TIERS``: only limits,
 limits with one of the other two protections, or limits with both. The fork server finds out by a
 probe which tier works here: see ``supervisor.probe``. Nothing in this module is secret.
 """

@@ -13,9 +13,11 @@ class Limits:
     cpu_seconds: float = 5.0  # of processor time, for one rank in one call
     # additional processor time, for the modules that torch imports on first use
     import_seconds: float = 15.0
-    # for one call; the time in which ranks wait for a processor does not count, up to a bound
+    # of wall time, for one call; time in which ranks wait for a processor does not count, up to
+    # ``PATIENCE`` (in ``progress_judge``) times this limit
     wall_seconds: float = 20.0
-    world_seconds: float = 40.0  # for all calls of a world; likewise
+    # of wall time, for all calls of a world; the same time does not count, up to the same bound
+    world_seconds: float = 40.0
     output_bytes: int = 1 << 20  # printed by all ranks together
     output_kept: int = 1 << 14  # bytes of each rank's output, the last ones, for its report
     events: int = 50_000  # of all ranks together, by ``events.weight``

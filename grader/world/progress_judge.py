@@ -31,6 +31,11 @@ class ProgressJudge:
     It follows what ranks send, what their threads do, and what the hub says. A verdict of *stuck*
     needs evidence that every rank waits. Either the hub says so, or the threads are idle and two
     looks at the stacks in a row show the same.
+
+    Three words are related. A *standstill* is what the hub reports: every rank waits for an
+    operation or for the judge, and no operation can be completed. A world is *stuck* when the judge
+    has concluded that no rank will go on. A *deadlock* is what a student then reads about, if the
+    ranks wait for each other (``diagnosis.root_cause``).
     """
 
     def __init__(
@@ -53,7 +58,8 @@ class ProgressJudge:
         self.began = self.call_began = self.heard = time.monotonic()
         self.cpu_before: dict[int, float] = {}  # pid → processor seconds when this call began
         self.cpu_allowed = limits.cpu_seconds
-        self.starved_before: dict[int, float] = {}  # likewise, seconds waiting for a processor
+        # pid → seconds of waiting for a processor when this call began
+        self.starved_before: dict[int, float] = {}
         self.starved_at_start: dict[int, float] = {}  # the same, when the world began
         self.starting: set[int] = set()  # ranks that still start their GPUs
         self.failed_at: float | None = None
@@ -88,8 +94,8 @@ class ProgressJudge:
     def on_frame(self) -> None:
         """Record that a rank has sent a frame.
 
-        If the hub has reported a standstill, the frame ends the standstill. The exception is a
-        frame that the hub passed on before this report.
+        If the hub has reported a standstill, the frame ends the standstill, unless the hub passed
+        the frame on before this report.
         """
         self.frames += 1
         if self.frames > self.frames_before_standstill:

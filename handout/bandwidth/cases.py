@@ -133,7 +133,7 @@ class Case:
     def operation(self, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
         """Return a function that runs the collective from ``source`` to ``target``.
 
-        A collective of ``IN_PLACE`` uses ``target`` alone. The parts of the tensors are views. They
+        A collective of ``IN_PLACE`` uses only ``target``. The parts of the tensors are views. They
         are made here, so that making them is not timed.
         """
         sources, targets = list(source.chunk(self.n)), list(target.chunk(self.n))
