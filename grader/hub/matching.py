@@ -238,6 +238,8 @@ def _results(together: list[Posted]) -> list[bytes] | None:
     if first.kind in ("all_gather", "gather"):
         whole = b"".join(blobs)
         return [whole if first.kind == "all_gather" or rank == root else b"" for rank in range(n)]
+    if first.kind not in ("all_reduce", "reduce_scatter", "reduce"):
+        raise ValueError(f"the hub does not carry out {first.kind}")
     dtype, reduction = _dtype(first), first.reduction
     if reduction is None or not combine.can_reduce(dtype, reduction):
         return None

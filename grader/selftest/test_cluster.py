@@ -6,6 +6,7 @@ import pytest
 
 from grader.selftest.grading import ROOT
 from grader.timeline.cluster import KEYS, MAY_LACK, BadCluster, Cluster, Link, read
+from grader.wire.events import KINDS
 from grader.wire.tiers import RANKS
 
 GOOD = """
@@ -38,6 +39,14 @@ def test_a_file_is_read(tmp_path):
     assert of(tmp_path, GOOD) == Cluster(4, 2, 2e12, *links, 8.0, 2.0, "two nodes")
     # by a Windows editor
     assert of(tmp_path, "\ufeff" + GOOD.replace("\n", "\r\n")) == of(tmp_path, GOOD)
+
+
+def test_every_kind_of_collective_has_a_time(tmp_path):
+    cluster = of(tmp_path, GOOD)
+    for kind in KINDS - {"send", "recv"}:
+        assert cluster.collective(kind, range(4), 1e6) > 0, kind
+    with pytest.raises(ValueError, match="no time is known for a_new_one"):
+        cluster.collective("a_new_one", range(4), 1e6)
 
 
 @pytest.mark.parametrize("key", MAY_LACK)

@@ -15,7 +15,7 @@ from grader.hub import hub, matching, store_values
 from grader.hub.in_step import Steps
 from grader.rank.link import Wire
 from grader.selftest import fuzz
-from grader.selftest.fuzz_frames import NONCE
+from grader.selftest.fuzz_frames import NONCE, OPERATION
 from grader.selftest.fuzz_hub import (
     BYTES,
     HONEST,
@@ -28,6 +28,24 @@ from grader.selftest.fuzz_hub import (
     question,
 )
 from grader.wire import combine, events, frames
+
+
+def test_every_kind_of_collective_has_a_result():
+    for kind in events.KINDS - {"send", "recv"}:
+        assert matching.collect(collective(kind)) is not None, kind
+    with pytest.raises(ValueError, match="the hub does not carry out a_new_one"):
+        matching.collect(collective("a_new_one"))
+
+
+def collective(kind: str) -> list[matching.Posted]:
+    """The operations of two ranks that put in six numbers each."""
+    received = {"all_gather": 12, "gather": 12, "reduce_scatter": 3, "scatter": 3}.get(kind, 6)
+    told = OPERATION | {"kind": kind, "root": 0, "received": [received]}
+    pieces = [[3, 3], [3, 3]]
+    return [
+        matching.Posted(0, events.Operation(rank, 0, **told), pieces, len(BYTES), BYTES)
+        for rank in range(2)
+    ]
 
 
 @pytest.fixture

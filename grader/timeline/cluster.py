@@ -19,6 +19,15 @@ from typing import Any
 
 from grader.wire.tiers import RANKS
 
+# How often each of these collectives goes around a ring of n ranks, in n − 1 steps.
+RING_PHASES = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "gather": 1,
+    "scatter": 1,
+    "all_to_all": 1,
+}
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -102,8 +111,9 @@ class Cluster:
             return math.ceil(math.log2(n)) * self._step(group, 0.0)
         if kind in ("broadcast", "reduce"):
             return (n - 2) * self._step(group, 0.0) + self._step(group, whole)
-        steps = 2 * (n - 1) if kind == "all_reduce" else n - 1
-        return steps * self._step(group, whole / n)
+        if kind not in RING_PHASES:
+            raise ValueError(f"no time is known for {kind}")
+        return RING_PHASES[kind] * (n - 1) * self._step(group, whole / n)
 
     def _step(self, group: Iterable[int], size: float) -> float:
         """Return the seconds of a message of ``size`` bytes on the slowest link of the ring."""
