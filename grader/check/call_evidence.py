@@ -83,7 +83,7 @@ class CallEvidence:
 
         If they did, the judge released the late ranks early, and the report records it.
         """
-        self.require(self.index not in self.report.let_go, sentence)
+        self.require(self.index not in self.report.released_early, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
         """Return the numbers of this rank's messages that its neighbour did not send on in time.
@@ -166,7 +166,7 @@ class CallEvidence:
     def require_communication(self, rank: int, communicated: bool, when: str = "") -> None:
         """Fail unless this rank ``communicated``. A single rank need not communicate.
 
-        ``when`` begins the message, for a check that counts some of the operations alone.
+        ``when`` begins the message, for a check that counts only some of the operations.
         """
         self.require(
             communicated or self.report.size == 1,

@@ -196,11 +196,9 @@ def public_alone() -> str:
 @cache
 def _read_session(path: str) -> Session:
     found = Session.read(Path(path))
-    try:
-        found.server.door  # noqa: B018 (raises where it is no address)
     # A fresh interpreter has not inherited the server's socket. It starts a server of its own,
     # which ends with this interpreter.
-    except WorldsUnavailable:
+    if not found.server.is_inherited:
         found.replace_server()
     return found
 

@@ -114,10 +114,10 @@ def _grade(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or rules.gradescope.seconds
     official = rules.gradescope.confined and not arguments.unconfined
     settings = Settings(due, seconds, official, arguments.regrade)
-    judges = max(1, machine_limits.workers() // arguments.at_a_time)
+    checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)
-        graded = Course(found, store, people, settings, judges)
+        graded = Course(found, store, people, settings, checks_at_a_time)
         with engine.connected(
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
         ) as workers:

@@ -55,10 +55,10 @@ class Course:
         store: Store,
         roster: Sequence[Student],
         settings: Settings,
-        judges: int,
+        checks_at_a_time: int,
     ) -> None:
-        """Read the results that are there. ``judges`` is how many checks a grading runs at once."""
-        self.store, self.settings, self.judges = store, settings, judges
+        """Read the results that are there. Each grading runs ``checks_at_a_time`` checks."""
+        self.store, self.settings, self.checks_at_a_time = store, settings, checks_at_a_time
         present = [student for one in found for student in one.submission.students]
         self.roster, self.missing = roster, missing(roster, present)
         self.version = version()
@@ -120,7 +120,7 @@ class Course:
             self.results[name].seed,
             self.version,
             self.settings.seconds,
-            self.judges,
+            self.checks_at_a_time,
             self.settings.official,
         )
 

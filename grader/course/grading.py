@@ -93,7 +93,7 @@ class Order:
     seed: int
     version: str  # of the grader that gives the order: "1.0.0 commit"
     seconds: float  # for all checks together
-    judges: int  # checks at a time
+    checks_at_a_time: int
     official: bool  # refuse to grade where student code cannot be confined
 
 
@@ -139,7 +139,7 @@ def grade(order: Order) -> Graded:
         command = [
             *(sys.executable, "-m", "grader.course.watched", str(order.seconds), folder),
             *("--results", results, "--report", report, "--seed", str(order.seed)),
-            *("--seconds", str(order.seconds), "--workers", str(order.judges)),
+            *("--seconds", str(order.seconds), "--workers", str(order.checks_at_a_time)),
             *(["--official"] if order.official else []),
             *("--", order.parcel.unpack(folder)),
         ]

@@ -157,7 +157,7 @@ def require_traffic(run, most, sentence, when="", phase=lambda operation: True, 
                 " weight stays where it is, and so does its gradient."
             )
         text = (
-            f"{when}rank {rank} sends {sent:.0f} bytes, {most:.0f} are enough. {sentence}"
+            f"{when}rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough. {sentence}"
             f" ({listed})"
         )
         run.require(sent <= most + 0.5, text)
@@ -243,7 +243,7 @@ def test_shards_own_their_memory(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_misuse(world, rng):
-    """Columns or rows that do not divide are a ValueError with both numbers"""
+    """Columns or rows that n does not divide raise ValueError with both numbers"""
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
         weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))
         by_columns, by_rows, *too_few = world(
@@ -293,7 +293,7 @@ def test_forward(world, rng):
 @weight(0.5)
 @on_gloo
 def test_forward_saves(world, rng):
-    """Each rank saves every layer's replicated input x, and z = x @ W, sharded by columns"""
+    """For every layer, each rank saves the replicated input x and its own columns of z = x @ W"""
     for n in (1, 2, 3):
         # There are two calls, one after the other, each with its own batch. Both are judged at the
         # end, because the second call must not change what the first call returned.
@@ -355,7 +355,7 @@ def shapes_of_gradients(shards):
 @number("4.2")
 @weight(0.25)
 def test_forward_misuse(world, rng):
-    """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
+    """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
         of_batches = [
@@ -425,7 +425,7 @@ def test_backward_input(world, rng):
 @on_gloo
 def test_backward_twice(world, rng):
     """A second backward pass gives the right gradients, with the same tensors or with others, and
-    leaves the first's alone
+    does not change the first's
     """
     first, second = Problem(rng, 2), Problem(rng, 2)
     both = (
@@ -526,7 +526,7 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
 @number("4.3")
 @weight(0.25)
 def test_backward_misuse(world, rng):
-    """A gradient that does not fit the shards is a ValueError with the numbers"""
+    """A gradient that does not fit the shards raises ValueError with the numbers"""
     for n in (2, 3):
         p = Problem(rng, n)
         own = per_rank(*(p.saved_by(rank) for rank in range(n)))
@@ -710,7 +710,12 @@ def test_sum_keeps_nothing(world, rng):
     for n in (1, 2):
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
         (run,) = world(
-            n, call("tensor_parallel.SumOverRanks", per_rank(*map(Leaf, partials)), driver="let_go")
+            n,
+            call(
+                "tensor_parallel.SumOverRanks",
+                per_rank(*map(Leaf, partials)),
+                driver="apply_and_drop",
+            ),
         )
         run.returns(
             *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
@@ -921,7 +926,7 @@ def test_megatron_pair_traffic(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_misuse(world, rng):
-    """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
+    """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
     column = rng.standard_normal((6, 4))
     row = rng.standard_normal((4, 6))
     x = rng.standard_normal((3, 6))

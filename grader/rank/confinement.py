@@ -95,7 +95,7 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
     if tier.uid:
         resource.setrlimit(resource.RLIMIT_NPROC, (TASKS[device], TASKS[device]))
     if device == "cpu":  # a GPU's driver may need the system calls that this refuses
-        seccomp.refuse()
+        seccomp.refuse_uncharged_memory()
 
 
 def _limit(device: str) -> None:
@@ -103,7 +103,7 @@ def _limit(device: str) -> None:
         file.write("1000")  # if memory runs out, the system ends a rank first, and not the judge
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_OPEN[device], FILES_OPEN[device]))
-    # POSIX message queues would outlive the rank, and others could find them by name alone.
+    # POSIX message queues would outlive the rank, and others could find them by name.
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(
         resource.RLIMIT_MEMLOCK,

@@ -125,7 +125,7 @@ def overwritten_after(function: Callable, args: list, kwargs: dict, mark: Mark) 
 
 
 def remembered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Make calls as ``in_turn``, and also return how many bytes of memory the saved z keep alive.
+    """Make calls as ``in_turn`` does. Also return how much memory the saved tensors z keep alive.
 
     The function returns (y, saved), and ``saved`` holds pairs whose second part is a z. The number
     of bytes is None if the results are of another form.
@@ -331,10 +331,13 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
 
 
-def let_go(function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark) -> Any:
-    """Return the value of a ``torch.autograd.Function``, and whether its argument is still alive.
+def apply_and_drop(
+    function: type[torch.autograd.Function], args: list, kwargs: dict, mark: Mark
+) -> Any:
+    """Apply a ``torch.autograd.Function``, and drop our reference to its argument.
 
-    If the argument is still alive, only the function can have kept it.
+    Return the value, and whether the argument is still in memory. If it is, only the function can
+    have kept it.
     """
     (leaf,) = args
     term = leaf * 1
@@ -484,7 +487,7 @@ DRIVERS: dict[str, Callable] = {
     "swept": swept,
     "stored": stored,
     "differentiate": differentiate,
-    "let_go": let_go,
+    "apply_and_drop": apply_and_drop,
     "stack_of_pairs": stack_of_pairs,
     "metered": metered,
     "in_step +1": partial(in_step, 1),

@@ -177,7 +177,7 @@ class Rank:
                 be_strict(self.network)
         self._join(meta)
         if self.network and home.device == "cpu":  # a driver may need what this refuses
-            seccomp.cut_off()
+            seccomp.refuse_connections()
         self.tracer: ProgramTracer | None = None
         self.recorder, self.recording = self._record(meta)
         self.marks = Marks(wire, self.current, self.network)

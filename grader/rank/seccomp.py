@@ -138,7 +138,7 @@ NUMBER, INTERFACE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
-def refuse() -> bool:
+def refuse_uncharged_memory() -> bool:
     """Refuse memory that no process is charged with; return whether that works here.
 
     The refusal holds for this process and for all processes that it starts. Also refuse
@@ -158,7 +158,7 @@ def refuse() -> bool:
     return _install([*_refused(UNCHARGED[platform.machine()].values(), errno.ENOSYS), *hiding])
 
 
-def cut_off() -> bool:
+def refuse_connections() -> bool:
     """Refuse all system calls that lead to another process; return whether that works here.
 
     The descriptors that are already open can still be used.

@@ -61,7 +61,7 @@ class Traces:
     ) -> None:
         """``mark`` is in the server's environment, ``token`` and ``key`` name what this case makes.
 
-        ``own`` tells which process the server has forked ahead, if any: that one is no trace.
+        ``own`` tells which process is the server's standby, if any: that one is no trace.
         """
         self.words = (mark.encode(), token.encode())
         self.token, self.key, self.temporary, self.own = token, key, temporary, own

@@ -192,7 +192,7 @@ class Names(Keeps):
 
 @pytest.mark.parametrize("function, kept", [(Keeps, True), (Names, True), (Forgets, False)])
 def test_a_tensor_that_is_kept_for_the_way_back_is_told(function, kept):
-    found = drive("let_go", function, leaf(1, 2))
+    found = drive("apply_and_drop", function, leaf(1, 2))
     assert found["value"].tolist() == [2, 4] and found["kept"] is kept
 
 

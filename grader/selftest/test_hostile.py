@@ -119,7 +119,7 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     workshop = Workshop(case, tmp_path)
     submission = workshop.build()
     traces = Traces(
-        tiered.mark, workshop.token, workshop.key, temporary, lambda: server.facts()["ahead"]
+        tiered.mark, workshop.token, workshop.key, temporary, lambda: server.facts()["standby"]
     )
     began = time.monotonic()
     graded = _grade(submission, workshop.results, case.options, server.address)

@@ -18,7 +18,7 @@ def held_back():
     calls = [Call("collectives.f", "call", [[], []], [{}, {}], delays={1: delay})]
     ranks = [RankReport(rank) for rank in (0, 1)]
     report = WorldReport(2, calls, Path("/nowhere"), ranks)
-    held = HeldRanks(calls, report, {}, let_on=lambda rank: None)
+    held = HeldRanks(calls, report, {}, send_go=lambda rank: None)
     judge = ProgressJudge(calls, report, Limits(), {}, held, ask_moves=lambda: None)
     judge.on_frame()
     held.hold(ranks[1], 0)
@@ -28,7 +28,7 @@ def held_back():
 def test_held_rank_is_released_if_the_others_stand_still(held_back):
     held_back.on_standstill([1], frames=1)
     held_back.step(time.monotonic(), silent=True)
-    assert held_back.report.let_go == {0}
+    assert held_back.report.released_early == {0}
 
 
 @pytest.mark.parametrize("arrives", ["before", "after"])
@@ -40,11 +40,11 @@ def test_standstill_is_over_once_a_rank_has_sent_more(held_back, arrives):
     if arrives == "after":
         held_back.on_frame()
     held_back.step(time.monotonic(), silent=True)
-    assert held_back.report.let_go == set()
+    assert held_back.report.released_early == set()
 
 
 def test_standstill_stays_when_frames_arrive_that_the_hub_knew_of(held_back):
     held_back.on_standstill([1], frames=2)
     held_back.on_frame()
     held_back.step(time.monotonic(), silent=True)
-    assert held_back.report.let_go == {0}
+    assert held_back.report.released_early == {0}

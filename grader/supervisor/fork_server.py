@@ -119,14 +119,14 @@ class Supervisors:
     server then kills its descendants, except these children and all that the children have started.
 
     A process needs some milliseconds to enter a control group. So if groups can be made, one
-    supervisor is forked ahead: before its world is known. It enters a group, and waits for the next
-    world.
+    supervisor is forked before its world is known, the *standby*. It enters a group, and waits for
+    the next world.
     """
 
     def __init__(
         self, tier: str, requests: socket.socket, start: Callable, places: Iterable[Path]
     ) -> None:
-        """Adopt orphans from now on, and let signals wake this process.
+        """Become the parent of processes whose parent dies, and let signals wake this process.
 
         ``tier`` says how ranks are confined. ``requests`` is the socket on which requests arrive.
         ``start`` starts a rank. ``places`` are the folders in which control groups can be made.
@@ -139,46 +139,46 @@ class Supervisors:
         self.tier, self.start = tier, start
         self.has_users, self.has_debris = tiers.TIERS[tier].uid, not tiers.TIERS[tier].landlock
         self.places = tuple(places)
-        self.has_failed = False  # whether the last one that was forked ahead ended unused
-        # the pid of the supervisor that was forked ahead, and the socket to send it a request
-        self.ahead: tuple[int, socket.socket] | None = None
+        self.has_failed = False  # whether the last standby ended unused
+        # the pid of the standby, and the socket to send it a request
+        self.standby: tuple[int, socket.socket] | None = None
         self.kept: dict[int, Kept] = {}
-        self.ruins: list[Kept] = []  # worlds whose supervisor did not end them
+        self.orphaned: list[Kept] = []  # worlds whose supervisor did not end them
         self.patience: float | None = None  # seconds until the next look if nothing happens
 
     def prepare(self) -> None:
-        """Fork a supervisor ahead, if groups can be made and no supervisor waits.
+        """Fork a standby, if groups can be made and no standby waits.
 
-        Do nothing if the last supervisor that was forked ahead has ended unused.
+        Do nothing if the last standby has ended unused.
         """
-        if self.places and not self.ahead and not self.has_failed:
+        if self.places and not self.standby and not self.has_failed:
             mine, its = socket.socketpair()
             with its:
-                self.ahead = self._fork(lambda: self._wait(its, mine)), mine
+                self.standby = self._fork(lambda: self._wait(its, mine)), mine
 
-    def let_go(self) -> None:
-        """Forget the supervisor that was forked ahead, and close the socket to it.
+    def drop_standby(self) -> None:
+        """Forget the standby, and close the socket to it.
 
-        This supervisor has got a world, or has ended, or lacks modules that this process has
+        The standby has got a world, or has ended, or lacks modules that this process has
         imported since. If it still waits, it ends now.
         """
-        if self.ahead:
-            self.ahead[1].close()
-            self.ahead = None
+        if self.standby:
+            self.standby[1].close()
+            self.standby = None
 
     def keep(self, request: dict, descriptors: list[int]) -> None:
-        """Give a world to the supervisor that was forked ahead, or else to a new supervisor.
+        """Give a world to the standby, or else to a new supervisor.
 
         The first descriptor is the judge's socket. All other descriptors belong to the ranks.
         """
         from grader.rank import rank_home
 
         pid = None
-        if self.ahead:
+        if self.standby:
             with contextlib.suppress(OSError):  # the one that waits has ended
-                socket.send_fds(self.ahead[1], [json.dumps(request).encode()], descriptors)
-                pid = self.ahead[0]
-            self.let_go()
+                socket.send_fds(self.standby[1], [json.dumps(request).encode()], descriptors)
+                pid = self.standby[0]
+            self.drop_standby()
         if pid not in self.kept:
             pid = self._fork(lambda: self._keep(request, descriptors))
         self.has_failed = False
@@ -259,16 +259,16 @@ class Supervisors:
         ended = [pid for pid in list(self.kept) if self._has_ended(pid)]
         if not ended and self.patience is None:
             return
-        users = set().union(*(ruin.users for ruin in self.ruins))
+        users = set().union(*(kept.users for kept in self.orphaned))
         finished, met = ending.end_descendants((), self.kept, users, self.wake, seconds=1.0)
-        # If there was a ruin, look once more, because a process may have been overlooked.
-        self.patience = None if finished and not self.ruins else 0.05
+        # If a world was orphaned, look once more, because a process may have been overlooked.
+        self.patience = None if finished and not self.orphaned else 0.05
         if finished:
-            for ruin in self.ruins:
-                self._clean(ruin, met)
-            self.ruins = []
+            for kept in self.orphaned:
+                self._clean(kept, met)
+            self.orphaned = []
 
-    def _clean(self, ruin: Kept, met: set[int]) -> None:
+    def _clean(self, kept: Kept, met: set[int]) -> None:
         """Remove the shared memory and the files that are left of a world.
 
         A new process does this, because much may be left. ``met`` are the processes of the world.
@@ -278,12 +278,12 @@ class Supervisors:
 
         pid = os.fork()
         if pid:
-            self.kept[pid] = replace(ruin, cleans=True)
+            self.kept[pid] = replace(kept, cleans=True)
             return
         try:
             self.forget()
-            cleanup.clean_up(ruin.users, met, files=self.has_debris)
-            removal.remove(ruin.folder)
+            cleanup.clean_up(kept.users, met, files=self.has_debris)
+            removal.remove(kept.folder)
         finally:
             os._exit(0)
 
@@ -295,15 +295,15 @@ class Supervisors:
             return False
         kept = self.kept.pop(pid)
         if status and kept.folder and not kept.cleans:
-            self.ruins.append(kept)
+            self.orphaned.append(kept)
             return True
         if kept.group:
             kept.group.remove()
         if kept.judge is not None:
             os.close(kept.judge)
-        if self.ahead and self.ahead[0] == pid:
+        if self.standby and self.standby[0] == pid:
             self.has_failed = True
-            self.let_go()
+            self.drop_standby()
         return True
 
     def end(self) -> None:
@@ -319,9 +319,9 @@ class Supervisors:
         while self.kept and time.monotonic() < deadline:
             select.select([self.wake], [], [], 0.05)
             self.look_after()
-        users = set().union(*(kept.users for kept in [*self.kept.values(), *self.ruins]))
+        users = set().union(*(kept.users for kept in [*self.kept.values(), *self.orphaned]))
         ending.end_descendants(self.kept, users=users, wake=self.wake, seconds=LAST_SECONDS)
-        for kept in [*self.kept.values(), *self.ruins]:
+        for kept in [*self.kept.values(), *self.orphaned]:
             if kept.group:
                 kept.group.remove()
 
@@ -332,12 +332,12 @@ class Supervisors:
         """
         self.requests.close()
         os.close(self.wake)
-        if self.ahead:
-            self.ahead[1].close()
-        for kept in [*self.kept.values(), *self.ruins]:
+        if self.standby:
+            self.standby[1].close()
+        for kept in [*self.kept.values(), *self.orphaned]:
             if kept.judge is not None:
                 os.close(kept.judge)
-        self.kept, self.ruins = {}, []
+        self.kept, self.orphaned = {}, []
 
 
 def _prepare(modules: Iterable[str]) -> None:
@@ -400,7 +400,7 @@ def _serve(
     ]
     if missing and facts["way"] == "fork":
         _prepare(missing)
-        supervisors.let_go()
+        supervisors.drop_standby()
     if "size" in request:
         _start_world(request, descriptors, engine, folder, supervisors)
 
@@ -419,7 +419,7 @@ def _more(request: dict, facts: dict, engine: Path, supervisors: Supervisors) ->
     has_hub = request.get("network") in frames.HUBS
     gaps = tiers.TIERS[facts["tier"]].gaps(confinement.landlock_abi(), has_hub, not facts["unheld"])
     more: dict[str, Any] = {"gaps": gaps}
-    more["ahead"] = supervisors.ahead and supervisors.ahead[0]
+    more["standby"] = supervisors.standby and supervisors.standby[0]
     if request.get("tiers") and facts["way"] == "fork":
         from grader.supervisor import probe
 

@@ -57,8 +57,8 @@ class Match:
     """Operations of some ranks that are one communication.
 
     ``absent`` lists the ranks whose operation for this communication is missing. ``is_certain`` is
-    False if nobody can tell which receive took a message, because some receives take a message from
-    any rank. Otherwise it is True.
+    False if receives that take messages from any rank compete for this message, so that nobody can
+    tell which of them took it.
     """
 
     operations: list[Operation]
@@ -115,33 +115,33 @@ def match(trails: list[list]) -> Matches:
 def _match_messages(
     lanes: dict[tuple, tuple[list[Operation], list[Operation]]], from_any: list[Operation]
 ) -> list[Match]:
-    # The keys of these tables are landings: the place where a message arrives, and its tag. A rank
-    # may have used a new tag for each of fifty thousand messages, so a search through all lanes
-    # would take long.
+    # The keys of these tables are destinations: the place where a message arrives, and its tag. A
+    # rank may have used a new tag for each of fifty thousand messages, so a search through all
+    # lanes would take long.
     takers: dict[tuple, list[Operation]] = defaultdict(list)
     sources: dict[tuple, set[int]] = defaultdict(set)
     left: dict[tuple, list[Operation]] = defaultdict(list)
     for receive in from_any:
-        takers[_landing(lane(receive))].append(receive)
+        takers[_destination(lane(receive))].append(receive)
     for key, (sends, _) in lanes.items():
         if sends:
-            sources[_landing(key)].add(key[2])
+            sources[_destination(key)].add(key[2])
     found = []
     for key, (sends, receives) in lanes.items():
-        is_certain = not takers[_landing(key)]
+        is_certain = not takers[_destination(key)]
         found += [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
         found += [Match([receive], [key[2]]) for receive in receives[len(sends) :]]
-        left[_landing(key)] += sends[len(receives) :]
-    # the landings at which some receives name their source
-    mixed = {_landing(key) for key, (_, receives) in lanes.items() if receives}
-    for landing, sends in left.items():
+        left[_destination(key)] += sends[len(receives) :]
+    # the destinations at which some receives name their source
+    mixed = {_destination(key) for key, (_, receives) in lanes.items() if receives}
+    for destination, sends in left.items():
         sends.sort(key=lambda send: send.at)
-        is_certain = len(sources[landing]) == 1 and landing not in mixed
-        pairs = zip(sends, takers[landing])
+        is_certain = len(sources[destination]) == 1 and destination not in mixed
+        pairs = zip(sends, takers[destination])
         found += [Match([send, receive], [], is_certain) for send, receive in pairs]
-        found += [Match([send], [landing[2]]) for send in sends[len(takers[landing]) :]]
-    for landing, receives in takers.items():
-        for receive in receives[len(left[landing]) :]:
+        found += [Match([send], [destination[2]]) for send in sends[len(takers[destination]) :]]
+    for destination, receives in takers.items():
+        for receive in receives[len(left[destination]) :]:
             found.append(Match([receive], [rank for rank in receive.group if rank != receive.rank]))
     return found
 
@@ -179,7 +179,7 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
     return disagreements, waiting
 
 
-def _landing(lane: tuple) -> tuple:
+def _destination(lane: tuple) -> tuple:
     """Return where the messages of a lane arrive: the lane without its source."""
     group, name, _, target, tag = lane
     return group, name, target, tag

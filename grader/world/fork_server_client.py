@@ -79,18 +79,23 @@ class Server:
     folder: Path | None = None  # of a server that this process has started
 
     @property
+    def is_inherited(self) -> bool:
+        """Return whether this process has inherited the server's socket."""
+        descriptor, _, number = self.address.partition(":")
+        try:
+            return os.fstat(int(descriptor)).st_ino == int(number)
+        except (OSError, ValueError):
+            return False
+
+    @property
     def door(self) -> int:
         """Return the descriptor of the server's socket.
 
         Raises WorldsUnavailable if this process has not inherited it.
         """
-        descriptor, _, number = self.address.partition(":")
-        try:
-            if os.fstat(int(descriptor)).st_ino == int(number):
-                return int(descriptor)
-        except (OSError, ValueError):
-            pass
-        raise WorldsUnavailable("this process has not inherited the socket of the fork server")
+        if not self.is_inherited:
+            raise WorldsUnavailable("this process has not inherited the socket of the fork server")
+        return int(self.address.partition(":")[0])
 
     @classmethod
     def start(cls, ahead: Iterable[str] = (), run: Path | None = None) -> "Server":

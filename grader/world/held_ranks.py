@@ -15,7 +15,8 @@ from grader.world.report import CALL_BEGAN, STANDSTILL, Call, Delay, RankReport,
 class HeldRanks:
     """Holds the ranks of a world where the delays of its calls ask for it.
 
-    ``let_on`` gives a rank the sign to go on. ``pids`` is the world's table rank → pid, not a copy.
+    ``send_go`` sends a rank the sign to go on. ``pids`` is the world's table rank → pid, not a
+    copy.
     """
 
     def __init__(
@@ -23,9 +24,9 @@ class HeldRanks:
         calls: list[Call],
         report: WorldReport,
         pids: Mapping[int, int],
-        let_on: Callable[[int], None],
+        send_go: Callable[[int], None],
     ) -> None:
-        self.calls, self.report, self.pids, self.let_on = calls, report, pids, let_on
+        self.calls, self.report, self.pids, self.send_go = calls, report, pids, send_go
         # ``awaited`` holds the marks that decide when held ranks go on, as (rank, call, name).
         # ``passed`` holds the marks of these that ranks have passed.
         delays = [(i, delay) for i, call in enumerate(calls) for delay in call.delays.values()]
@@ -91,7 +92,7 @@ class HeldRanks:
             if passed or delay.patience and self._has_had_patience(rank, call, delay.patience):
                 self.released.add((rank.rank, call))
                 rank.held = None
-                self.let_on(rank.rank)
+                self.send_go(rank.rank)
 
     def wake(self) -> bool:
         """Release the ranks whose delay lasts until ``STANDSTILL``.
@@ -108,12 +109,12 @@ class HeldRanks:
         return bool(waking)
 
     def release_all(self) -> None:
-        """Release all held ranks, and add their calls to ``let_go`` in the report.
+        """Release all held ranks, and add their calls to ``released_early`` in the report.
 
         The caller has found that the other ranks wait for the held ranks, but not in an operation.
         They may wait for a new group, for example.
         """
-        self.report.let_go |= {call for _, call in self._ranks_and_calls()}
+        self.report.released_early |= {call for _, call in self._ranks_and_calls()}
         self.release(everybody=True)
 
     @property

@@ -45,8 +45,8 @@ class Call:
     driver: str = "plain"
     may_raise: bool = False
     delays: dict[int, Delay] = field(default_factory=dict)
-    # +1: a rank gets its next message only when it has passed its last one on to the next rank. −1:
-    # the same, with the previous rank in place of the next. 0: there is no such rule
+    # +1: a rank gets a message only when it has passed the previous message on to the next rank.
+    # −1: the same, with the previous rank in place of the next. 0: there is no such rule
     in_step: int = 0
     # for each rank, the things that it may call and their results: see ``wire.served``
     served: list[dict] = field(default_factory=list)
@@ -143,7 +143,7 @@ class WorldReport:
     limit: str = ""  # in words: the deadline that was passed, or what there was too much of
     grader_fault: str = ""  # a failure of the grader itself
     # calls whose held ranks were released early, because the other ranks waited for the held ranks
-    let_go: set[int] = field(default_factory=set)
+    released_early: set[int] = field(default_factory=set)
     # If all ranks wait, and the network is ``strict``: lists of [rank, time, time]. At the first
     # time the rank issued an operation that has begun and not ended. At the second time the rank
     # issued the first operation that can begin only when that one has ended.

@@ -75,7 +75,7 @@ class World:
             size, calls, submission_dir, [RankReport(rank) for rank in range(size)]
         )
         self.pids: dict[int, int] = {}  # rank → pid
-        self.held = HeldRanks(calls, self.report, self.pids, self._let_on)
+        self.held = HeldRanks(calls, self.report, self.pids, self._send_go)
         self.judge = ProgressJudge(
             calls, self.report, limits, self.pids, self.held, self._ask_moves
         )
@@ -401,10 +401,10 @@ class World:
         rank.outcomes[call] = outcome
         self.judge.on_outcome()
         if isinstance(outcome, Raised) and self.calls[call].may_raise:
-            self._let_on(rank.rank)
+            self._send_go(rank.rank)
         self.held.release()
 
-    def _let_on(self, rank: int) -> None:
+    def _send_go(self, rank: int) -> None:
         """Give a rank the sign to go on, for which the rank waits."""
         try:
             self.wires[rank].sendall(frames.pack(frames.GO, {}, nonce=self.nonce))
