@@ -132,20 +132,24 @@ def test_stopwatch(world):
         "this is the mean over the ranks. A collective has ended when its slowest rank has": (
             np.array([1.5, 3.5, 1.5])
         ),
-        "the fastest rank's times": np.array([1.0, 2.0, 1.0]),
+        "these are the fastest rank's times": np.array([1.0, 2.0, 1.0]),
         "this is the sum over the ranks. Take the slowest rank's time": np.array([3.0, 7.0, 3.0]),
         "the clock was read once for all calls. Read it for each call": (
             np.array([7.0, 7.0, 7.0]) / 3
         ),
         "the samples were sorted. Keep them in the order of the calls": np.array([2.0, 2.0, 5.0]),
     }
-    mine = "these are this rank's own times. On every rank, the slowest rank's time counts"
+    mine = (
+        "these are this rank's own times. Every rank must return, for each call, the time of the"
+        " slowest rank"
+    )
     own = [{mine: np.array(t)} | cold for t in ([1.0, 5.0, 1.0], [2.0, 2.0, 2.0])]
     samples, seconds = np.array([2.0, 5.0, 2.0]), np.array(2.0)
     timings = all(isinstance(timing, (list, tuple)) and len(timing) == 2 for timing in run.values())
     run.require(
         timings,
-        f"a Timing(seconds, samples) is asked for, and rank 0 returned {run.values()[0]!r:.80}.",
+        "stopwatch must return Timing(seconds, samples), and rank 0 returned"
+        f" {run.values()[0]!r:.80}.",
     )
     stopwatches.require_looks(run, warm_up=1, iterations=3)
     stopwatches.require_looks(hard, warm_up=0, iterations=3)
@@ -184,7 +188,7 @@ def test_stopwatch(world):
         "there is one barrier before the first call only. Each call needs its own": np.array(
             [2.0, 1005.0, 1002.0]
         ),
-        "rank 0 alone came to the barrier": np.array([1002.0] * 3),
+        "only rank 0 came to the barrier": np.array([1002.0] * 3),
         "there is no synchronize() before the watch stops. The device had only started its work": (
             np.array([0.001] * 3)
         ),
@@ -246,11 +250,15 @@ def test_sweep(world):
         if getattr(e, "name", "").startswith(("run ", "row"))
     ]
     run.require(made is not None, benchmark_rows.NO_ROWS)
-    run.require(len(made) == 4, f"{len(made)} rows; two collectives at two sizes make 4.")
+    run.require(
+        len(made) == 4,
+        f"the sweep yielded {len(made)} rows. It must yield one row for each collective at each"
+        " size, 4 in all.",
+    )
     for row, due in zip(made, expected):
         wrong = benchmark_rows.row_difference(row, due)
         run.require(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
-    late = f"in the order {', '.join(order)}: yield each row as soon as its run has ended."
+    late = f"the order was {', '.join(order)}. Yield each row as soon as its run has ended."
     run.require(order == ["run", "row"] * 4, late)
 
 
@@ -306,11 +314,13 @@ def test_model(world):
         select=lambda r: np.array(r, float),
         known_mistakes=[of_others],
     )
-    equal.raises_value_error(because="Of equal times, rounding alone decides on the sign of 1/β.")
+    equal.raises_value_error(
+        because="If the times are equal, only rounding decides on the sign of 1/β."
+    )
     falling.raises_value_error(because="The times do not grow with the size.")
     one_size.raises_value_error(because="From times of one size, α and β cannot be told apart.")
     odd.raises_value_error(because="There are 3 sizes and 2 times.")
-    quick = {"this is the time of the bytes alone. Add the latency": np.array(0.5)}
+    quick = {"this is only the time of the bytes. Add the latency": np.array(0.5)}
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {
         "this is the bandwidth divided by the latency, which is not a number of bytes": np.array(

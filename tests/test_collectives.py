@@ -32,7 +32,10 @@ EIGHT = {
     "all_to_all": (per_rank(A, B), {}, [[1.0, 2.0, 10.0, 20.0], [3.0, 4.0, 30.0, 40.0]]),
 }
 
-RING = "The ring is built from sends and receives alone."
+RING = "Build the ring from sends and receives only."
+NEIGHBOURS = (
+    "Send to the right neighbour, and receive from the left one, only with send and receive."
+)
 ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
 EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive entries"
 MISTAKES = {
@@ -150,7 +153,7 @@ def test_in_rank_order(world):
     (run,) = world(2, call("collectives.in_rank_order", actions, delays=late))
     run.returns("first", "second")
     began, ended = run.marks(1, "action began"), run.marks(0, "action ended")
-    run.require(len(began) == len(ended) == 1, "the action is to run exactly once on every rank.")
+    run.require(len(began) == len(ended) == 1, "the action must run exactly once on every rank.")
     hint = mistakes.barrier_hint(
         [sum(o.kind == "barrier" for o in run.operations(rank)) for rank in range(2)]
     )
@@ -260,7 +263,7 @@ def test_shift_right_in_the_order_of_gpus(world):
     """shift_right runs on two ranks whose messages keep their order, as on GPUs"""
     (run,) = world(2, call("collectives.shift_right", per_rank(A, B)))
     run.returns(B, A)
-    run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
+    run.uses_only("send", "recv", because=NEIGHBOURS)
 
 
 @number("1.7")

@@ -94,7 +94,7 @@ def test_broadcast_parameters(world):
 @number("3.2")
 @weight(0.25)
 def test_broadcast_parameters_misuse(world):
-    """A root that is not a rank raises ValueError with the root"""
+    """A root that is not a rank raises ValueError with the root's number"""
     name, given = "data_parallel.broadcast_parameters", [tensor([1, 2])]
     for run, root in zip(
         world(2, *(call(name, given, root=root, may_raise=True) for root in (2, -1))), ("2", "-1")

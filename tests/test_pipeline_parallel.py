@@ -174,7 +174,7 @@ def test_schedules(world):
         for stage, actions in enumerate(made):
             run.require(
                 actions is not None,
-                f"{name}, stage {stage}: not a list of pairs like ('forward', 0).",
+                f"{name}, stage {stage}: the schedule is not a list of pairs like ('forward', 0).",
             )
             wrong = schedules.complete(actions, 3)
             run.require(wrong is None, f"{name}, stage {stage}: {wrong} in {actions}.")
@@ -184,8 +184,8 @@ def test_schedules(world):
         most, after = schedules.most_alive(made[0])
         run.require(
             most == alive,
-            f"{name}, stage 0: the most micro-batches alive are {most}, first after {after}; it"
-            f" should be {alive}{schedules.warm_up(most, alive)}.",
+            f"{name}, stage 0: {most} micro-batches are alive after {after}. The most should be"
+            f" {alive}{schedules.warm_up(most, alive)}.",
         )
 
 
@@ -233,7 +233,7 @@ def test_run_schedule(world):
                 "this is the sum of the micro-batches' losses. The loss of the whole batch"
                 " is their mean"
             ): np.array(M * loss),
-            "this is the loss of the last micro-batch alone": np.mean(y[6:] ** 2),
+            "this is the loss of only the last micro-batch": np.mean(y[6:] ** 2),
         }
         run.returns(
             None,
@@ -311,15 +311,15 @@ def test_bubble(world):
     )
     known = {
         schedules.OWN_WINDOWS: np.array(0.2),
-        "counted from time 0; the first span starts at 5": np.array(0.75),
+        "this is counted from time 0, but the first span starts at 5": np.array(0.75),
     }
     measured.returns(
         np.array(1 / 3),
         tolerance=CLOSE,
         select=lambda r: np.array(float(driver_results.fractions(r)[0])),
         label=(
-            "the bubble of two stages, one at work from second 5 to 6 and 7 to 8, the other from 6"
-            " to 8,"
+            "the bubble of two stages (stage 0 works from 5 s to 6 s and from 7 s to 8 s, stage 1"
+            " from 6 s to 8 s)"
         ),
         known_mistakes=[known],
     )

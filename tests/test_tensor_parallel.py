@@ -74,8 +74,8 @@ def test_forward(world):
 @number("4.2")
 @weight(0.25)
 def test_forward_misuse(world):
-    """A batch that does not fit the shards, and a shard that fits neither the layer before nor the
-    number of ranks, are a ValueError with the numbers
+    """A batch that does not fit the shards, and a shard that fits neither the previous layer nor
+    the number of ranks, raise ValueError with the numbers
     """
     name = "tensor_parallel.tensor_parallel_forward"
     cases = [(SHARDS[0], BATCH[:, :1], ("1", "2"))]
@@ -124,7 +124,7 @@ def test_backward(world):
 @number("4.3")
 @weight(0.25)
 def test_backward_misuse(world):
-    """A gradient that does not fit the shards is a ValueError with the numbers"""
+    """A gradient that does not fit the shards raises ValueError with the numbers"""
     y, saved = single_device.forward(WEIGHTS, BATCH)
     own = per_rank(*([(x, z[:, rank : rank + 1]) for x, z in saved] for rank in range(2)))
     name = "tensor_parallel.tensor_parallel_backward"
@@ -214,7 +214,7 @@ def test_megatron_pair(world):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_misuse(world):
-    """Shards that do not fit the batch, or each other, are a ValueError with the numbers"""
+    """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
     column, row = np.ones((2, 1)), np.ones((1, 2))
     cases = [(column, row, BATCH[:, :1], ("1", "2")), (column, np.ones((3, 2)), BATCH, ("1", "3"))]
     name = "tensor_parallel.megatron_pair"

@@ -288,9 +288,14 @@ class CheckWorld:
                 raise NotAttempted(reason) if not_attempted else CheckFailed(reason)
         if self.gpus and size > self.gpus.ranks:
             needed = -(-size // self.gpus.ranks_each)
-            raise Skipped(f"needs {needed} GPUs, this machine has {len(self.gpus.ids)}")
+            raise Skipped(
+                f"this check needs {needed} GPUs, and this machine has {len(self.gpus.ids)}"
+            )
         if self.gpus and any(r.options["weighs"] or r.options["clocks"] for r in requests):
-            raise Skipped("looks at the memory or the time of a CPU, so it is graded on CPUs")
+            raise Skipped(
+                "this check measures the memory or the time of a CPU, so it runs only when you"
+                " grade on CPUs"
+            )
         report = self.runner(size, [request.spread(size) for request in requests])
         runs = [self.run_class(report, index) for index in range(len(requests))]
         for run in runs:

@@ -160,7 +160,7 @@ class CallResult(CallEvidence):
                     )
                 if (names := len(set(NUMBER.findall(outcome.text)))) > MAX_NUMBERS:
                     self._fail(
-                        f"rank {rank.rank}'s ValueError names {names} numbers: name those alone"
+                        f"rank {rank.rank}'s ValueError names {names} numbers: name only those"
                         " that are wrong."
                     )
                 continue

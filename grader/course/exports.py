@@ -67,7 +67,9 @@ def _unpack(archive_path: Path, into: Path) -> None:
             for entry in entries:
                 _unpack_entry(archive, entry, into)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise CannotRead(f"{archive_path} is neither a folder nor a whole zip: {error}") from None
+        raise CannotRead(
+            f"{archive_path} is not a folder, and it cannot be read as a zip file: {error}"
+        ) from None
 
 
 def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) -> None:
@@ -83,7 +85,9 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
             # A file that is larger is cut, and refused when it is graded.
             target.write_bytes(file.read(MAX_FILE_BYTES))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        target.unlink(missing_ok=True)  # the submission then lacks this file, and is told so
+        target.unlink(
+            missing_ok=True
+        )  # the submission then lacks this file, and its results say so
 
 
 def _inner(folder: Path) -> Path:

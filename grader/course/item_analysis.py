@@ -19,7 +19,8 @@ from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course.outcomes import Check, CourseOutcomes
 
 SHARE = 0.27  # of the submissions in the upper group and in the lower group: Kelley (1939)
-Z = 1.645  # of the normal distribution: 5 % lie above
+TAIL = 0.05  # the share of the normal distribution that lies above Z
+Z = 1.645
 
 
 @dataclass(frozen=True)

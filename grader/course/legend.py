@@ -14,6 +14,7 @@ from grader.course.flags import (
     SPLIT,
     WRONG,
 )
+from grader.course.item_analysis import SHARE, TAIL
 from grader.course.tables import percent
 from grader.reports.markup import Html, tag, text
 
@@ -35,7 +36,9 @@ NUMBERS = {
         " Classical and Modern Test Theory, chapter 14)."
     ),
     "Discrimination": (
-        "D = p among the 27 % with the best rest − p among the 27 % with the worst rest, from −1"
+        f"D = p among the {percent(SHARE)} with the best rest − p among the {percent(SHARE)} with"
+        " the"
+        " worst rest, from −1"
         " to +1 (Kelley 1939, Journal of Educational Psychology 30, 17–24). Above +0.40 is very"
         " good, below +0.20 is poor, except where nearly everybody passes or fails (Ebel and"
         " Frisbie 1991, Essentials of Educational Measurement, chapter 13); if submissions with an"
@@ -50,16 +53,17 @@ NUMBERS = {
     ),
     "Stubs": "How many submissions left a function of this check as a stub. They do not count.",
 }
-MARKS = {
+FLAGS = {
     WRONG: (
         f"At least {FAIL_OR_PASS} pass and {FAIL_OR_PASS} fail, and even the upper end of r's"
-        f" 90 % confidence interval (Fisher's z) is below {LOW:g}."
+        f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
-        f"Of the strongest 27 % at least {percent(SPLIT)} fail in one way, or of all who tried at"
-        f" least {percent(MAJORITY)}; and of their failures {percent(ALIKE)} are of this one"
-        " cluster. If the messages say only that a value is wrong, the same entries or the same"
-        " values must be wrong, too."
+        f"At least {FAIL_OR_PASS} submissions fail in the same way, and they are at least"
+        f" {percent(SPLIT)} of the strongest {percent(SHARE)}, or at least {percent(MAJORITY)} of"
+        f" all who tried. In this group, at least {percent(ALIKE)} of the failures belong to one"
+        " cluster. If the messages say only that a value is wrong, the wrong entries or the wrong"
+        " values must be the same, too."
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
     EVERYBODY: f"At least {percent(EASY)} pass. That is no fault.",
@@ -68,7 +72,7 @@ MARKS = {
 
 def html() -> Html:
     numbers = (text(tag("dt", name), tag("dd", said)) for name, said in NUMBERS.items())
-    marks = (text(tag("dt", f"“{name}”"), tag("dd", said)) for name, said in MARKS.items())
-    least = tag("dd", f"A check is marked only if {FEW} submissions or more count for it.")
-    inside = tag("dl", *numbers, tag("dt", "Marks"), least, *marks)
+    raised = (text(tag("dt", f"“{name}”"), tag("dd", said)) for name, said in FLAGS.items())
+    least = tag("dd", f"A check is flagged only if {FEW} submissions or more count for it.")
+    inside = tag("dl", *numbers, tag("dt", "Flags"), least, *raised)
     return tag("details", tag("summary", "What the numbers mean"), inside, class_="legend")

@@ -104,7 +104,7 @@ def _warnings(view: View) -> list[Html]:
     if 0 < len(course.graded) < FEW:
         told.append(
             f"With fewer than {FEW} graded submissions (here {len(course.graded)}) the numbers of"
-            " checks mean little, and no check or problem is marked."
+            " checks mean little, and no check or problem is flagged."
         )
     if len(versions := course.versions()) > 1:
         told.append(
@@ -119,8 +119,8 @@ def _warnings(view: View) -> list[Html]:
         )
     if lacking := [one for one in course.incomplete() if not one.unreadable]:
         told.append(
-            f"Checks that others have are lacking in the results of {_named(lacking)}. These"
-            " submissions count for the checks that they have."
+            f"The results of {_named(lacking)} lack checks that other results contain. These"
+            " submissions count only for the checks that their results contain."
         )
     return [text(one) for one in told]
 
@@ -185,7 +185,7 @@ def _submission(result: Result, graded: GradedSubmission | None) -> Row:
     damaged = graded is not None and (graded.unreadable or not graded.outcomes)
     status += ", but the results are damaged" if damaged else ""
     both = (graded.points, graded.points_kept) if graded else ()
-    shown = [points(round(value, 2)) for value in both] or ["", ""]
+    shown = [points(value) for value in both] or ["", ""]
     late = f"{result.days_late:g}" if result.days_late else ""
     who = short(", ".join(map(str, result.submission.students)), 2 * NAME)
     is_marked = damaged or result.status in (REFUSED, BROKE, SET_ASIDE)

@@ -78,19 +78,19 @@ def checks(view: View) -> list[Html]:
     rows = [_item(item, view.flags.get(item.check.id, [])) for item in
             sorted(view.items, key=urgency)]  # fmt: skip
     return [
-        tag("p", f"{len(view.items)} checks. Marked: {told}. Marked checks come first."),
+        tag("p", f"{len(view.items)} checks. Flagged: {told}. Flagged checks come first."),
         legend.html(),
         table("The numbers of each check", names, rows),
     ]
 
 
 def _item(item: Item, raised: Sequence[Flag]) -> Row:
-    marks = [
+    flagged = [
         tag("span", tag("b", f"{flag.kind} "), flag.sentence,
             class_="flag easy" if flag.kind == EVERYBODY else "flag")
         for flag in raised
     ]  # fmt: skip
-    head = text(f"{item.check.number} {short(item.check.name)}", *marks)
+    head = text(f"{item.check.number} {short(item.check.name)}", *flagged)
     passed = "–" if item.difficulty is None else percent(item.difficulty)
     is_few = item.count < FEW
     numbers = [
@@ -110,7 +110,7 @@ def messages(view: View) -> list[Html]:
     note = (
         "Failures are one cluster if their messages are equal or nearly equal without numbers,"
         " ranks, lines, values and what a student wrote. Messages that say only that a value is"
-        " wrong are compared within one check alone. Stubs are not counted."
+        " wrong are compared only within one check. Stubs are not counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."

@@ -38,7 +38,7 @@ BOUNDS = [
     (
         ("PermissionError: [Errno 1] Operation not permitted",),
         (
-            "A rank reaches the others through torch.distributed alone: it may not open sockets,"
+            "A rank may reach the others only through torch.distributed: it may not open sockets,"
             " share memory or locks, make links, or change rights and times of files."
         ),
     ),
@@ -269,7 +269,8 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
         )
     if not waiting and not _likely_cause(report, waiting, call):
         return Diagnosis(
-            "No rank goes on, and no operation of theirs is open.", [*standing, Line(ASK)]
+            "No rank goes on, but no send, receive or collective waits for another rank.",
+            [*standing, Line(ASK)],
         )
     return Diagnosis(DEADLOCK, standing + _why(report, waiting, call))
 
@@ -378,8 +379,8 @@ def _polls(report: WorldReport) -> list[Line]:
     return (
         [
             _likely(
-                f"{rank_list(ranks)} asked is_completed() for ever: with gloo it becomes true in"
-                " wait() alone."
+                f"{rank_list(ranks)} asked is_completed() for ever. With gloo it becomes true only"
+                " in wait()."
             )
         ]
         if ranks
@@ -460,7 +461,11 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
     if not computing:  # all ranks wait, but not in a way that the grader knows
         lines = _standing(report, waiting, call)
         lines += _why(report, waiting, call) if waiting else [Line(ASK)]
-        return Diagnosis(f"Stopped after {report.limit}, in which little moved.", lines)
+        return Diagnosis(
+            f"Stopped after {report.limit}. The ranks used little processor time, so they mostly"
+            " waited.",
+            lines,
+        )
     lines = []
     waited = [rank.rank for rank in report.ranks if rank not in computing and rank.stacks]
     for rank in computing:

@@ -157,16 +157,14 @@ def require_messages(run, problem, counts, what):
 
     Ranks that are not in ``counts`` must send nothing. Only sends and receives are allowed.
     """
-    run.uses_only(
-        "send", "recv", because="Stages speak to their neighbours by sending and receiving."
-    )
+    run.uses_only("send", "recv", because="Stages must communicate only by sends and receives.")
     for rank in range(problem.n):
         sent = [o for o in run.operations(rank) if o.kind == "send"]
         due = counts.get(rank, 0)
         of = f"for {problem.m} micro-batches of {problem.message} bytes"
         run.require(
             len(sent) == due,
-            f"rank {rank} sent {len(sent)} messages {of}; {due} {what} have to go on from there.",
+            f"rank {rank} sent {len(sent)} messages {of}. It has to send {due} {what}.",
         )
         sizes = [o.bytes for o in sent]
         run.require(
@@ -192,11 +190,11 @@ def require_flow(run, ranks, m, did, where):
             part = done / max(total, 1)
             text = (
                 f"rank {rank} {did} {sent - 1} only after {part * m:.1f} of {m} micro-batches had"
-                " been computed:"
+                " been computed."
             )
             run.require(
                 part <= sent / m * 1.001,
-                f"{text} it is ready earlier, and it should go {where} at once.",
+                f"{text} It was ready earlier. Send it {where} at once.",
             )
 
 
@@ -226,23 +224,26 @@ def require_work_between(run, rank, what, first=1.0):
     least, average = min(work), sum(work) / len(work)
     text = (
         f"Before rank {rank} sent one {what}, it used only {least / 1e6:.1f} ms of processor"
-        " time, and"
+        " time."
     )
-    text += f" {average / 1e6:.1f} ms on average. Send each as soon as it is computed."
+    text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {what.split()[0]}"
+    text += " as soon as it is computed."
     run.require(least >= 0.4 * average, text)
 
 
 def require_in_step(run, towards):
     """Fail unless each message was sent on by its receiver before its sender sent another message.
 
-    ``towards`` is where messages go: +1 to the next rank, -1 to the rank before.
+    ``towards`` is where messages go: +1 to the next rank, -1 to the previous rank.
     """
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
             text = (
-                f"rank {rank + towards} did not send the message of micro-batch {late[0]} on while"
-                f" rank {rank} waited with the"
+                f"rank {rank + towards} waited for the next message of rank {rank}, and had not"
+                f" sent on the message of micro-batch {late[0]}."
             )
             run.require(
-                False, f"{text} next one: does it receive more than it needs before it goes on?"
+                False,
+                f"{text} Does rank {rank + towards} receive more messages than it needs for its"
+                " next action?",
             )

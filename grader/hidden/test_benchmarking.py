@@ -16,7 +16,7 @@ SIZES = (1, 2, 3, 4, 8)
 CLOSE = rounding(np.float64)
 # Ranks may send each other their times in float32, which is exact enough for any stopwatch.
 TIMES = rounding(np.float32)
-WHOLE_BYTES = "rounded down to whole bytes per second. Is // used instead of /?"
+WHOLE_BYTES = "this is rounded down to whole bytes per second. Is // used instead of /?"
 NEGATIVE = "a negative α was replaced by 0. Return it, or use it, unchanged"
 FIT = Tolerance(1e-4, "a linear problem of two unknowns, solved one way or another")
 
@@ -330,11 +330,14 @@ def test_slowest_rank(world, rng):
         (run,) = world(n, watch(timed, 0))
         mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
         wrong = {
-            "these are this rank's own times. On every rank, the slowest rank's time counts": timed,
+            (
+                "these are this rank's own times. Every rank must return, for each call, the time"
+                " of the slowest rank"
+            ): timed,
             "this is the mean over the ranks. A collective has ended when its slowest rank has": (
                 [mean] * n
             ),
-            "the fastest rank's times": [least] * n,
+            "these are the fastest rank's times": [least] * n,
         }
         last = {
             (
@@ -364,13 +367,14 @@ def _demand_meetings_of(run, rank, seen):
         met = "barrier" in since
         run.require(
             met,
-            f"rank {rank} did not call barrier before timed call {i}: a rank that comes late would"
-            " be waited for.",
+            f"rank {rank} did not call barrier before timed call {i}. So this call would include"
+            " the"
+            " time in which it waits for a late rank.",
         )
     times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
     text = (
-        f"rank {rank} called barrier {times} times, rank 0 {of_first} times: a barrier ends when"
-        " all ranks have called it."
+        f"rank {rank} called barrier {times} times, and rank 0 called it {of_first} times. A"
+        " barrier ends when all ranks have called it."
     )
     run.require(times == of_first, text)
 
@@ -522,7 +526,9 @@ def require_rows(run, n, asked, answers):
     run.require(rows is not None, table_rows.NO_ROWS)
     run.require(
         len(rows) == len(asked),
-        f"{len(rows)} rows; every collective at every size makes {len(asked)}.",
+        f"the sweep yielded {len(rows)} rows. It must yield one row for each collective at each"
+        " size,"
+        f" {len(asked)} in all.",
     )
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     for i, (right, got) in enumerate(
@@ -557,7 +563,10 @@ def test_sweep_is_lazy(world, rng):
         if event.startswith(("row", "run"))
     ]
     run.require(
-        len(seen) == 24, f"{seen.count('run')} runs and {seen.count('row')} rows for 12 of each."
+        len(seen) == 24,
+        f"the sweep made {seen.count('run')} runs and yielded {seen.count('row')} rows. It must"
+        " make"
+        " 12 runs, and yield one row for each.",
     )
     first = seen.index("row") if "row" in seen else len(seen)
     run.require(
@@ -603,7 +612,7 @@ def test_fit(world, rng):
         latest = dict(zip(sizes, seconds))
         mistakes = {
             (
-                "the absolute errors were minimised, which fits the largest size alone."
+                "the absolute errors were minimised, which fits only the largest size."
                 " Minimise the relative errors"
             ): truth.fit(sizes, seconds, power=0),
             "this minimises Σ (error²/t), not Σ (error/t)²": truth.fit(sizes, seconds, power=0.5),
@@ -684,7 +693,7 @@ def test_predictions(world, rng):
         ),
         (NEGATIVE, [max(alpha, 0.0) + size / beta for alpha, beta, size in cases]),
         (
-            "this is the time of the bytes alone. Add the latency",
+            "this is only the time of the bytes. Add the latency",
             [size / beta for _, beta, size in cases],
         ),
     ]

@@ -32,7 +32,10 @@ from grader.reference import collectives as truth
 SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
-RING = "The ring is built from sends and receives alone."
+RING = "Build the ring from sends and receives only."
+NEIGHBOURS = (
+    "Send to the right neighbour, and receive from the left one, only with send and receive."
+)
 KEPT = "the list of two calls' results, kept together,"
 OVERWRITTEN = (
     "the first call's result was overwritten by the second call's. Return new memory from each call"
@@ -40,7 +43,9 @@ OVERWRITTEN = (
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
 A_SUM = "this is the sum, but op is another operation. Does op reach the collective?"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
-BEFORE = "divided before the sum, so that every rank rounded. Sum first, and divide once"
+BEFORE = (
+    "the values were divided before the sum, so that every rank rounded. Sum first, and divide once"
+)
 SHAPED = ("broadcast", "reduce", "all_reduce")  # they take any shape, and return the same shape
 COLLECTIVES = (
     "broadcast",
@@ -519,19 +524,21 @@ def test_built_from_its_parts(world, rng):
         run.uses_only(
             "reduce_scatter",
             "all_gather",
-            because="This all-reduce is to be built from its two parts.",
+            because="Build this all-reduce from its two parts.",
         )
         padded = -(-length // n) * n
         for rank in range(n):
             kinds = [o.kind for o in run.operations(rank)]
             run.require(
                 kinds == ["reduce_scatter", "all_gather"],
-                f"rank {rank} called {kinds} instead of each part once.",
+                f"rank {rank} called {kinds} instead of one reduce-scatter and then one"
+                " all-gather.",
             )
             scattered = run.operations(rank)[0].elements
             run.require(
                 scattered <= padded,
-                f"rank {rank} reduce-scattered {scattered} elements, where {padded} hold them all.",
+                f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
+                f" have {padded}.",
             )
 
 
@@ -775,7 +782,7 @@ def shifted(xs):
 
 def _sends_once(run, xs):
     n = len(xs)
-    run.uses_only("send", "recv", because="Neighbours exchange by sending and receiving.")
+    run.uses_only("send", "recv", because=NEIGHBOURS)
     for rank in range(n):
         sends = [(o.peer, o.elements) for o in run.operations(rank) if o.kind == "send"]
         told = (
@@ -940,5 +947,6 @@ def test_ring_steps(world, rng):
             sends = sum(o.kind == "send" for o in run.operations(rank))
             run.require(
                 sends <= 2 * (n - 1),
-                f"rank {rank} sent {sends} times; two phases of n−1 steps are {2 * (n - 1)}.",
+                f"rank {rank} sent {sends} times. Two phases of n−1 steps need {2 * (n - 1)}"
+                " sends.",
             )

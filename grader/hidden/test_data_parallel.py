@@ -228,7 +228,7 @@ def _overwrites(run, own, root, way):
 @number("3.2")
 @weight(0.25)
 def test_broadcast_parameters_misuse(world, rng):
-    """A root that is not a rank raises ValueError with the root"""
+    """A root that is not a rank raises ValueError with the root's number"""
     parameters = [rng.standard_normal(3)]
     for run in world(
         2,

@@ -43,7 +43,7 @@ def on_their_way(run, made, plain):
             early, buckets = started_early(run, rank, p), len(made.buckets)
             text = (
                 f"rank {rank} started {early} of {buckets} all-reduces before its backward pass had"
-                " ended: all but the last can begin."
+                " ended. All of them except the last can begin before that."
             )
             run.require(
                 early >= buckets - 1 or any(made.local[rank][p][i] is None for i in used), text
@@ -114,7 +114,7 @@ def test_buckets_tied(world, rng):
 @weight(0.5)
 @visibility("after_published")
 def test_buckets_frozen(world, rng):
-    """A frozen parameter is left alone, takes no room in a bucket, and does not delay its bucket"""
+    """A frozen parameter stays as it is, takes no room in a bucket, and delays no bucket"""
     for n in (2, 3):
         used = [[0, 1, 2, 3, 4]] * n
         made, free = passes_of(rng, n, used, frozen=[3], delays=late(n)), passes_of(rng, n, used)
@@ -127,9 +127,8 @@ def test_buckets_frozen(world, rng):
             # The buckets are [4, 2] and [1, 0]. The first one is full as soon as the third layer,
             # with weight 2, has its gradient.
             sentence = (
-                f"rank {rank} started no all-reduce before its backward pass had ended, where it"
-                " does if none of the parameters is frozen: does the frozen one hold up its"
-                " bucket?"
+                f"rank {rank} started no all-reduce before its backward pass had ended. It starts"
+                " one if no parameter is frozen. Does the frozen parameter hold up its bucket?"
             )
             run.require(started_early(run, rank) > 0 or not started_early(of_free, rank), sentence)
         on_their_way(of_many, many, plain=of_free)
@@ -245,8 +244,8 @@ def test_buckets_overlap(world, rng):
                     " so nothing overlaps.",
                 )
                 sentence = (
-                    f"rank {rank} started {early} of 3 all-reduces during {which} backward pass:"
-                    " all but the last can begin."
+                    f"rank {rank} started {early} of 3 all-reduces during {which} backward pass."
+                    " All of them except the last can begin during that pass."
                 )
                 run.require(early >= 2, sentence)
         _starts_with_the_last_layers(of_unused, n)
@@ -254,7 +253,7 @@ def test_buckets_overlap(world, rng):
             early = started_before_the_first_layer(run, rank, p)
             sentence = (
                 f"rank {rank} started {early} of 3 all-reduces before its backward pass had come to"
-                " the first layer: 2 can begin."
+                " the first layer. Two of them can begin before that."
             )
             run.require(early >= 2, sentence)
         averages(of_crossed, crossed)
@@ -265,8 +264,8 @@ def test_buckets_overlap(world, rng):
             early = started_before_the_first_layer(of_crossed, rank)
             sentence = (
                 f"rank {rank} started {early} of 5 all-reduces during a backward pass in which the"
-                " gradients of 4 later buckets were ready before the first bucket's: when that"
-                " goes, all that are full go with it, so 4 can begin."
+                " gradients of 4 later buckets were ready before the first bucket's. When the first"
+                " bucket starts, all buckets that are full can start, too, so 4 can begin."
             )
             of_crossed.require(early >= 4, sentence)
 
@@ -284,8 +283,8 @@ def _starts_with_the_last_layers(run, n):
         early = started_before_the_first_layer(run, rank)
         sentence = (
             f"rank {rank} started {early} of 3 all-reduces during a backward pass in which the"
-            " first parameter got no gradient, where 2 can begin: gradients become ready from the"
-            " last layer to the first, so fill the buckets from the last, and start each as soon"
-            " as it is full."
+            " first parameter got no gradient. Two of them can begin during this pass. Gradients"
+            " become ready from the last layer to the first, so fill the buckets from the last"
+            " layer, and start each bucket as soon as it is full."
         )
         run.require(early >= 2, sentence)

@@ -152,7 +152,7 @@ def test_forward_flows(world, rng):
             rows = most * p.rows // p.product
             text = f"rank {rank} multiplied {rows} rows at once; a micro-batch has {p.rows}."
             run.require(most <= p.product, text)
-        require_flow(run, range(n - 1), p.m, "sent micro-batch", "on to the next stage")
+        require_flow(run, range(n - 1), p.m, "sent micro-batch", "to the next stage")
         require_in_step(run, 1)
     # If messages go in step, a stage cannot have computed what it has not received. But the first
     # stage has the whole batch from the beginning. Whether it computes before each send shows only
@@ -167,7 +167,7 @@ def test_forward_flows(world, rng):
         label="the output",
     )
     require_messages(run, p, {0: p.m}, "activations")
-    require_work_between(run, 0, "micro-batch on to the next stage")
+    require_work_between(run, 0, "micro-batch to the next stage")
 
 
 @number("5.2")
@@ -204,7 +204,7 @@ def test_backward(world, rng):
 @number("5.3")
 @weight(1.5)
 def test_backward_flows(world, rng):
-    """pipeline_backward sends each micro-batch's gradient to the stage before as soon as it is
+    """pipeline_backward sends each micro-batch's gradient to the previous stage as soon as it is
     ready, in one message
     """
     for n in (2, 3, 4):
@@ -219,7 +219,7 @@ def test_backward_flows(world, rng):
         )
         require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
         require_flow(
-            run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the stage before"
+            run, range(1, n), p.m, "sent the gradient of micro-batch", "back to the previous stage"
         )
         require_in_step(run, -1)
     p = large(rng)
@@ -228,7 +228,7 @@ def test_backward_flows(world, rng):
         *p.gradients_of_stages, tolerance=p.tolerance, select=driver_results.value, label=GRADIENTS
     )
     require_messages(run, p, {1: p.m}, "gradients")
-    require_work_between(run, 1, "gradient back to the stage before")
+    require_work_between(run, 1, "gradient to the previous stage")
 
 
 @number("5.3")

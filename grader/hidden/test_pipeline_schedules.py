@@ -112,8 +112,8 @@ def test_1f1b_alive(world, rng):
         for stage, actions in enumerate(stages):
             most, after = schedules.most_alive(actions)
             text = (
-                f"stage {stage} of {p}, {m} micro-batches: {most} alive after {after}, at most"
-                f" {p - stage} may be:"
+                f"stage {stage} of {p}, {m} micro-batches: {most} micro-batches are alive after"
+                f" {after}, and at most {p - stage} may be alive:"
             )
             run.require(most <= p - stage, f"{text} {actions}")
 
@@ -130,8 +130,8 @@ def test_1f1b_is_as_fast_as_gpipe(world, rng):
             time, best = schedules.makespan(stages, 1, backward), (m + p - 1) * (1 + backward)
             run.require(not isinstance(time, str), f"{p} stages, {m} micro-batches: {time}.")
             text = (
-                f"{p} stages, {m} micro-batches, forward 1 and backward {backward} long: ends at"
-                f" {time:g}, GPipe at {best}."
+                f"{p} stages, {m} micro-batches, forward passes of length 1 and backward passes of"
+                f" length {backward}: 1F1B ends at {time:g}, and GPipe ends at {best}."
             )
             run.require(time <= best, f"{text} Is the warm-up too short?")
 
@@ -182,8 +182,8 @@ def require_step(run, problem):
         "this is the sum of the micro-batches' losses. The loss of the whole batch is their mean": (
             problem.cast(m * problem.loss)
         ),
-        "divided by the number of micro-batches twice": problem.cast(problem.loss / m),
-        "this is the loss of the last micro-batch alone": problem.cast(
+        "this is divided by the number of micro-batches twice": problem.cast(problem.loss / m),
+        "this is the loss of only the last micro-batch": problem.cast(
             np.mean(problem.y[-problem.rows :] ** 2)
         ),
     }
@@ -276,10 +276,10 @@ def test_run_schedule(world, rng):
         2, *(q.run([gpipe(s, 2, q.m) for s in range(2)], clocks=q is p) for q in (large(rng, 1), p))
     )
     require_step(run, p)
-    require_work_between(run, 0, "micro-batch on to the next stage")
+    require_work_between(run, 0, "micro-batch to the next stage")
     # Before each send the last stage makes a backward pass, which takes twice as long as a forward
     # pass. Before its first send it also makes the forward passes of all m micro-batches.
-    require_work_between(run, 1, "gradient back to the stage before", first=(p.m + 2) / 2)
+    require_work_between(run, 1, "gradient to the previous stage", first=(p.m + 2) / 2)
 
 
 @number("5.5")
@@ -387,8 +387,8 @@ def growth(runs, rank, maker):
         "1F1B: at most" if maker is one_forward_one_backward else "GPipe: in the last backward pass"
     )
     text = (
-        f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, {second} with"
-        f" {MANY}."
+        f"rank {rank}, {when} {first} bytes were alive with {FEW} micro-batches, and {second}"
+        f" with {MANY}."
     )
     return (second - first) / (MANY - FEW), text
 
@@ -511,18 +511,19 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     for rank in range(1, p.n):
         grown, text = growth(runs, rank, one_forward_one_backward)
         text += (
-            f" A message has {p.message} bytes: is every isend waited for, soon after it has"
-            " arrived?"
+            f" A message has {p.message} bytes. Does every isend have a wait() soon after its"
+            " message"
+            " has arrived?"
         )
-        text += " And is nothing kept that was received, and no output?"
+        text += " Does the stage keep received messages or its outputs longer than it needs them?"
         run.require(grown <= 0.7 * p.message, text)
 
 
 @number("5.5")
 @weight(0.5)
 def test_own_timeline(world, rng):
-    """run_schedule records every action around the computation alone: no stage works before its
-    input exists
+    """run_schedule records only the computation of every action: no stage works before its input
+    exists
     """
     n, m = 3, 4
     p = PipelineProblem(rng, n, m)
@@ -566,12 +567,13 @@ def test_own_timeline(world, rng):
     work = [e.at for e in run.ledger(n - 1) if e.kind == "entries" and e.amount == p.rows * p.width]
     outside = [at for at in work if not any(span.start <= at <= span.end for span in spans[n - 1])]
     text = (
-        f"stage {n - 1}, the last one: {len(outside)} times entries of a micro-batch's y were"
-        " squared, scaled or added up outside of"
+        f"stage {n - 1}, the last one: entries of a micro-batch's y were squared, scaled or added"
+        " up"
+        f" {len(outside)} times outside of all spans."
     )
     run.require(
         len(outside) < m,
-        f"{text} all spans. The loss and its gradient are work, too: compute them in the span.",
+        f"{text} The loss and its gradient are work, too: compute them in the span.",
     )
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):
@@ -582,7 +584,7 @@ def test_own_timeline(world, rng):
             for span, message in zip(begun, sent):
                 text = (
                     f"stage {taker}'s span of {span.action} begins before stage {giver} has sent"
-                    " what it needs:"
+                    " the input of this span:"
                 )
                 run.require(message <= span.start, f"{text} waiting for a message is not work.")
 

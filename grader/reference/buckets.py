@@ -27,8 +27,11 @@ FROZEN_TAKES_ROOM = (
     "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )
 SINGLE = "every parameter had a bucket of its own"
-ALL_IN_ONE = "all were in one bucket"
-OVERFULL = "a bucket took one parameter too many: it was full before"
+ALL_IN_ONE = "all parameters were in one bucket"
+OVERFULL = (
+    "a bucket took a parameter for which it had too little room left. Begin a new bucket for that"
+    " parameter"
+)
 NEVER_FULL = (
     "a parameter that would have filled its bucket exactly began a new bucket. It still fits"
 )

@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 
 MEMORY = (
-    "the right numbers in the order of another memory layout. A tensor need not"
-    " be contiguous, and clone() and empty_like() of a transpose are transposed,"
-    " too. Communicate contiguous memory"
+    "these are the right numbers, in the order of another memory layout. A tensor may be"
+    " non-contiguous. clone() and empty_like() of a transpose keep the transposed layout."
+    " Communicate contiguous memory"
 )
 RECIPROCAL = "the sum was multiplied by 1/n, so that 1/n was rounded first. Divide by n"
 ONE_BARRIER = (

@@ -61,19 +61,19 @@ OWN_MEANS = (
     " whole batch"
 )
 DIVIDED_TWICE = (
-    "divided by the number of micro-batches one time too many. The loss is already"
+    "this is divided by the number of micro-batches one time too many. The loss is already"
     " a mean over the whole batch"
 )
 LAST_ONLY = (
-    "this is the last micro-batch's gradient alone. Gradients of micro-batches"
+    "this is only the last micro-batch's gradient. Gradients of micro-batches"
     " must add up, not overwrite each other"
 )
-FIRST_ONLY = "this is the first micro-batch's gradient alone. The others were never added"
+FIRST_ONLY = "this is only the first micro-batch's gradient. The others were never added"
 CROSSED = (
     "the gradient of one micro-batch was combined with the activations of"
     " another. Do the stages take the micro-batches in different orders?"
 )
-TWICE = "twice the right gradients: is each micro-batch's gradient added once?"
+TWICE = "these are twice the right gradients. Is each micro-batch's gradient added once?"
 TAKEN = (
     "a backward pass took the activations of the {} micro-batch alive, not its"
     " own. That is right only if backward passes come in the {} of the forward"
@@ -89,7 +89,8 @@ FORWARD_ORDER = (
     " It must begin with the last"
 )
 REVERSED_LAYERS = (
-    "the right gradients in reverse order. The list must begin with the stage's first layer"
+    "these are the right gradients in reverse order."
+    " The list must begin with the stage's first layer"
 )
 UNTRANSPOSED = "a gradient went back through a layer by W. Use the transpose of W"
 NO_DERIVATIVE = "gelu's derivative was left out"

@@ -43,7 +43,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         run.require(
             "clock" in seen,
-            "the argument clock was never called. These seconds pass on that clock alone.",
+            "the argument clock was never called. This check simulates time, and only clock() shows"
+            " the simulated time.",
         )
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]
@@ -65,8 +66,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
             all_of_them = warm_up and len(samples) == warm_up + iterations
             cold = " Are calls of the warm-up timed?" if all_of_them else ""
             text = (
-                f"rank {rank} returned {len(samples)} samples for {iterations} iterations: one"
-                " sample for each iteration."
+                f"rank {rank} returned {len(samples)} samples for {iterations} iterations."
+                " Return one sample for each iteration."
             )
             run.require(len(samples) == iterations, text + cold)
 
@@ -75,8 +76,8 @@ def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndar
     """Return, for each iteration, the seconds from the ranks' earliest start to their latest end.
 
     This is wrong, because the clocks of ranks differ: here the clock of each rank is 1000 seconds
-    ahead of the clock of the rank before. ``calls[rank]`` are the seconds that each call takes. The
-    first ``warm_up`` calls are left out.
+    ahead of the clock of the previous rank. ``calls[rank]`` are the seconds that each call takes.
+    The first ``warm_up`` calls are left out.
     """
     takes = np.array(calls, float)
     ends = np.cumsum(takes, axis=1) + 1000.0 * np.arange(len(calls))[:, None]

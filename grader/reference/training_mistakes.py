@@ -19,19 +19,17 @@ SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
 DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
 HALVED = f"the gradients are half of the right ones{HIDES}"
 DOUBLED = f"the gradients are twice the right ones{HIDES}"
-ALONE = (
-    "each rank trained on its own shards alone. The gradients were never averaged over the ranks"
-)
-PLAIN = "trained without weight decay. Is it Adam instead of AdamW?"
+ALONE = "each rank trained only on its own shards. The gradients were never averaged over the ranks"
+PLAIN = "there was no weight decay. Is it Adam instead of AdamW?"
 DESCENT = "this is plain gradient descent. Use AdamW"
 ADDED_UP = (
-    "gradients add up from step to step. The gradients of a step must replace the ones before"
+    "gradients add up from step to step. The gradients of a step must replace the previous ones"
 )
 FRESH = (
     "a new optimizer was made at every step, so its moments and its count of"
     " steps began again. Make one before the first step"
 )
-DEFAULT_RATE = "trained at AdamW's own learning rate, not at lr"
+DEFAULT_RATE = "AdamW trained at its own learning rate, not at lr"
 SCALED_RATE = (
     "the learning rate was multiplied by the number of ranks. Gradients that are"
     " averaged need no other learning rate"
@@ -52,19 +50,23 @@ DIVIDED_OWN_LOSS = (
     " up over the ranks, too"
 )
 LATE_LOSS = "these are the losses after the updates. Return the losses before them"
-STOPPED = "right up to step {} of {}; then no step was made. Make one step for each shard"
+STOPPED = "this is right up to step {} of {}. Then no step was made. Make one step for each shard"
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
-    "of the sum over each row, averaged over the rows. The loss is the mean over all B·D entries"
+    "the loss was the sum over each row, averaged over the rows. It is the mean over all B·D"
+    " entries"
     " (mlp.loss)"
 )
-OF_ENTRIES = "of the sum over all entries. The loss is their mean (mlp.loss)"
+OF_ENTRIES = "the loss was the sum over all entries. It is their mean (mlp.loss)"
 ALONE_ON_RANK = "these are this rank's own gradients, without the other ranks'"
 UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Were"
     " they read before wait(), or never added up?"
 )
-NOT_RESET = "right in the first pass, wrong in a later one. What must be reset for the next pass?"
+NOT_RESET = (
+    "this is right in the first pass, and wrong in a later one. What must be reset for the next"
+    " pass?"
+)
 MIXED_BUCKETS = (
     "sums of different buckets were mixed. Each rank started its buckets when they became full, and"
     " they become full in different orders here. Start them in the same order on all ranks"

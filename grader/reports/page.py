@@ -73,7 +73,7 @@ def _header(total: Group, submission: str) -> Html:
         tag("h1", f"Lockstep: the results of {submission}"),
         _total(total.base),
         _extra_credit(total) if total.extra.records else "",
-        tag("p", "These are the public checks alone.") if public else "",
+        tag("p", "This page contains only the public checks.") if public else "",
         tag(
             "p",
             f"{total.checks_passed} checks passed",
@@ -311,7 +311,7 @@ def _timeline(finding: Finding) -> Html:
     drawing = scrolling(Html(printable(svg(finding.spans, finding.call))), "Timeline of the ranks")
     still = any(span.end is None for span in finding.spans)
     said = (
-        "Drawn from the starts of operations alone; ",
+        "This is drawn only from the starts of operations; ",
         tag("code", "make timeline"),
         " measures how long each took.",
     )

@@ -198,7 +198,11 @@ def standing(span: Span) -> str:
 def described(span: Span) -> str:
     """Return a span in words: the tooltip of its bar."""
     lasted = "not over" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
-    under_way = ", under way beside the program" if span.background and span.kind != TIMED else ""
+    under_way = (
+        ", in the background while the program goes on"
+        if span.background and span.kind != TIMED
+        else ""
+    )
     detail = f" at {span.where}" if span.where else ""
     return (
         f"rank {span.rank} {work(span) if work(span) == LATE else span.kind}{under_way}:"

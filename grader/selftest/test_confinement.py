@@ -312,7 +312,7 @@ def test_a_tier_that_does_not_work_is_a_sentence(monkeypatch):
         ("open('/etc/shadow').read()", "A rank may write in its working directory"),
         (
             "import socket; socket.socket()",
-            "A rank reaches the others through torch.distributed alone",
+            "A rank may reach the others only through torch.distributed",
         ),
         (
             "[open(f'{i}', 'wb').write(bytes(9 << 20)) for i in range(20)]; time.sleep(5)",

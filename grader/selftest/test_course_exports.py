@@ -157,7 +157,7 @@ def test_paths_of_a_zip_never_lead_out(tmp_path):
 
 def test_a_broken_zip_is_a_sentence(tmp_path):
     (tmp_path / "e.zip").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(CannotRead, match="neither a folder nor a whole zip"):
+    with pytest.raises(CannotRead, match="is not a folder, and it cannot be read as a zip file"):
         find(tmp_path / "e.zip", tmp_path / "unpacked")
 
 

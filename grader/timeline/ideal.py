@@ -17,8 +17,9 @@ def is_pass(span: Span) -> bool:
 def ideal(drawn: Sequence[Span]) -> list[Span]:
     """Return the passes of a measured run as they would be in theory; [] if there is none.
 
-    Each rank keeps the order of its passes. A pass begins when the one before it on its rank has
-    ended, and the same pass of the neighbour that it needs. Return [] if no such order exists.
+    Each rank keeps the order of its passes. A pass begins when the previous pass on its rank has
+    ended, and when the neighbour whose result it needs has ended the same pass of this
+    micro-batch. Return [] if no such order exists.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
@@ -69,7 +70,7 @@ def measured_shares(drawn: Sequence[Span]) -> str:
     waiting = max(0.0, 1 - sum(map(_length, passes)) / whole - communicating - computing)
     return (
         f"Of the measured time {waiting:.2f} is waiting, {communicating:.2f} communicating, and"
-        f" {computing:.2f} computing anything else. Ideally there is waiting alone, and all passes"
+        f" {computing:.2f} computing anything else. Ideally there is only waiting, and all passes"
         " of a kind take equally long. Here they do not, because a rank may wait for a core or for"
         " memory in the middle of a pass."
     )

@@ -882,7 +882,7 @@ MUTANTS = [
     return rows()
 """,
         {"hidden sweep_rows"},
-        "4 rows; every collective at every size makes 6",
+        "the sweep yielded 4 rows. It must yield one row for each collective at each size, 6 in all",
     ),
     Mutant(
         "sizes are squared in int64",

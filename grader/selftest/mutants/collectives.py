@@ -262,7 +262,7 @@ MUTANTS = [
             "hidden ring_steps",
         }
         | {check for check in IN_ORDER if "ring" in check},
-        "The ring is built from sends and receives alone.",
+        "Build the ring from sends and receives only.",
     ),
     Mutant(
         "the ring is right for two ranks only",
@@ -285,7 +285,7 @@ MUTANTS = [
     rank, n = dist.get_rank(), dist.get_world_size()
     padding""",
         {"public ring_all_reduce[2]", "public ring_all_reduce[4]", "hidden ring_traffic"},
-        "The ring is built from sends and receives alone.",
+        "Build the ring from sends and receives only.",
     ),
     Mutant(
         "scatter does not look at the shapes",
@@ -996,7 +996,7 @@ def all_gather""",
             "public ring_all_reduce[4]",
             "hidden ring_traffic",
         },
-        "Neighbours exchange by sending and receiving.",
+        "Send to the right neighbour, and receive from the left one, only with send and receive.",
     ),
     Mutant(
         "what arrives takes the place of the sum",
@@ -1036,7 +1036,7 @@ def all_gather""",
         """        chunks[(rank - step - 1) % n] += shift_right(chunks[(rank - step) % n])
     for step in range(n):""",
         {"hidden ring_traffic", "hidden ring_steps"},
-        "two phases of n−1 steps",
+        "Two phases of n−1 steps",
     ),
     Mutant(
         "every chunk in two halves",
@@ -1046,7 +1046,7 @@ def all_gather""",
         chunks[(rank - step - 1) % n] += torch.cat(arriving)
 """,
         {"hidden ring_steps"},
-        "two phases of n−1 steps",
+        "Two phases of n−1 steps",
     ),
     Mutant(
         "whole tensors travel round the ring",

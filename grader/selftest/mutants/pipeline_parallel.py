@@ -53,7 +53,7 @@ MUTANTS = [
     for i in range(num_micro_batches):
         x_i = x[i * rows :][:rows]""",
         {"hidden forward_flows"},
-        "rank 1 did not send the message of micro-batch 0 on while rank 0 waited with the next one",
+        "rank 1 waited for the next message of rank 0, and had not sent on the message of micro-batch 0",
     ),
     Mutant(
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
@@ -73,7 +73,7 @@ MUTANTS = [
         y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
 """,
         {"hidden forward_flows"},
-        "Before rank 0 sent one micro-batch on to the next stage, it used only",
+        "Before rank 0 sent one micro-batch to the next stage, it used only",
     ),
     Mutant(
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
@@ -102,7 +102,7 @@ MUTANTS = [
         )
 """,
         {"hidden backward_flows"},
-        "Before rank 1 sent one gradient back to the stage before, it used only",
+        "Before rank 1 sent one gradient to the previous stage, it used only",
     ),
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
@@ -127,7 +127,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "Before rank 0 sent one micro-batch on to the next stage, it used only",
+        "Before rank 0 sent one micro-batch to the next stage, it used only",
     ),
     Mutant(
         "the batch as a whole",
@@ -195,7 +195,7 @@ MUTANTS = [
         "        total.addmm_(x.T, grad_z)",
         "        torch.mm(x.T, grad_z, out=total)",
         BACKWARD | RUN,
-        "the last micro-batch's gradient alone",
+        "this is only the last micro-batch's gradient",
     ),
     Mutant(
         "the stages take the micro-batches in different orders",
@@ -212,7 +212,7 @@ MUTANTS = [
         """            sends.append(grad_x)
     sends = [dist.isend(grad_x, dst=stage - 1) for grad_x in sends]""",
         {"hidden backward_flows"},
-        "it should go back to the stage before at once",
+        "Send it back to the previous stage at once",
     ),
     Mutant(
         "GPipe's backward pass of a micro-batch follows its forward pass",
@@ -228,7 +228,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_micro_batches",
         {"public schedules", "hidden 1f1b_alive"},
-        "the most micro-batches alive are 3, first after ('forward', 2); it should be 2",
+        "3 micro-batches are alive after ('forward', 2). The most should be 2",
     ),
     Mutant(
         "1F1B warms up by one too many",
@@ -827,7 +827,7 @@ MUTANTS = [
         '    return [(kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches)]',
         '    return ((kind, i) for kind in ("forward", "backward") for i in range(num_micro_batches))',
         {"public schedules", "hidden gpipe"},
-        "not a list of pairs like ('forward', 0)",
+        "is not a list of pairs like ('forward', 0)",
     ),
     Mutant(
         "1F1B does not cool down",
@@ -854,7 +854,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = min(num_stages - stage - 1, num_micro_batches, 1)",
         {"hidden 1f1b_is_as_fast_as_gpipe"},
-        "3 stages, 3 micro-batches, forward 1 and backward 1 long: ends at 12, GPipe at 10",
+        "3 stages, 3 micro-batches, forward passes of length 1 and backward passes of length 1: 1F1B ends at 12, and GPipe ends at 10",
     ),
     Mutant(
         "1F1B goes back with the newest micro-batch",
@@ -960,12 +960,12 @@ MUTANTS = [
         "right only if backward passes come in the reverse order of the forward passes",
     ),
     Mutant(
-        "the loss of the last micro-batch alone",
+        "this is the loss of only the last micro-batch",
         "pipeline_parallel",
         "                    losses.append(mlp.loss(y_i))\n",
         "                    losses = [mlp.loss(y_i)]\n",
         {"public run_schedule", "hidden run_schedule", "hidden run_other_legal_schedules"},
-        "the loss of the last micro-batch alone",
+        "this is the loss of only the last micro-batch",
     ),
     Mutant(
         "the loss is a number of Python",
@@ -1047,7 +1047,7 @@ MUTANTS = [
         send.wait()
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "is every isend waited for, soon after it has arrived?",
+        "Does every isend have a wait() soon after its message has arrived?",
     ),
     Mutant(
         "a send is asked whether it is complete, and never waited for",
@@ -1066,7 +1066,7 @@ MUTANTS = [
                     grad_outputs[-1 - i] = y_i
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "is nothing kept that was received, and no output?",
+        "Does the stage keep received messages or its outputs longer than it needs them?",
     ),
     Mutant(
         "backward passes are not recorded",
@@ -1188,7 +1188,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = max(span.end for span in spans)\n",
         {"public bubble", "hidden bubble_measured"},
-        "counted from time 0; the first span starts at",
+        "this is counted from time 0, but the first span starts at",
     ),
     Mutant(
         "spans are thought to be in order",
@@ -1342,7 +1342,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = min(num_stages - stage - 1, num_micro_batches, 6)",
         {"hidden 1f1b_is_as_fast_as_gpipe"},
-        "10 stages, 10 micro-batches, forward 1 and backward 1 long: ends at",
+        "10 stages, 10 micro-batches, forward passes of length 1 and backward passes of length 1: 1F1B ends at",
     ),
     Mutant(
         "1F1B cools down in the order of the alphabet",
