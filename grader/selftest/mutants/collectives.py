@@ -2,7 +2,7 @@
 
 from grader.selftest.mutants.mutant import Mutant
 
-LAYOUT = "A tensor need not be contiguous, and clone() and empty_like() of a transpose are transposed, too"
+LAYOUT = "clone() and empty_like() of a transpose keep the transposed layout"
 # The checks in which messages keep the order of nccl.
 IN_ORDER = {
     "public shift_right_in_the_order_of_gpus",
@@ -818,7 +818,7 @@ def all_gather""",
     padding = n - tensor.numel() % n
     padded""",
         {"hidden built_from_its_parts"},
-        "where 8 hold them all",
+        "The tensor and its padding have 8",
     ),
     Mutant(
         "padding of the default dtype",

@@ -635,7 +635,7 @@ MUTANTS = [
     dist.barrier()
     return torch.cat(outputs)""",
         {"hidden forward_flows"},
-        "Stages speak to their neighbours by sending and receiving",
+        "Stages must communicate only by sends and receives",
     ),
     Mutant(
         "only the first stage looks whether the batch divides",
