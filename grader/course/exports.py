@@ -85,9 +85,8 @@ def _unpack_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: Path) 
             # A file that is larger is cut, and refused when it is graded.
             target.write_bytes(file.read(MAX_FILE_BYTES))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-        target.unlink(
-            missing_ok=True
-        )  # the submission then lacks this file, and its results say so
+        # The submission then lacks this file, and its results say so.
+        target.unlink(missing_ok=True)
 
 
 def _inner(folder: Path) -> Path:
