@@ -83,7 +83,7 @@ def look(torch: Any) -> dict:
     found: dict[str, Any] = {"fault": "", "gpus": [], "nccl": ""}
     if not torch.version.cuda:
         found["fault"] = (
-            f"torch {torch.__version__} is a build only for CPUs; with an NVIDIA GPU,"
+            f"torch {torch.__version__} is a build for CPUs only; with an NVIDIA GPU,"
             " `make setup TORCH_INDEX=` installs one for CUDA"
         )
         return found
