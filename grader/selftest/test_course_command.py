@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -64,16 +63,14 @@ def totals(into):
     return {p.parent.name: scores(p) for p in into.glob("submissions/*/results.json")}
 
 
-def graders(into):
-    """Return the processes that grade for a course, whose words name its temporary files."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "grader.course.watched" in words or (
-            "grader" in words and "lockstep-course" in str(words)
-        ):
-            found.append(process)
-    return found
+def gradings(course):
+    """Return the processes below a course, and the temporary folders of its gradings."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = psutil.Process(course.pid).children(recursive=True)
+        words = [process.cmdline() for process in below]
+        folders = [Path(one[4]) for one in words if "grader.course.watched" in one]
+        return below, [folder for folder in folders if folder.exists()]
+    return [], []
 
 
 def wait_for(condition, seconds=120.0):
@@ -102,18 +99,17 @@ def test_scores_are_those_of_make_grade(submissions, tmp_path):
 
 def test_a_course_that_was_killed_goes_on(submissions, tmp_path):
     into = tmp_path / "out"
-    before = {process.pid for process in graders(into)}
     course = subprocess.Popen(
         command(submissions, into, "--at-a-time", 1), cwd=ROOT, stdout=subprocess.DEVNULL
     )
-    wait_for(lambda: results(into) and {p.pid for p in graders(into)} - before)
+    wait_for(lambda: results(into) and gradings(course)[1])
+    below, folders = gradings(course)
     course.send_signal(signal.SIGKILL)
     course.wait()
     done = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
     assert 0 < len(done) < 4
-    temporary = set(Path(tempfile.gettempdir()).glob("lockstep-course-*"))
-    wait_for(lambda: not {p.pid for p in graders(into)} - before, 30)
-    wait_for(lambda: not any(path.exists() for path in temporary), 10)
+    assert not psutil.wait_procs(below, 30)[1]
+    wait_for(lambda: not any(folder.exists() for folder in folders), 10)
     said = grade(submissions, into)
     assert f"4 submissions, {len(done)} of them are graded already." in said
     times = {name: path.stat().st_mtime_ns for name, path in results(into).items()}
