@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED
 from grader.course.results import GRADED, Result
 
+# How the message begins if the part's file was not handed in: see ``intake/staging.py``. Such a
+# check was tried as little as that of a stub.
+NO_FILE = "The submission has no "
 STATUSES = (PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
 
 
@@ -133,7 +136,9 @@ def _outcome(test: object) -> Outcome | None:
     id, number, name, message = map(str, words)
     # The name begins with the problem's title, which a reader finds at the problem.
     check = Check(id, number, name.partition(" · ")[2] or name, points)
-    return Outcome(check, extra["status"], score, message)
+    is_missing = extra["status"] == FAILED and message.startswith(NO_FILE)
+    status = UNIMPLEMENTED if is_missing else extra["status"]
+    return Outcome(check, status, score, message)
 
 
 def _points(value: object) -> float | None:

@@ -18,6 +18,9 @@ from grader.course.item_analysis import (
     quartiles,
 )
 from grader.course.outcomes import in_order, read
+from grader.course.results import GRADED, Result
+from grader.course.submissions import Submission
+from grader.intake import staging
 from grader.selftest.course_class import entry, result
 
 
@@ -179,3 +182,14 @@ def test_a_document_that_cannot_be_read_is_damaged(document):
 def test_a_check_that_comes_twice_counts_once():
     (found,) = read([result([entry("a", "1.1", PASSED), entry("a", "1.1", PASSED)])]).graded
     assert found.points == 1 and found.unreadable == 1
+
+
+def test_a_file_that_was_not_handed_in_counts_as_a_stub(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for reason in staging.read(tmp_path / "empty").absent.values():
+        test = {
+            **{"number": "1.1", "name": "a · b", "score": 0.0, "max_score": 1.0, "output": reason},
+            "extra_data": {"check": "c", "status": "failed"},
+        }
+        [one] = read([Result(Submission("a"), GRADED, document={"tests": [test]})]).graded
+        assert one.outcomes["c"].status == UNIMPLEMENTED
