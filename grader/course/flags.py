@@ -13,6 +13,7 @@ from grader.course.outcomes import CourseOutcomes
 
 FEW = 10  # submissions; fewer say nothing about a check
 EASY, HARD = 0.95, 0.05  # shares that pass
+STRONG_FAIL = 0.1  # of the strongest: if fewer fail a check, it is right for those who can do it
 FAIL_OR_PASS = 5  # as many have to fail a check, and as many to pass it, to judge its correlation
 LOW = 0.1  # a correlation that is low for any check
 SPLIT = 0.25  # of the strongest, the share that fails in one way
@@ -81,6 +82,8 @@ def _wrong(item: Item) -> Flag | None:
     if at_most(r, item.count) >= LOW:
         return None
     strong, weak = _strongest(item.rest), _strongest(-item.rest)
+    if (~item.passed[strong]).mean() < STRONG_FAIL:
+        return None
     what = "Strong students fail it where weak ones pass" if r < 0 else (
         "Strong students pass it hardly more often than weak ones")  # fmt: skip
     lost = [f"{int((~item.passed[group]).sum())} of the {int(group.sum())} {name}"

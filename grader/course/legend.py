@@ -12,6 +12,7 @@ from grader.course.flags import (
     MAJORITY,
     NOBODY,
     SPLIT,
+    STRONG_FAIL,
     WRONG,
 )
 from grader.course.item_analysis import SHARE, TAIL
@@ -54,7 +55,8 @@ NUMBERS = {
 }
 FLAGS = {
     WRONG: (
-        f"At least {FAIL_OR_PASS} pass and {FAIL_OR_PASS} fail, and even the upper end of r's"
+        f"At least {FAIL_OR_PASS} pass and {FAIL_OR_PASS} fail. At least {percent(STRONG_FAIL)} of"
+        f" the strongest {percent(SHARE)} fail. And even the upper end of r's"
         f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (

@@ -2,13 +2,15 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from grader.check.record import FAILED
+from grader.course import flags as flags_module
 from grader.course.flags import AMBIGUOUS, EVERYBODY, NOBODY, WRONG, flags
-from grader.course.item_analysis import items
+from grader.course.item_analysis import Item, items
 from grader.course.message_clusters import Cluster, clusters, form
-from grader.course.outcomes import read
+from grader.course.outcomes import Check, read
 from grader.selftest.course_class import Planted, check_name, entry, make, result
 
 # As the grader said them of mutants, in groups of the same mistake.
@@ -230,3 +232,12 @@ def test_bare_failures_of_the_same_entries_are_one_mistake_whatever_the_values()
     assert evidence(some[0]) == evidence(some[1]) == "[0, 1] 8 of 60"
     assert len({evidence(one) for one in [*some, *others, *every]}) == 5
     assert evidence(WRONG_ORDER.format(n=8, r=1, x=1, where="every rank")) == ""
+
+
+@pytest.mark.parametrize("failing, is_flagged", [(range(52, 73), False), (range(80, 95), True)])
+def test_a_check_that_the_strongest_pass_is_not_wrong(failing, is_flagged):
+    """Of 100 submissions with rising points in the rest, those in ``failing`` fail the check."""
+    passed = np.array([index not in failing for index in range(100)])
+    rest = np.linspace(0, 1, 100)
+    item = Item(Check("c", "1.1", "a check", 1.0), np.arange(100), passed, rest, 0)
+    assert (flags_module._wrong(item) is not None) == is_flagged
