@@ -8,13 +8,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from grader.check.record import ERROR, FAILED, NOT_RUN, PASSED, SKIPPED, UNIMPLEMENTED
+from grader.check.record import (
+    ERROR,
+    FAILED,
+    NOT_ATTEMPTED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    UNIMPLEMENTED,
+)
 from grader.course.results import GRADED, Result
 
 # How the message begins if the part's file was not handed in: see ``intake/staging.py``. Such a
 # check was tried as little as that of a stub.
 NO_FILE = "The submission has no "
-STATUSES = (PASSED, FAILED, UNIMPLEMENTED, SKIPPED, ERROR, NOT_RUN)
+STATUSES = (PASSED, FAILED, UNIMPLEMENTED, NOT_ATTEMPTED, SKIPPED, ERROR, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Check:
     number: str  # of its problem
     name: str
     points: float
+    is_extra: bool = False  # extra credit
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,13 @@ class GradedSubmission:
     result: Result
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check
     unreadable: int = 0  # entries that could not be read
+    score: float | None = None  # of the document, if extra credit does not simply add up
 
     @property
     def points(self) -> float:
-        """Return the sum of the scores, before anything is taken off for lateness."""
+        """Return the points that count, before anything is taken off for lateness."""
+        if self.score is not None:
+            return self.score
         return math.fsum(outcome.score for outcome in self.outcomes.values())
 
     @property
@@ -64,7 +76,8 @@ class CourseOutcomes:
 
     @property
     def best(self) -> float:
-        return math.fsum(check.points for check in self.checks)
+        """Return the points of the assignment, without extra credit."""
+        return math.fsum(check.points for check in self.checks if not check.is_extra)
 
     def problems(self) -> dict[str, list[Check]]:
         """Return the checks of each problem, by the number of the problem."""
@@ -108,6 +121,8 @@ def in_order(number: str) -> list[tuple[int, str]]:
 def _read(result: Result) -> GradedSubmission:
     found = GradedSubmission(result)
     tests = result.document.get("tests") if isinstance(result.document, dict) else None
+    if tests is not None:
+        found.score = _points(result.document.get("score"))
     for test in tests if isinstance(tests, list) else []:
         outcome = _outcome(test)
         if outcome is None or outcome.check.id in found.outcomes:
@@ -135,9 +150,11 @@ def _outcome(test: object) -> Outcome | None:
         return None
     id, number, name, message = map(str, words)
     # The name begins with the problem's title, which a reader finds at the problem.
-    check = Check(id, number, name.partition(" · ")[2] or name, points)
+    is_extra = extra.get("extra_credit") is True
+    check = Check(id, number, name.partition(" · ")[2] or name, points, is_extra)
     is_missing = extra["status"] == FAILED and message.startswith(NO_FILE)
-    status = UNIMPLEMENTED if is_missing else extra["status"]
+    is_untouched = is_missing or extra["status"] == NOT_ATTEMPTED
+    status = UNIMPLEMENTED if is_untouched else extra["status"]
     return Outcome(check, status, score, message)
 
 

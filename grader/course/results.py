@@ -14,6 +14,7 @@ from pathlib import Path
 
 from grader.atomic_write import written_whole
 from grader.course.submissions import Submission
+from grader.reports.results_json import points_of
 
 GRADED = "graded"
 REFUSED = "refused"  # the submission cannot be graded, because it is too large
@@ -45,8 +46,7 @@ class Result:
     @property
     def total(self) -> float:
         """Return the points before anything is taken off for lateness."""
-        # The grader writes a score if extra credit does not simply add up.
-        return self.document.get("score", sum(test["score"] for test in self.tests))
+        return points_of(self.document)[0] if self.document else 0.0
 
     @property
     def total_kept(self) -> float:

@@ -106,8 +106,7 @@ def fit(document: dict, rules: Course, upload: Upload) -> dict:
     for test in document["tests"]:
         if test["visibility"] != "visible" and not test["extra_data"]["visibility_written"]:
             test["visibility"] = rules.gradescope.hidden_checks
-    # The grader writes a score if extra credit does not simply add up.
-    points = document.get("score", sum(test["score"] for test in document["tests"]))
+    points, _ = results_json.points_of(document)
     taken, note = deduction(rules.late, upload)
     if taken:
         document["score"] = round(points * (1 - taken / 100), 3)

@@ -15,7 +15,8 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import PASSED
-from grader.platforms.shown import Entry, every_check, fitted, for_students, notes, score
+from grader.platforms.shown import Entry, every_check, fitted, for_students, notes
+from grader.reports.results_json import points_of
 
 MAX_BYTES = 256 << 10  # Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE)
 
@@ -36,7 +37,7 @@ def autoresult(document: dict) -> str:
     """Return the last line: the points of each part, and the scoreboard: the parts and the sum."""
     parts = _by_part(every_check(document))
     scores = {PARTS[part].title: sum(e.score for e in entries) for part, entries in parts.items()}
-    return json.dumps({"scores": scores, "scoreboard": [*scores.values(), score(document)[0]]})
+    return json.dumps({"scores": scores, "scoreboard": [*scores.values(), points_of(document)[0]]})
 
 
 def _feedback(entries: list[Entry]) -> str:

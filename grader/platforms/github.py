@@ -14,7 +14,8 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
-from grader.platforms.shown import Entry, fitted, for_students, notes, score
+from grader.platforms.shown import Entry, fitted, for_students, notes
+from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
 MAX_BYTES = 1_000_000  # of a summary; GitHub refuses one of more than 1 MiB
@@ -69,7 +70,7 @@ def summary(document: dict) -> str:
 
 def _summary(document: dict) -> str:
     entries = for_students(document)
-    got, most = score(document)
+    got, most = points_of(document)
     lines = [f"## Lockstep: {points(got)} of {points(most)} points in these checks", ""]
     lines += [f"<pre>{html.escape(notes(document))}</pre>", ""] if document["output"] else []
     lines += ["| Problem | Points | State |", "| --- | ---: | --- |"]

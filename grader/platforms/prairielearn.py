@@ -10,7 +10,8 @@ import json
 
 from grader.check.record import PASSED
 from grader.course_file import course
-from grader.platforms.shown import Entry, fitted, for_students, notes, score, share
+from grader.platforms.shown import Entry, fitted, for_students, notes, share
+from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
 MAX_BYTES = 900_000  # PrairieLearn's limit is 1 MB
@@ -21,7 +22,7 @@ def text(document: dict) -> str:
 
 
 def _text(document: dict) -> str:
-    got, most = score(document)
+    got, most = points_of(document)
     found = {
         "gradable": True,
         "score": share(document),

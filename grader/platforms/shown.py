@@ -12,6 +12,7 @@ from itertools import groupby
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED
 from grader.diagnosis.finding import printable
+from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
 SMALLEST = 200  # characters of a message, at least
@@ -94,15 +95,9 @@ def _folded(number: str, tests: list[dict]) -> Entry:
     )
 
 
-def score(document: dict) -> tuple[float, float]:
-    """Return the points of all checks, and the points that they can give."""
-    tests = document["tests"]
-    return sum(test["score"] for test in tests), sum(test["max_score"] for test in tests)
-
-
 def share(document: dict) -> float:
     """Return the points as a share of the maximum, from 0 to 1."""
-    got, most = score(document)
+    got, most = points_of(document)
     return round(min(1.0, got / most), 6) if most else 0.0
 
 

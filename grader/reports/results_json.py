@@ -33,6 +33,15 @@ def as_results(records: list[Record], seconds: float, notes: list[str], extra: d
     }
 
 
+def points_of(document: dict) -> tuple[float, float]:
+    """Return the points of a document that count, and the points of the assignment."""
+    tests = document["tests"]
+    base = [test for test in tests if not test["extra_data"].get("extra_credit")]
+    # The document has a score if extra credit does not simply add up.
+    score = document.get("score", sum(test["score"] for test in tests))
+    return score, sum(test["max_score"] for test in base)
+
+
 def _score(total: Group) -> dict:
     counts = course().extra_credit.counts
     if not total.extra.records or counts == ON_TOP:

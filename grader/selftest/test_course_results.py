@@ -12,9 +12,9 @@ from grader.course.submissions import Student, Submission
 
 JANE = Submission("jane", (Student("Jane", "1", "jane@x"),), "2026-11-02T17:22:54+00:00")
 TESTS = [
-    {"number": "1.1", "score": 0.25},
-    {"number": "1.1", "score": 0.125},
-    {"number": "5.6", "score": 2.0},
+    {"number": "1.1", "score": 0.25, "max_score": 0.25, "extra_data": {}},
+    {"number": "1.1", "score": 0.125, "max_score": 0.125, "extra_data": {}},
+    {"number": "5.6", "score": 2.0, "max_score": 2.0, "extra_data": {}},
 ]
 
 

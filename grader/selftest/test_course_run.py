@@ -22,7 +22,8 @@ from grader.course_file import Late
 from grader.gradescope.metadata import as_time
 from grader.packaging.visibility import NOT_FOR_GRADING, files
 
-DOCUMENT = json.dumps({"tests": [{"number": "1.1", "score": 2.0}]}).encode()
+TEST = {"number": "1.1", "score": 2.0, "max_score": 2.0, "extra_data": {}}
+DOCUMENT = json.dumps({"tests": [TEST]}).encode()
 FULL = Graded(0, "", DOCUMENT, b"<p>", 1.5, 1 << 20)
 UNCONFINED = Graded(2, "some line\ncannot grade: ranks cannot be confined here", b"", b"", 1.0, 0)
 

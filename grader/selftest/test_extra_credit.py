@@ -15,11 +15,15 @@ from grader import assignment
 from grader.check.api import CheckFailed, CheckWorld, NotAttempted
 from grader.check.plugin import public_alone, record_of, verdict
 from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, Record
+from grader.course.outcomes import read as outcomes_of
+from grader.course.results import GRADED, Result
+from grader.course.submissions import Submission
 from grader.course_file import FILE, NOT, ON_TOP, UP_TO_THE_TOTAL, Course, course
 from grader.diagnosis.finding import Finding
 from grader.gradescope.metadata import Upload
 from grader.gradescope.upload import fit
 from grader.intake.staging import read, stage_submission
+from grader.platforms.shown import share
 from grader.reports import page, results_json, terminal
 from grader.reports.summary import counted, summary
 from grader.selftest.grading import ROOT
@@ -130,6 +134,19 @@ def test_the_platform_gets_the_points_that_count(rules, counts, score):
     late = replace(found, late=replace(found.late, percent_per_day=50, cut_off_days=0))
     upload = Upload(created=None, due=None)
     assert fit(document, late, upload).get("score") == score
+
+
+@pytest.mark.parametrize("counts, score", [(ON_TOP, 14), (UP_TO_THE_TOTAL, 10), (NOT, 8)])
+def test_all_that_read_a_document_count_alike(rules, counts, score):
+    """Scores of a course, the page about it, and other platforms."""
+    rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
+    document = results_json.as_results(RECORDS, 1.0, [], {"seed": 1})
+    assert results_json.points_of(document) == (score, 10)
+    result = Result(Submission("a"), GRADED, document=document)
+    outcomes = outcomes_of([result])
+    assert (result.total, outcomes.graded[0].points, outcomes.best) == (score, score, 10)
+    assert not outcomes.damaged()
+    assert share(document) == min(1, score / 10)
 
 
 @pytest.mark.parametrize("counts, expected", [(ON_TOP, 7), (UP_TO_THE_TOTAL, 5), (NOT, 4)])
