@@ -27,7 +27,7 @@ NO_PAGES: dict[str, list] = {
     "distributed.worker.http.routes": [],
 }
 DEATHS = 2  # of workers, after which a submission is set aside
-# Keys of the settings file that are no arguments of dask_jobqueue.SLURMCluster.
+# The one key of the settings file that is no argument of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
 
 

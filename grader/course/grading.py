@@ -19,7 +19,6 @@ from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
 
 ROOT = Path(__file__).resolve().parents[2]
-REFUSAL = 2  # the grader's exit code if it cannot grade and says why
 MAX_SAID = 2000  # characters of the grader's own words that are kept
 
 RULES = ("course", "points", "extra_credit")  # sections that change what a check is worth
