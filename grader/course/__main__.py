@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grader.course import engine, exports, roster
-from grader.course.course import CannotGradeCourse, Course, Settings
+from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
 from grader.course_file import course
 from grader.gradescope.metadata import as_time
@@ -117,7 +117,7 @@ def _grade(arguments: argparse.Namespace) -> int:
     checks_at_a_time = max(1, machine_limits.workers() // arguments.at_a_time)
     with _unpacked(arguments.into) as unpacked:
         found = exports.find(arguments.submissions, unpacked)
-        graded = Course(found, store, people, settings, checks_at_a_time)
+        graded = CourseRun(found, store, people, settings, checks_at_a_time)
         with engine.connected(
             arguments.engine, arguments.settings, arguments.at_a_time, arguments.into
         ) as workers:

@@ -20,8 +20,8 @@ from grader.course.results import (
     REFUSED,
     SET_ASIDE,
     WAITING,
-    Result,
     Store,
+    SubmissionResult,
 )
 from grader.course.roster import missing
 from grader.course.submissions import Found, Student
@@ -46,7 +46,7 @@ class Settings:
     regrade: bool = False  # what another version of the grader has graded
 
 
-class Course:
+class CourseRun:
     """All submissions of a course, with their results."""
 
     def __init__(
@@ -68,9 +68,11 @@ class Course:
         self.fingerprints: dict[str, str] = {}
         self.results = {one.submission.id: self._begin(one) for one in found}
 
-    def _begin(self, one: Found) -> Result:
+    def _begin(self, one: Found) -> SubmissionResult:
         """Return the result that is there, a refusal, or an empty result."""
-        new = Result(one.submission, seed=self.store.seed_of(one.submission), version=self.version)
+        new = SubmissionResult(
+            one.submission, seed=self.store.seed_of(one.submission), version=self.version
+        )
         try:
             fingerprint = pack(one).fingerprint
         except (TooLarge, OSError) as error:
@@ -86,7 +88,7 @@ class Course:
         self._finish(old)
         return old
 
-    def _finish(self, result: Result) -> None:
+    def _finish(self, result: SubmissionResult) -> None:
         """Compute what lateness costs. The due date may have changed since the grading."""
         upload = Upload(created=as_time(result.submission.handed_in), due=self.settings.due)
         result.days_late = late.days_late(self.rules.late, upload)
@@ -124,7 +126,7 @@ class Course:
             self.settings.official,
         )
 
-    def _take(self, result: Result, graded: Graded) -> None:
+    def _take(self, result: SubmissionResult, graded: Graded) -> None:
         """Keep what a worker sent. Raise CannotGradeCourse if nothing at all can be graded."""
         result.seconds, result.peak_bytes = graded.seconds, graded.peak_bytes
         if graded.exit_code == 0:
@@ -136,7 +138,7 @@ class Course:
             self._keep(result)
             self._stop_if_all_break(result.why)
 
-    def _keep(self, result: Result, results: bytes = b"", report: bytes = b"") -> None:
+    def _keep(self, result: SubmissionResult, results: bytes = b"", report: bytes = b"") -> None:
         self._finish(result)
         self.store.write(result, self.fingerprints[result.submission.id], results, report)
 
@@ -147,7 +149,7 @@ class Course:
         if not graded and broken.count(why) >= ENOUGH_BROKEN:
             raise CannotGradeCourse(why)
 
-    def _set_aside(self, result: Result, error: Exception) -> None:
+    def _set_aside(self, result: SubmissionResult, error: Exception) -> None:
         ended = isinstance(error, (GraderEnded, WorkersEnded))
         result.status = SET_ASIDE if ended else BROKE
         result.why = f"tried twice: {error}" if ended else f"{type(error).__name__}: {error}"
@@ -180,7 +182,7 @@ def _said(graded: Graded) -> str:
     return lines[-1].removeprefix("cannot grade: ")
 
 
-def _line(result: Result) -> str:
+def _line(result: SubmissionResult) -> str:
     """Return a submission's line for the terminal."""
     name = f"{result.submission.id} {', '.join(map(str, result.submission.students))}"
     outcome = f"{points(result.total)} points" if result.status == GRADED else result.status

@@ -8,7 +8,7 @@ from itertools import compress
 import numpy as np
 
 from grader.course.item_analysis import SHARE, Item, at_most
-from grader.course.message_clusters import Cluster
+from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
 FEW = 10  # submissions; fewer say nothing about a check
@@ -31,7 +31,7 @@ class Flag:
 
 
 def flags(
-    course: CourseOutcomes, items: Sequence[Item], found: Sequence[Cluster]
+    course: CourseOutcomes, items: Sequence[Item], found: Sequence[MessageCluster]
 ) -> dict[str, list[Flag]]:
     """Return the flags of each check that has any, by its id, the most urgent first."""
     mistakes = _mistakes(found)
@@ -61,7 +61,7 @@ def ambiguous_problems(
     return reasons
 
 
-def _mistakes(found: Sequence[Cluster]) -> dict[tuple[str, str], str]:
+def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
     """Return a name for the mistake of each failure, by submission and check.
 
     Failures of one cluster are the same mistake if their evidence is equal, too.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.course.parcel import Parcel
+from grader.course.parcel import PackedSubmission
 from grader.course_file import FILE, course, packed
 from grader.packaging.visibility import NOT_FOR_GRADING, files
 from grader.version import VERSION, commit
@@ -31,7 +31,7 @@ class GraderEnded(RuntimeError):
     """
 
 
-class Processes:
+class GradingProcesses:
     """Holds the processes that grade for this process, so that they can be ended together."""
 
     def __init__(self) -> None:
@@ -81,14 +81,14 @@ class Processes:
                 self.end(process)
 
 
-PROCESSES = Processes()
+PROCESSES = GradingProcesses()
 
 
 @dataclass(frozen=True)
 class Order:
     """What a worker needs to grade one submission. Equal orders give equal scores, anywhere."""
 
-    parcel: Parcel
+    parcel: PackedSubmission
     seed: int
     version: str  # of the grader that gives the order: "1.0.0 commit"
     seconds: float  # for all checks together

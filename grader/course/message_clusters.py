@@ -73,7 +73,7 @@ class Failure:
 
 
 @dataclass
-class Cluster:
+class MessageCluster:
     """Failures that look alike, the commonest form first."""
 
     failures: list[Failure] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Cluster:
         return Counter(failure.outcome.message for failure in self.failures)
 
 
-def clusters(course: CourseOutcomes) -> list[Cluster]:
+def clusters(course: CourseOutcomes) -> list[MessageCluster]:
     """Return all clusters, those of the most submissions first."""
     of_form: dict[tuple[Form, str], list[Failure]] = defaultdict(list)
     for submission in course.graded:
@@ -115,7 +115,7 @@ def clusters(course: CourseOutcomes) -> list[Cluster]:
                 found = form(outcome.message)
                 check = outcome.check.id if found.bare else ""
                 of_form[found, check].append(Failure(submission, outcome, found))
-    joined = [Cluster([failure for one in group for failure in of_form[one]])
+    joined = [MessageCluster([failure for one in group for failure in of_form[one]])
               for group in _groups(of_form)]  # fmt: skip
     return sorted(joined, key=lambda cluster: -len(cluster.submissions))
 

@@ -17,7 +17,7 @@ from grader.check.record import (
     SKIPPED,
     UNIMPLEMENTED,
 )
-from grader.course.results import GRADED, Result
+from grader.course.results import GRADED, SubmissionResult
 
 # How the message begins if the part's file was not handed in: see ``intake/staging.py``. Such a
 # check was tried as little as that of a stub.
@@ -50,7 +50,7 @@ class Outcome:
 class GradedSubmission:
     """A submission that was graded, with what could be read of its document."""
 
-    result: Result
+    result: SubmissionResult
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by the id of the check
     unreadable: int = 0  # entries that could not be read
     score: float | None = None  # of the document, if extra credit does not simply add up
@@ -99,7 +99,7 @@ class CourseOutcomes:
         return sorted(str(version) for version in found if version)
 
 
-def read(results: Iterable[Result]) -> CourseOutcomes:
+def read(results: Iterable[SubmissionResult]) -> CourseOutcomes:
     """Return the graded submissions among these results, with their checks."""
     graded = [_read(result) for result in results if result.status == GRADED]
     checks: dict[str, Check] = {}
@@ -118,7 +118,7 @@ def in_order(number: str) -> list[tuple[int, str]]:
     ]
 
 
-def _read(result: Result) -> GradedSubmission:
+def _read(result: SubmissionResult) -> GradedSubmission:
     found = GradedSubmission(result)
     tests = result.document.get("tests") if isinstance(result.document, dict) else None
     if tests is not None:

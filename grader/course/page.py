@@ -16,7 +16,7 @@ from grader.course import charts, page_checks
 from grader.course.flags import FEW
 from grader.course.item_analysis import histogram, quartiles
 from grader.course.outcomes import GradedSubmission
-from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, Result
+from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student
 from grader.course.tables import Row, as_bytes, facts, table
 from grader.course.view import NAME, View, counted, link, view_of
@@ -37,7 +37,7 @@ STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 
 
 def write(
-    path: Path, title: str, results: Sequence[Result], roster: Sequence[Student] = ()
+    path: Path, title: str, results: Sequence[SubmissionResult], roster: Sequence[Student] = ()
 ) -> None:
     """Write the page, replacing the file in one step.
 
@@ -49,7 +49,7 @@ def write(
         file.write(content)
 
 
-def page(title: str, results: Sequence[Result], roster: Sequence[Student] = ()) -> str:
+def page(title: str, results: Sequence[SubmissionResult], roster: Sequence[Student] = ()) -> str:
     view = view_of(results, roster)
     sections = {
         "summary": ("Summary", _summary),
@@ -158,7 +158,7 @@ def _costs(view: View) -> list[Html]:
     return [tag("div", *drawn, class_="charts"), tag("div", *sides, class_="charts")]
 
 
-def _cost(result: Result) -> Row:
+def _cost(result: SubmissionResult) -> Row:
     return Row(link(result), f"{result.seconds:.1f}", as_bytes(result.peak_bytes))
 
 
@@ -180,7 +180,7 @@ def _submissions(view: View) -> list[Html]:
     return parts
 
 
-def _submission(result: Result, graded: GradedSubmission | None) -> Row:
+def _submission(result: SubmissionResult, graded: GradedSubmission | None) -> Row:
     status = result.status + (f": {short(result.why)}" if result.why else "")
     damaged = graded is not None and (graded.unreadable or not graded.outcomes)
     status += ", but the results are damaged" if damaged else ""

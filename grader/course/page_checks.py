@@ -10,7 +10,7 @@ from grader.check.record import UNIMPLEMENTED
 from grader.course import charts, legend
 from grader.course.flags import EVERYBODY, FEW, KINDS, Flag, ambiguous_problems
 from grader.course.item_analysis import Item, histogram
-from grader.course.message_clusters import LIKELY, Cluster
+from grader.course.message_clusters import LIKELY, MessageCluster
 from grader.course.outcomes import Check
 from grader.course.tables import Row, percent, signed, table
 from grader.course.view import NAME, View, counted, link
@@ -121,7 +121,7 @@ def messages(view: View) -> list[Html]:
     ]
 
 
-def _cluster(cluster: Cluster) -> Html:
+def _cluster(cluster: MessageCluster) -> Html:
     example, who, checks = cluster.example(), cluster.submissions, cluster.checks
     problems = [short(number, NAME) for number, _ in cluster.problems().most_common()]
     message = example.outcome.message

@@ -22,7 +22,7 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PackedSubmission:
     """The files of a submission: its zip under one name, or each file by its path.
 
     A value of None stands for a link or another file that is not regular, which is not read. A name
@@ -61,17 +61,17 @@ class Parcel:
         return submission
 
 
-def pack(found: Found) -> Parcel:
+def pack(found: Found) -> PackedSubmission:
     """Return the files of a submission. Raise TooLarge, or OSError if they cannot be read."""
     if found.names:
         paths = zip(found.names, found.paths)
-        return Parcel(tuple((Path(name).name, _content(path)) for name, path in paths))
+        return PackedSubmission(tuple((Path(name).name, _content(path)) for name, path in paths))
     (path,) = found.paths
     if path.is_dir():
-        return Parcel(tuple(_of_folder(path)))
+        return PackedSubmission(tuple(_of_folder(path)))
     if path.stat().st_size > MAX_BYTES:
         raise TooLarge(f"the zip is larger than {MAX_BYTES >> 20} MiB")
-    return Parcel((("submission.zip", path.read_bytes()),), is_zip=True)
+    return PackedSubmission((("submission.zip", path.read_bytes()),), is_zip=True)
 
 
 def _of_folder(folder: Path) -> list[tuple[str, bytes | None]]:

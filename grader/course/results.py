@@ -25,7 +25,7 @@ FINAL = (GRADED, REFUSED)  # these are not graded again
 
 
 @dataclass
-class Result:
+class SubmissionResult:
     """The result of one submission. Everything in it may hold text that a student wrote."""
 
     submission: Submission
@@ -80,7 +80,7 @@ class Store:
     def folder(self, submission: Submission) -> Path:
         return self.into / "submissions" / submission.id
 
-    def read(self, submission: Submission, fingerprint: str) -> Result | None:
+    def read(self, submission: Submission, fingerprint: str) -> SubmissionResult | None:
         """Return the result of these very files, or None if there is none.
 
         ``fingerprint`` tells the files from others of the same submission.
@@ -91,11 +91,15 @@ class Store:
             document = json.loads((folder / "results.json").read_text()) if facts["graded"] else {}
             if facts["fingerprint"] != fingerprint or facts["result"]["status"] not in FINAL:
                 return None
-            return Result(**facts["result"] | {"submission": submission, "document": document})
+            return SubmissionResult(
+                **facts["result"] | {"submission": submission, "document": document}
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None  # not there, or damaged: it is graded again
 
-    def write(self, result: Result, fingerprint: str, results: bytes, report: bytes) -> None:
+    def write(
+        self, result: SubmissionResult, fingerprint: str, results: bytes, report: bytes
+    ) -> None:
         folder = self.folder(result.submission)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grader.atomic_write import written_whole
-from grader.course.results import GRADED, Result
+from grader.course.results import GRADED, SubmissionResult
 from grader.course.submissions import Student
 from grader.course_file import course
 
@@ -16,7 +16,7 @@ OUTCOME = ("status", "why", "seed", "version", "seconds", "peak_mib")
 MISSING = "missing"  # the status of a student of the roster who handed in nothing
 
 
-def write(path: Path, results: Sequence[Result], missing: Sequence[Student] = ()) -> None:
+def write(path: Path, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> None:
     """Write the file. Points are not rounded. Groups have a line for each of their students.
 
     A cell of points is empty if there is no score, so that no program takes it for zero.
@@ -37,7 +37,7 @@ def write(path: Path, results: Sequence[Result], missing: Sequence[Student] = ()
         file.write(out.getvalue().encode("utf-8-sig"))
 
 
-def _line(result: Result, student: Student, problems: list[str]) -> list:
+def _line(result: SubmissionResult, student: Student, problems: list[str]) -> list:
     one = result.submission
     points: list = [""] * len(problems)
     totals: list = ["", result.days_late, ""]
@@ -50,7 +50,7 @@ def _line(result: Result, student: Student, problems: list[str]) -> list:
     return [*person, *totals, *points, *outcome, *cost]
 
 
-def _points(result: Result, number: str) -> float:
+def _points(result: SubmissionResult, number: str) -> float:
     return sum(test["score"] for test in result.tests if test["number"] == number)
 
 

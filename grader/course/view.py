@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from grader.course.flags import Flag, flags
 from grader.course.item_analysis import Item, items
-from grader.course.message_clusters import Cluster, clusters
+from grader.course.message_clusters import MessageCluster, clusters
 from grader.course.outcomes import CourseOutcomes, read
-from grader.course.results import GRADED, Result
+from grader.course.results import GRADED, SubmissionResult
 from grader.course.roster import missing
 from grader.course.submissions import Student
 from grader.diagnosis.finding import short
@@ -21,15 +21,15 @@ NAME = 80  # characters of a student's name, or of an id
 class View:
     """The results of a course, and all that was computed from them."""
 
-    results: Sequence[Result]
+    results: Sequence[SubmissionResult]
     missing: Sequence[Student]
     course: CourseOutcomes
     items: Sequence[Item]
-    clusters: Sequence[Cluster]
+    clusters: Sequence[MessageCluster]
     flags: dict[str, list[Flag]]  # by the id of the check
 
 
-def view_of(results: Sequence[Result], roster: Sequence[Student]) -> View:
+def view_of(results: Sequence[SubmissionResult], roster: Sequence[Student]) -> View:
     course = read(results)
     numbers, found = items(course), clusters(course)
     raised = flags(course, numbers, found)
@@ -41,7 +41,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def link(result: Result, place: str = "") -> Html:
+def link(result: SubmissionResult, place: str = "") -> Html:
     """Return the id of a submission, as a link to its report if there is one."""
     name = short(result.submission.id, NAME)
     if result.status != GRADED:

@@ -43,7 +43,7 @@ STOPPED = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GradingOutcome:
     """The results of a grading, and the grader's exit code. Without results, ``document`` is {}."""
 
     document: dict
@@ -59,7 +59,7 @@ class Grading:
     shows: bool = False
     report: Path | None = None
 
-    def run(self, submission: Path) -> Outcome:
+    def run(self, submission: Path) -> GradingOutcome:
         with tempfile.TemporaryDirectory(prefix="lockstep-results-") as folder:
             results, complaint = Path(folder) / "results.json", Path(folder) / "stderr"
             with open(complaint, "wb") as stderr:
@@ -70,10 +70,10 @@ class Grading:
             try:
                 document = json.loads(results.read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                return Outcome({}, code or 1)
+                return GradingOutcome({}, code or 1)
         if code:
             document["output"] = f"{STOPPED}\n{document['output']}".strip()
-        return Outcome(document, code)
+        return GradingOutcome(document, code)
 
     def _run(self, submission: Path, results: Path, complaint: BinaryIO) -> int:
         seconds = _seconds()

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import PASSED
-from grader.platforms.shown import Entry, every_check, fitted, for_students, notes
+from grader.platforms.shown import ShownEntry, every_check, fitted, for_students, notes
 from grader.reports.results_json import points_of
 
 MAX_BYTES = 256 << 10  # Tango keeps 1,000 KiB of all that a job prints (MAX_OUTPUT_FILE_SIZE)
@@ -40,7 +40,7 @@ def autoresult(document: dict) -> str:
     return json.dumps({"scores": scores, "scoreboard": [*scores.values(), points_of(document)[0]]})
 
 
-def _feedback(entries: list[Entry]) -> str:
+def _feedback(entries: list[ShownEntry]) -> str:
     stages: dict[str, dict] = {
         PARTS[part].title: {f"{e.number} {e.name}": _test(e) for e in of_part}
         for part, of_part in _by_part(entries).items()
@@ -48,16 +48,16 @@ def _feedback(entries: list[Entry]) -> str:
     return json.dumps({"_presentation": "semantic", "stages": [*stages], **stages})
 
 
-def _test(entry: Entry) -> dict:
+def _test(entry: ShownEntry) -> dict:
     passed = entry.status == PASSED
     return {"passed": passed} if passed else {"passed": passed, "hint": entry.headline}
 
 
-def _by_part(entries: list[Entry]) -> dict[str, list[Entry]]:
+def _by_part(entries: list[ShownEntry]) -> dict[str, list[ShownEntry]]:
     return {part: list(of_part) for part, of_part in groupby(entries, key=lambda e: e.part)}
 
 
-def _readable(document: dict, entries: list[Entry]) -> str:
+def _readable(document: dict, entries: list[ShownEntry]) -> str:
     lines = [notes(document)] if document["output"] else []
     for entry in entries:
         lines.append(f"{entry.number} {entry.name}: {entry.status}, {entry.points}")

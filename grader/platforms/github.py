@@ -14,7 +14,7 @@ from itertools import groupby
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
-from grader.platforms.shown import Entry, fitted, for_students, notes
+from grader.platforms.shown import ShownEntry, fitted, for_students, notes
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
@@ -37,12 +37,12 @@ def annotations(document: dict) -> str:
     return "".join(f"{one}\n" for one in commands)
 
 
-def _first_of_each_problem(entries: list[Entry], status: str) -> list[Entry]:
+def _first_of_each_problem(entries: list[ShownEntry], status: str) -> list[ShownEntry]:
     having = [entry for entry in entries if entry.status == status]
     return [next(of_problem) for _, of_problem in groupby(having, key=lambda e: e.number)]
 
 
-def _error(entry: Entry) -> str:
+def _error(entry: ShownEntry) -> str:
     properties = {"title": f"{entry.number} {entry.name}"}
     if place := PLACE.search(entry.message):
         properties = {"file": f"handout/{place[1]}", "line": place[2]} | properties
@@ -83,7 +83,7 @@ def _summary(document: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(number: str, entries: list[Entry]) -> str:
+def _row(number: str, entries: list[ShownEntry]) -> str:
     title = entries[0].name.partition(" · ")[0]
     states = {entry.status for entry in entries}
     got, most = sum(e.score for e in entries), sum(e.most for e in entries)
@@ -92,7 +92,7 @@ def _row(number: str, entries: list[Entry]) -> str:
     return f"| {number} {title} | {points(got)} of {points(most)} | {state} |"
 
 
-def _details(entry: Entry) -> list[str]:
+def _details(entry: ShownEntry) -> list[str]:
     name = f"{entry.number} {html.escape(entry.name)}: {entry.status}"
     message = html.escape(entry.message)
     return [

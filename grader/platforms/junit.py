@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from grader.check.record import ERROR, FAILED, NOT_RUN, SKIPPED, UNIMPLEMENTED
-from grader.platforms.shown import Entry, every_check
+from grader.platforms.shown import ShownEntry, every_check
 
 # The element of a testcase that says why it did not pass.
 ELEMENTS = {
@@ -36,7 +36,7 @@ def text(document: dict) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _add_suite(root: Element, number: str, entries: list[Entry]) -> None:
+def _add_suite(root: Element, number: str, entries: list[ShownEntry]) -> None:
     title = f"{number} {entries[0].name.partition(' · ')[0]}"
     suite = SubElement(root, "testsuite", {"name": title} | _counts(entries))
     for entry in entries:
@@ -48,7 +48,7 @@ def _add_suite(root: Element, number: str, entries: list[Entry]) -> None:
             why.text = entry.message
 
 
-def _counts(entries: list[Entry]) -> dict[str, str]:
+def _counts(entries: list[ShownEntry]) -> dict[str, str]:
     found = [ELEMENTS.get(entry.status) for entry in entries]
     return {
         "tests": str(len(entries)),

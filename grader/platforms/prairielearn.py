@@ -10,7 +10,7 @@ import json
 
 from grader.check.record import PASSED
 from grader.course_file import course
-from grader.platforms.shown import Entry, fitted, for_students, notes, share
+from grader.platforms.shown import ShownEntry, fitted, for_students, notes, share
 from grader.reports.results_json import points_of
 from grader.reports.summary import points
 
@@ -33,7 +33,7 @@ def _text(document: dict) -> str:
     return _json(found)
 
 
-def _test(entry: Entry) -> dict:
+def _test(entry: ShownEntry) -> dict:
     return {
         "name": f"{entry.number} {entry.name}",
         "description": f"Problem {entry.number}",

@@ -19,7 +19,7 @@ SMALLEST = 200  # characters of a message, at least
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShownEntry:
     """One check, or the hidden checks of one problem."""
 
     number: str
@@ -46,12 +46,12 @@ class Entry:
         return (lines[1] if len(lines) > 1 else lines[0] if lines else self.status)[:300]
 
 
-def every_check(document: dict) -> list[Entry]:
+def every_check(document: dict) -> list[ShownEntry]:
     """Return an entry for each check, for people who may see all of them."""
     return [_entry(test) for test in document["tests"]]
 
 
-def for_students(document: dict) -> list[Entry]:
+def for_students(document: dict) -> list[ShownEntry]:
     """Return an entry for each visible check, and one for the other checks of each problem."""
     found = []
     for number, tests in groupby(document["tests"], key=lambda test: test["number"]):
@@ -67,9 +67,9 @@ def notes(document: dict) -> str:
     return printable(document["output"])
 
 
-def _entry(test: dict) -> Entry:
+def _entry(test: dict) -> ShownEntry:
     about = test["extra_data"]
-    return Entry(
+    return ShownEntry(
         test["number"],
         printable(test["name"]),
         test["score"],
@@ -81,10 +81,10 @@ def _entry(test: dict) -> Entry:
     )
 
 
-def _folded(number: str, tests: list[dict]) -> Entry:
+def _folded(number: str, tests: list[dict]) -> ShownEntry:
     states = [test["extra_data"]["status"] for test in tests]
     title = tests[0]["name"].partition(" · ")[0]
-    return Entry(
+    return ShownEntry(
         number,
         f"{title} · hidden checks",
         sum(test["score"] for test in tests),

@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.assignment import PARTS
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
-from grader.course.results import BROKE, GRADED, REFUSED, Result
+from grader.course.results import BROKE, GRADED, REFUSED, SubmissionResult
 from grader.course.submissions import Student, Submission
 
 PROBLEMS = [(number, title) for part in PARTS.values() for number, title in part.problems.items()]
@@ -40,7 +40,7 @@ def check_name(number: str, index: int) -> str:
     return f"tests/test_x.py::test_{number.replace('.', '_')}[{index}]"
 
 
-def make(seed: int, size: int = 300, planted: Planted = Planted()) -> list[Result]:
+def make(seed: int, size: int = 300, planted: Planted = Planted()) -> list[SubmissionResult]:
     rng = np.random.default_rng(seed)
     difficulty = rng.normal(-0.8, 0.9, (len(PROBLEMS), PER_PROBLEM))
     return [_result(rng, index, difficulty, planted) for index in range(size)]
@@ -62,14 +62,16 @@ def entry(id: str, number: str, status: str, output: str = "Passed.", points: fl
     }
 
 
-def result(tests: list[dict], id: str = "1", name: str = "Ada", **more) -> Result:
+def result(tests: list[dict], id: str = "1", name: str = "Ada", **more) -> SubmissionResult:
     submission = Submission(id, (Student(name, f"s{id}", f"{id}@example.org"),))
-    return Result(submission, GRADED, document=document(tests), version="1.0.0", seed=7, **more)
+    return SubmissionResult(
+        submission, GRADED, document=document(tests), version="1.0.0", seed=7, **more
+    )
 
 
 def _result(
     rng: np.random.Generator, index: int, difficulty: np.ndarray, planted: Planted
-) -> Result:
+) -> SubmissionResult:
     ability, fate = rng.normal(0, 1.2), rng.random()
     # Some give up, the weaker ones earlier; some leave out single problems.
     last = len(PROBLEMS) - (rng.integers(0, 22) if rng.normal(ability, 1) < -0.8 else 0)

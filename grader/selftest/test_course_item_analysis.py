@@ -18,7 +18,7 @@ from grader.course.item_analysis import (
     quartiles,
 )
 from grader.course.outcomes import in_order, read
-from grader.course.results import GRADED, Result
+from grader.course.results import GRADED, SubmissionResult
 from grader.course.submissions import Submission
 from grader.intake import staging
 from grader.selftest.course_class import entry, result
@@ -191,5 +191,5 @@ def test_a_file_that_was_not_handed_in_counts_as_a_stub(tmp_path):
             **{"number": "1.1", "name": "a · b", "score": 0.0, "max_score": 1.0, "output": reason},
             "extra_data": {"check": "c", "status": "failed"},
         }
-        [one] = read([Result(Submission("a"), GRADED, document={"tests": [test]})]).graded
+        [one] = read([SubmissionResult(Submission("a"), GRADED, document={"tests": [test]})]).graded
         assert one.outcomes["c"].status == UNIMPLEMENTED

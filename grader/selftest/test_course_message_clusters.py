@@ -9,7 +9,7 @@ from grader.check.record import FAILED
 from grader.course import flags as flags_module
 from grader.course.flags import AMBIGUOUS, EVERYBODY, NOBODY, WRONG, flags
 from grader.course.item_analysis import Item, items
-from grader.course.message_clusters import Cluster, clusters, form
+from grader.course.message_clusters import MessageCluster, clusters, form
 from grader.course.outcomes import Check, read
 from grader.selftest.course_class import Planted, check_name, entry, make, result
 
@@ -52,7 +52,7 @@ def alike(*messages: str) -> bool:
     return len(of(*messages)) == 1
 
 
-def of(*messages: str, checks: str = "") -> list[Cluster]:
+def of(*messages: str, checks: str = "") -> list[MessageCluster]:
     names = checks or "a" * len(messages)
     return clusters(
         read(

@@ -8,7 +8,7 @@ import pytest
 from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course import page
 from grader.course.flags import FEW
-from grader.course.results import BROKE, REFUSED, SET_ASIDE, WAITING, Result
+from grader.course.results import BROKE, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student, Submission
 from grader.course.tables import as_bytes, percent, signed
 from grader.selftest.course_class import Planted, check_name, entry, make, result
@@ -39,12 +39,12 @@ def notices(tree: Element) -> list[str]:
     return [e.text() for e in tree.all("p") if e.attributes.get("class") == "notice"]
 
 
-def shown(results: list[Result], roster: tuple[Student, ...] = ()) -> Element:
+def shown(results: list[SubmissionResult], roster: tuple[Student, ...] = ()) -> Element:
     return Tree(page.page("A course", results, roster)).root
 
 
-def other(status: str, id: str) -> Result:
-    return Result(Submission(id, (Student(f"N{id}"),)), status, why=f"Why {id}.")
+def other(status: str, id: str) -> SubmissionResult:
+    return SubmissionResult(Submission(id, (Student(f"N{id}"),)), status, why=f"Why {id}.")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def hostile() -> str:
         made.version, made.seconds, made.peak_bytes = f"{HOSTILE}{index % 2}", 2.0, 5
         results.append(made)
     results[0].document = {"tests": [HOSTILE]}
-    results.append(Result(Submission(HOSTILE, (Student(HOSTILE),)), REFUSED, why=HOSTILE))
+    results.append(SubmissionResult(Submission(HOSTILE, (Student(HOSTILE),)), REFUSED, why=HOSTILE))
     return page.page(HOSTILE, results, [Student("x", HOSTILE, HOSTILE), Student(HOSTILE)])
 
 

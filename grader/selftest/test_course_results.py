@@ -6,7 +6,7 @@ import json
 import pytest
 
 from grader.course import scores
-from grader.course.results import BROKE, GRADED, REFUSED, Result, Store
+from grader.course.results import BROKE, GRADED, REFUSED, Store, SubmissionResult
 from grader.course.roster import BadRoster, missing, read
 from grader.course.submissions import Student, Submission
 
@@ -19,7 +19,9 @@ TESTS = [
 
 
 def graded(submission=JANE, **more):
-    return Result(submission, GRADED, seed=5, version="1 abc", document={"tests": TESTS}, **more)
+    return SubmissionResult(
+        submission, GRADED, seed=5, version="1 abc", document={"tests": TESTS}, **more
+    )
 
 
 def written(store, result, fingerprint="f"):
@@ -42,9 +44,9 @@ def test_results_that_do_not_hold_are_graded_again(tmp_path):
     assert store.read(JANE, "other files") is None
     (store.folder(JANE) / "results.json").unlink()
     assert store.read(JANE, "f") is None
-    written(store, Result(JANE, BROKE, "why"))
+    written(store, SubmissionResult(JANE, BROKE, "why"))
     assert store.read(JANE, "f") is None
-    written(store, Result(JANE, REFUSED, "why"))
+    written(store, SubmissionResult(JANE, REFUSED, "why"))
     assert store.read(JANE, "f").why == "why"
     (store.folder(JANE) / "result.json").write_text('{"graded":')
     assert store.read(JANE, "f") is None
@@ -53,7 +55,7 @@ def test_results_that_do_not_hold_are_graded_again(tmp_path):
 def test_a_worse_result_replaces_all_files_of_a_better_one(tmp_path):
     store = Store(tmp_path, 7)
     written(store, graded())
-    store.write(Result(JANE, BROKE, "why"), "f", b"", b"")
+    store.write(SubmissionResult(JANE, BROKE, "why"), "f", b"", b"")
     assert [path.name for path in store.folder(JANE).iterdir()] == ["result.json"]
 
 
@@ -81,7 +83,7 @@ def test_scores_have_a_line_for_each_student(tmp_path):
         [
             graded(days_late=1, kept_percent=80),
             graded(pair),
-            Result(Submission("x"), BROKE, "-why"),
+            SubmissionResult(Submission("x"), BROKE, "-why"),
         ],
         [Student("Zoe", "9")],
     )

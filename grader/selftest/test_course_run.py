@@ -13,12 +13,11 @@ import pytest
 
 from grader.course import course as course_module
 from grader.course import engine, grading
-from grader.course.course import CannotGradeCourse, Course, Settings
+from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.grading import Graded, GraderEnded
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Store
 from grader.course.submissions import Found, Student, Submission
-from grader.course_file import Course as CourseRules
-from grader.course_file import Late
+from grader.course_file import Course, Late
 from grader.gradescope.metadata import as_time
 from grader.packaging.visibility import NOT_FOR_GRADING, files
 
@@ -68,7 +67,7 @@ class Graders:
 @pytest.fixture
 def graded(tmp_path, monkeypatch, capsys):
     """Return a function that grades a course of the submissions a, b, c … as a table says."""
-    rules = CourseRules(late=Late(percent_per_day=10.0))
+    rules = Course(late=Late(percent_per_day=10.0))
     monkeypatch.setattr(course_module.course_file, "course", lambda: rules)
 
     def grade(names="abc", outcomes=None, count=2, found=None, regrade=False):
@@ -78,7 +77,7 @@ def graded(tmp_path, monkeypatch, capsys):
             found = submissions(tmp_path / "in", names)
         due = as_time("2026-11-20T00:00:00+00:00")
         settings = Settings(due, 9.0, True, regrade)
-        course = Course(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings, 1)
+        course = CourseRun(found, Store(tmp_path / "out", 7), [Student("Zoe")], settings, 1)
         with engine.connected("local", Path(), count, tmp_path) as workers:
             course.grade(workers)
         course.code = course.report()

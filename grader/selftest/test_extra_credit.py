@@ -16,7 +16,7 @@ from grader.check.api import CheckFailed, CheckWorld, NotAttempted
 from grader.check.plugin import public_alone, record_of, verdict
 from grader.check.record import FAILED, NOT_ATTEMPTED, PASSED, Record
 from grader.course.outcomes import read as outcomes_of
-from grader.course.results import GRADED, Result
+from grader.course.results import GRADED, SubmissionResult
 from grader.course.submissions import Submission
 from grader.course_file import FILE, NOT, ON_TOP, UP_TO_THE_TOTAL, Course, course
 from grader.diagnosis.finding import Finding
@@ -142,7 +142,7 @@ def test_all_that_read_a_document_count_alike(rules, counts, score):
     rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
     document = results_json.as_results(RECORDS, 1.0, [], {"seed": 1})
     assert results_json.points_of(document) == (score, 10)
-    result = Result(Submission("a"), GRADED, document=document)
+    result = SubmissionResult(Submission("a"), GRADED, document=document)
     outcomes = outcomes_of([result])
     assert (result.total, outcomes.graded[0].points, outcomes.best) == (score, score, 10)
     assert not outcomes.damaged()

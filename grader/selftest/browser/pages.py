@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grader.check.record import ERROR, FAILED, NOT_RUN, SKIPPED, Record
 from grader.course import page as course_page
-from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, Result
+from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, SubmissionResult
 from grader.course.results import WAITING as NOT_YET
 from grader.course.submissions import Student, Submission
 from grader.diagnosis.finding import Finding
@@ -92,12 +92,12 @@ def course(folder: Path, graded: Graded, words: Callable[[], str] | None) -> Pat
     return target
 
 
-def _result(name: str, status: str, document: dict | None = None) -> Result:
+def _result(name: str, status: str, document: dict | None = None) -> SubmissionResult:
     submission = Submission(name, (Student(name, name, f"{name}@example.org"),))
-    return Result(submission, status, "It says why.", document=document or {})
+    return SubmissionResult(submission, status, "It says why.", document=document or {})
 
 
-def _reworded(result: Result, words: Callable[[], str]) -> Result:
+def _reworded(result: SubmissionResult, words: Callable[[], str]) -> SubmissionResult:
     """Return a result with other words in all that a student or an export has a say in."""
     students = tuple(Student(words(), words(), words()) for _ in result.submission.students)
     document = deepcopy(result.document)
