@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from grader.course import engine, exports, roster
+from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
 from grader.course_file import course
@@ -93,7 +93,7 @@ def main() -> int:
             return _grade(arguments)
     except (
         *(CannotGradeCourse, exports.CannotRead, roster.BadRoster),
-        *(engine.NoEngine, OSError, ValueError),
+        *(engine.NoEngine, worker_watch.NoWorker, OSError, ValueError),
     ) as error:
         return _cannot(str(error))
     except KeyboardInterrupt:

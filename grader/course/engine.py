@@ -7,7 +7,8 @@ no page.) On Slurm all connections are encrypted, and need a certificate of this
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from distributed import Client, KilledWorker, LocalCluster, as_completed
 
 from grader.course.grading import PROCESSES, ROOT, Graded, Order, grade
+from grader.course.worker_watch import WorkerWatch
 from grader.wire import machine_limits
 
 BYTES_EACH = 1 << 30  # of memory for a grading on this machine
@@ -26,6 +28,7 @@ NO_PAGES: dict[str, list] = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
+POLL = 0.05  # seconds
 DEATHS = 2  # of workers, after which a submission is set aside
 # The one key of the settings file that is no argument of dask_jobqueue.SLURMCluster.
 JOBS = "jobs"
@@ -48,10 +51,15 @@ def at_a_time() -> int:
 class Engine:
     client: Client
     workers: int = 0  # that will come, if not all have come yet
+    jobs: Callable[[], Collection[str]] = tuple  # the ids of the jobs that were given to Slurm
 
     def room(self) -> int:
         """Return how many gradings may be under way."""
-        return max(1, self.workers, sum(self.client.nthreads().values()))
+        return max(1, self.workers, self.threads())
+
+    def threads(self) -> int:
+        """Return how many gradings the workers that are there now can run."""
+        return sum(self.client.nthreads().values())
 
 
 @contextmanager
@@ -81,7 +89,11 @@ def connected(engine: str, settings: Path, count: int, shared: Path) -> Iterator
             yield Engine(client)
     elif engine == "slurm":
         with _slurm(settings, shared) as cluster, Client(cluster) as client:
-            yield Engine(client, len(cluster.worker_spec))
+            yield Engine(
+                client,
+                len(cluster.worker_spec),
+                lambda: [job.job_id for job in list(cluster.workers.values())],
+            )
     elif "://" in engine:
         try:
             client = Client(engine, timeout=10)
@@ -125,6 +137,9 @@ def run(
     An order is made when a worker has room for it. So a worker that ends interrupts only the
     submissions that it was grading: no other submission waited there. What failed on a worker is
     tried once more. A submission that fails for the second time yields its exception.
+
+    Raises:
+        NoWorker: if nobody is left to grade.
     """
     waiting = iter(orders)
     names: dict[object, str] = {}
@@ -136,8 +151,14 @@ def run(
             names[future.key] = name
             running.add(future)
 
+    watch = WorkerWatch(engine.threads, engine.jobs)
     fill()
-    for future in running:
+    while not running.is_empty():
+        if not running.has_ready():
+            watch.look()
+            time.sleep(POLL)
+            continue
+        future = next(running)
         yield names.pop(future.key), _outcome(future)
         fill()
 

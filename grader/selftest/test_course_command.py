@@ -19,9 +19,15 @@ pytestmark = pytest.mark.long
 
 SBATCH = """#!/bin/sh
 # Stands for Slurm's sbatch: runs the script here.
-script=$(eval echo \\$$#)
-sh -c 'echo $$ >> "$JOBS"; exec bash "$0"' "$script" > /dev/null 2>&1 &
+# As Slurm's own, it keeps a copy of the script: the script is removed when sbatch has ended.
+for last; do :; done
+copy=$(mktemp "$JOBS.XXXXXX") && cp "$last" "$copy"
+sh -c 'echo $$ >> "$JOBS"; exec bash "$0"' "$copy" > "$copy.out" 2>&1 &
 echo "Submitted batch job $!"
+"""
+SQUEUE = """#!/bin/sh
+for pid in $(cat "$JOBS"); do kill -0 "$pid" 2> /dev/null && echo "$pid"; done
+exit 0
 """
 
 
@@ -193,27 +199,46 @@ def _grades(worker):
     return False
 
 
-def test_slurm_jobs_grade_a_course(submissions, tmp_path):
-    """The stand-in for Slurm runs each job on this machine, as soon as it is submitted."""
+@pytest.fixture
+def slurm(tmp_path):
+    """Return ``(options, environment, jobs)`` of a course that is graded on Slurm.
+
+    The stand-in for Slurm runs each job on this machine, as soon as it is submitted, and appends
+    its process id to the file ``jobs``.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in (("sbatch", SBATCH), ("scancel", "#!/bin/sh\nkill $1\n")):
+    texts = {"sbatch": SBATCH, "scancel": "#!/bin/sh\nkill $1\n", "squeue": SQUEUE}
+    for name, text in texts.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     settings = (ROOT / "grader" / "course" / "slurm.yaml").read_text()
     (tmp_path / "s.yaml").write_text(settings.replace("jobs: 10", "jobs: 2\ninterface: lo"))
-    path = f"{programs}:{os.environ['PATH']}"
     jobs = tmp_path / "jobs"
-    try:
-        said = grade(
-            submissions,
-            tmp_path / "out",
-            *("--engine", "slurm", "--settings", tmp_path / "s.yaml"),
-            env=os.environ | {"PATH": path, "JOBS": str(jobs)},
-        )
-    finally:
-        for pid in jobs.read_text().split() if jobs.exists() else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
+    path = f"{programs}:{os.environ['PATH']}"
+    options = ("--engine", "slurm", "--settings", tmp_path / "s.yaml")
+    yield options, os.environ | {"PATH": path, "JOBS": str(jobs)}, jobs
+    for pid in jobs.read_text().split() if jobs.exists() else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGTERM)
+
+
+def test_slurm_jobs_grade_a_course(submissions, tmp_path, slurm):
+    options, environment, jobs = slurm
+    said = grade(submissions, tmp_path / "out", *options, env=environment)
     assert len(jobs.read_text().split()) == 2
     assert "[4/4]" in said and len(results(tmp_path / "out")) == 4
+
+
+def test_slurm_jobs_that_fail_at_once_are_told(submissions, tmp_path, slurm):
+    """Nobody would ever grade. dask would wait for ever."""
+    options, environment, jobs = slurm
+    with open(tmp_path / "s.yaml", "a") as settings:
+        settings.write('job_script_prologue: ["exit 1"]\n')
+    done = subprocess.run(
+        command(submissions, tmp_path / "out", *options),
+        **{"cwd": ROOT, "text": True, "capture_output": True, "env": environment, "timeout": 300},
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "all 2 jobs of Slurm have ended, and submissions are left" in done.stderr
+    assert "Traceback" not in done.stderr and not results(tmp_path / "out")

@@ -4,7 +4,7 @@ threat: 24
 part: benchmarking
 extends: solutions
 some: 2.2
-says: a barrier ends when all ranks have called it
+says: barrier ends when all ranks have called it
 """
 
 _honest_watch = stopwatch

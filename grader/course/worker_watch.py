@@ -1,0 +1,82 @@
+"""Notices that nobody grades: no worker has come, or all have left.
+
+dask waits for a worker for ever. A job of Slurm may rightly wait for hours until a node is free. But
+a job that fails at once, and jobs whose time has run out, never come back.
+"""
+
+import getpass
+import subprocess
+import time
+from collections.abc import Callable, Collection
+
+LOOK_EVERY = 5.0  # seconds
+FIRST_WORD_AFTER = 60.0  # seconds without a worker
+NEXT_WORD_AFTER = 600.0
+
+
+class NoWorker(Exception):
+    """Raised if nobody is left to grade. The message is a sentence."""
+
+
+class WorkerWatch:
+    """``look`` is to be called again and again while results are awaited."""
+
+    def __init__(
+        self,
+        count: Callable[[], int],
+        jobs: Callable[[], Collection[str]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """``count`` returns how many workers there are now, ``jobs`` the ids of Slurm's jobs."""
+        self._count, self._jobs, self._clock = count, jobs, clock
+        self._submitted: set[str] = set()
+        self._next_look = clock() + LOOK_EVERY
+        self._absent_since: float | None = None
+        self._next_word = 0.0
+        self._had_ended = False
+
+    def look(self) -> None:
+        """Say on the terminal if no worker is there for long.
+
+        Raises:
+            NoWorker: if no worker is there, and Slurm's queue holds none of the jobs.
+        """
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_EVERY
+        self._submitted.update(self._jobs())
+        if self._count():
+            self._absent_since, self._had_ended = None, False
+            return
+        if self._absent_since is None:
+            self._absent_since = now
+            self._next_word = now + FIRST_WORD_AFTER
+        # A job may leave the queue just before its worker is counted. So look twice.
+        ended = bool(self._submitted) and queued(self._submitted) == set()
+        if ended and self._had_ended:
+            raise NoWorker(
+                f"all {len(self._submitted)} jobs of Slurm have ended, and submissions are left."
+                " Read what the jobs wrote (slurm-<number>.out, in the folder in which you"
+                " started this). Start again to go on: what has been graded is kept"
+            )
+        self._had_ended = ended
+        if now >= self._next_word:
+            self._next_word = now + NEXT_WORD_AFTER
+            minutes = round((now - self._absent_since) / 60)
+            what = (
+                "No job of Slurm is running yet (squeue --me shows them)"
+                if self._submitted
+                else "The scheduler has no worker"
+            )
+            print(f"{what}: waiting for {minutes} min. Ctrl-C ends this.", flush=True)
+
+
+def queued(jobs: Collection[str]) -> set[str] | None:
+    """Return which of these jobs Slurm's queue holds, and None if Slurm does not say."""
+    command = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(done.stdout.split()) & set(jobs)
