@@ -1,7 +1,7 @@
 """Notices that nobody grades: no worker has come, or all have left.
 
-dask waits for a worker for ever. A job of Slurm may rightly wait for hours until a node is free. But
-a job that fails at once, and jobs whose time has run out, never come back.
+dask waits for a worker for ever. A job of Slurm may rightly wait for hours until a node is free.
+But a job that fails at once, and jobs whose time has run out, never come back.
 """
 
 import getpass
