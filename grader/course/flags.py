@@ -93,8 +93,9 @@ def _wrong(item: Item) -> Flag | None:
 
 def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:
     """Return a flag if many fail in one way: strong students, or most of all who count."""
-    strong = _strongest(item.rest)
-    for group, least, who in ((strong, SPLIT, "strongest"), (strong | True, MAJORITY, "who tried")):
+    strong = _strongest(item.other_parts)
+    groups = ((strong, SPLIT, "strongest in other parts"), (strong | True, MAJORITY, "who tried"))
+    for group, least, who in groups:
         alike, failed = _most_alike(list(compress(mistakes, group & ~item.passed)))
         size = int(group.sum())
         if alike >= max(FAIL_OR_PASS, least * size) and alike >= ALIKE * failed:
@@ -117,8 +118,12 @@ def _extreme(item: Item) -> Flag | None:
 
 
 def _strongest(rest: np.ndarray) -> np.ndarray:
-    """Return who is among the 27 % with the best rest. An equal rest counts as among them, too."""
-    return rest >= np.quantile(rest, 1 - SHARE, method="higher")
+    """Return who is among the 27 % with the best rest. An equal rest counts as among them, too.
+
+    Who has no rest (NaN) is not among them.
+    """
+    known = rest[~np.isnan(rest)]
+    return rest >= (np.quantile(known, 1 - SHARE, method="higher") if known.size else np.inf)
 
 
 def _most_alike(mistakes: list[str]) -> tuple[int, int]:

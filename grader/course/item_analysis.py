@@ -4,7 +4,8 @@ A submission counts for a check if it passed or failed it, and passed or failed 
 check that is worth points. A function that is still a stub says nothing about a check: its check
 does not count for the submission, neither as this check nor among the others. The other checks make
 the *rest*: the points that the submission got there, divided by the points that it could have got
-there.
+there. One misunderstanding may fail several checks of a part. The rest of *other parts* shows who
+is strong in spite of it.
 
 All functions take numpy arrays with an entry for each submission. They return None if there is no
 number.
@@ -27,14 +28,15 @@ Z = 1.645
 class Item:
     """The numbers of one check, and who counts for it.
 
-    ``passed`` and ``rest`` have one entry for each submission that counts. ``members`` are the
-    indices of these submissions in ``CourseOutcomes.graded``.
+    ``passed``, ``rest`` and ``other_parts`` have one entry for each submission that counts.
+    ``members`` are the indices of these submissions in ``CourseOutcomes.graded``.
     """
 
     check: Check
     members: np.ndarray
     passed: np.ndarray  # of bool
     rest: np.ndarray  # from 0 to 1
+    other_parts: np.ndarray  # the rest of the checks of other parts; NaN if none of them counts
     unimplemented: int
 
     @property
@@ -60,6 +62,7 @@ def items(course: CourseOutcomes) -> list[Item]:
     took_part, passed = _tables(course)
     points = np.array([check.points for check in course.checks])
     got, possible = passed @ points, took_part @ points
+    away = {name: _share(passed, took_part, points * of) for name, of in _elsewhere(course).items()}
     found = []
     for column, check in enumerate(course.checks):
         others = possible - took_part[:, column] * points[column]
@@ -71,8 +74,25 @@ def items(course: CourseOutcomes) -> list[Item]:
             for one in course.graded
             if check.id in one.outcomes
         )
-        found.append(Item(check, members, own, np.round(rest, 9), stubs))
+        other_parts = away[_part(check)][members] if away else rest
+        found.append(Item(check, members, own, np.round(rest, 9), np.round(other_parts, 9), stubs))
     return found
+
+
+def _part(check: Check) -> str:
+    return check.number.partition(".")[0]
+
+
+def _elsewhere(course: CourseOutcomes) -> dict[str, np.ndarray]:
+    """Return for each part which checks belong to other parts; nothing if there is one part."""
+    parts = np.array([_part(check) for check in course.checks])
+    return {name: parts != name for name in set(parts)} if len(set(parts)) > 1 else {}
+
+
+def _share(passed: np.ndarray, took_part: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return for each submission the share of these points that it got; NaN if none counts."""
+    possible = took_part @ points
+    return np.where(possible > 1e-9, passed @ points / np.maximum(possible, 1e-9), np.nan)
 
 
 def _tables(course: CourseOutcomes) -> tuple[np.ndarray, np.ndarray]:

@@ -61,10 +61,11 @@ FLAGS = {
     ),
     AMBIGUOUS: (
         f"At least {FAIL_OR_PASS} submissions fail in the same way, and they are at least"
-        f" {percent(SPLIT)} of the strongest {percent(SHARE)}, or at least {percent(MAJORITY)} of"
-        f" all who tried. In this group, at least {percent(ALIKE)} of the failures belong to one"
-        " cluster. If the messages say only that a value is wrong, the wrong entries or the wrong"
-        " values must be the same, too."
+        f" {percent(SPLIT)} of the {percent(SHARE)} with the best rest in the other parts, or at"
+        f" least {percent(MAJORITY)} of all who tried. (The checks of this part are left out: one"
+        " misunderstanding often fails several of them.) In this group, at least"
+        f" {percent(ALIKE)} of the failures belong to one cluster. If the messages say only that a"
+        " value is wrong, the wrong entries or the wrong values must be the same, too."
     ),
     NOBODY: f"At most {percent(HARD)} pass.",
     EVERYBODY: f"At least {percent(EASY)} pass. That is no fault.",

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
-from grader.check.record import FAILED
+from grader.check.record import FAILED, PASSED
 from grader.course import flags as flags_module
 from grader.course.flags import AMBIGUOUS, EVERYBODY, NOBODY, WRONG, flags
 from grader.course.item_analysis import Item, items
 from grader.course.message_clusters import MessageCluster, clusters, form
 from grader.course.outcomes import Check, read
-from grader.selftest.course_class import Planted, check_name, entry, make, result
+from grader.selftest.course_class import OTHER_READING, Planted, check_name, entry, make, result
 
 # As the grader said them of mutants, in groups of the same mistake.
 AUTOGRAD = """\
@@ -161,6 +161,24 @@ def test_planted_faults_are_found_and_nothing_else():
     }
 
 
+def test_an_ambiguity_that_spoils_most_of_a_part_is_found():
+    """Who reads 2.1 in another way fails 2.3, too, and is no longer among the strongest of all."""
+    course = []
+    for i in range(60):
+        reads_otherwise, skill = i % 5 < 2, i // 5  # of 12; two in five of every skill
+        other = OTHER_READING.format(a=1, n=2)
+        told = {True: "Passed.", False: f"f(1) on 2 ranks\n{other}"}[not reads_otherwise]
+        status = FAILED if reads_otherwise else PASSED
+        tests = [entry(f"{n} {k}", n, status, told) for n in ("2.1", "2.3") for k in range(4)]
+        tests += [
+            entry(f"1.1 {k}", "1.1", *((PASSED,) if k < skill else (FAILED, f"f(1)\nmistake {k}")))
+            for k in range(12)
+        ]
+        course.append(result(tests, str(i)))
+    flagged = {check for check in marked(course)[AMBIGUOUS] if check.startswith("2.")}
+    assert flagged == {f"{n} {k}" for n in ("2.1", "2.3") for k in range(4)}
+
+
 @pytest.mark.parametrize("seed", [11, 12])
 def test_a_course_without_faults_has_no_marks(seed):
     found = marked(make(seed, 80))
@@ -239,5 +257,5 @@ def test_a_check_that_the_strongest_pass_is_not_wrong(failing, is_flagged):
     """Of 100 submissions with rising points in the rest, those in ``failing`` fail the check."""
     passed = np.array([index not in failing for index in range(100)])
     rest = np.linspace(0, 1, 100)
-    item = Item(Check("c", "1.1", "a check", 1.0), np.arange(100), passed, rest, 0)
+    item = Item(Check("c", "1.1", "a check", 1.0), np.arange(100), passed, rest, rest, 0)
     assert (flags_module._wrong(item) is not None) == is_flagged
