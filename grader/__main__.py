@@ -18,10 +18,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from grader.atomic_write import cannot_write
 from grader.check.selection import OPTIONS, NothingChosen, part_named
+from grader.command_line import SentenceParser
 from grader.course_file import BadCourse, course
 from grader.intake.staging import NotThere
 from grader.platforms import targets
@@ -31,15 +31,13 @@ from grader.wire.frames import HEAVY
 from grader.world.fork_server_client import WorldsUnavailable
 from grader.world.gpus import usable
 
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Exit with one sentence, as for every other error. ``--help`` shows the rest."""
-        sys.exit(_cannot(f"{message}; see {self.prog} --help"))
+CANNOT = "cannot grade"
 
 
 def _arguments() -> argparse.Namespace:
-    parser = Parser(prog="python -m grader", description="Grade one submission.")
+    parser = SentenceParser(
+        cannot=CANNOT, prog="python -m grader", description="Grade one submission."
+    )
     parser.add_argument("submission", type=Path, help="a directory or a zip")
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="write Gradescope's results.json here"
@@ -154,7 +152,7 @@ def _look_at_targets(arguments: argparse.Namespace) -> None:
 
 
 def _cannot(sentence: str) -> int:
-    print(f"cannot grade: {sentence}", file=sys.stderr)
+    print(f"{CANNOT}: {sentence}", file=sys.stderr)
     return 2
 
 

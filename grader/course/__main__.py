@@ -23,8 +23,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
+from grader.command_line import SentenceParser
 from grader.course import engine, exports, roster, worker_watch
 from grader.course.course import CannotGradeCourse, CourseRun, Settings
 from grader.course.results import Store
@@ -32,16 +32,14 @@ from grader.course_file import course
 from grader.gradescope.metadata import as_time
 from grader.wire import machine_limits
 
+CANNOT = "cannot grade the course"
 SLURM = Path(__file__).with_name("slurm.yaml")
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        sys.exit(_cannot(f"{message}; see {self.prog} --help"))
-
-
 def _arguments() -> argparse.Namespace:
-    parser = Parser(prog="python -m grader.course", description="Grade a course's submissions.")
+    parser = SentenceParser(
+        cannot=CANNOT, prog="python -m grader.course", description="Grade a course's submissions."
+    )
     parser.add_argument("submissions", type=Path, help="a folder or a zip")
     parser.add_argument("--into", type=Path, required=True, help="the folder for the results")
     parser.add_argument(
@@ -147,7 +145,7 @@ def _unpacked(into: Path) -> Iterator[Path]:
 
 
 def _cannot(sentence: str) -> int:
-    print(f"cannot grade the course: {sentence}", file=sys.stderr)
+    print(f"{CANNOT}: {sentence}", file=sys.stderr)
     return 2
 
 

@@ -25,6 +25,7 @@ from grader.course.results import (
 )
 from grader.course.roster import missing
 from grader.course.submissions import Found, Student
+from grader.course.view import number_of
 from grader.diagnosis.finding import printable
 from grader.gradescope import late
 from grader.gradescope.metadata import Upload, as_time
@@ -60,7 +61,7 @@ class CourseRun:
         """Read the results that are there. Each grading runs ``checks_at_a_time`` checks."""
         self.store, self.settings, self.checks_at_a_time = store, settings, checks_at_a_time
         present = [student for one in found for student in one.submission.students]
-        self.roster, self.missing = roster, missing(roster, present)
+        self.missing = missing(roster, present)
         self.version = version()
         self.rules = course_file.course()
         self.found = {one.submission.id: one for one in found}
@@ -98,7 +99,7 @@ class CourseRun:
         """Grade what is not graded yet. Raise CannotGradeCourse if this machine cannot grade."""
         to_go = [name for name, result in self.results.items() if result.status not in FINAL]
         count, done = len(self.results), len(self.results) - len(to_go)
-        print(f"{count} submissions, {done} of them are graded already.", flush=True)
+        print(f"{number_of(count, 'submission')}, {done} graded already.", flush=True)
         if others := sum(one.version != self.version for one in self.results.values()):
             print(
                 f"Another version of the grader graded {others} of them: checks, points or given"
@@ -160,7 +161,7 @@ class CourseRun:
         results = list(self.results.values())
         into = self.store.into
         scores.write(into / "scores.csv", results, self.missing)
-        page.write(into / "course.html", self.rules.title, results, self.roster)
+        page.write(into / "course.html", self.rules.title, results, self.missing)
         similarity.lay_out(self.found.values(), into / "similarity")
         counts = Counter(result.status for result in results)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())

@@ -19,7 +19,7 @@ from grader.course.outcomes import GradedSubmission
 from grader.course.results import BROKE, GRADED, REFUSED, SET_ASIDE, WAITING, SubmissionResult
 from grader.course.submissions import Student
 from grader.course.tables import Row, as_bytes, facts, table
-from grader.course.view import NAME, View, counted, link, view_of
+from grader.course.view import NAME, View, link, number_of, view_of
 from grader.diagnosis.finding import short
 from grader.reports.layout import scrolling, whole_page
 from grader.reports.markup import Html, tag, text
@@ -37,20 +37,20 @@ STATUSES = (GRADED, REFUSED, BROKE, SET_ASIDE, WAITING)
 
 
 def write(
-    path: Path, title: str, results: Sequence[SubmissionResult], roster: Sequence[Student] = ()
+    path: Path, title: str, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()
 ) -> None:
     """Write the page, replacing the file in one step.
 
-    ``roster`` lists everybody in the course; it may be empty. Raise OSError if the page cannot be
-    written. The old file then stays as it is.
+    ``missing`` lists who handed in nothing. Raise OSError if the page cannot be written. The old
+    file then stays as it is.
     """
-    content = page(title, results, roster).encode(errors="replace")
+    content = page(title, results, missing).encode(errors="replace")
     with written_whole(path) as file:
         file.write(content)
 
 
-def page(title: str, results: Sequence[SubmissionResult], roster: Sequence[Student] = ()) -> str:
-    view = view_of(results, roster)
+def page(title: str, results: Sequence[SubmissionResult], missing: Sequence[Student] = ()) -> str:
+    view = view_of(results, missing)
     sections = {
         "summary": ("Summary", _summary),
         "problems": ("Problems", page_checks.problems),
@@ -62,7 +62,7 @@ def page(title: str, results: Sequence[SubmissionResult], roster: Sequence[Stude
     written = f"Written {time.strftime('%Y-%m-%d %H:%M')} by Lockstep {VERSION}."
     links = [tag("li", tag("a", name, href=f"#{id}")) for id, (name, _) in sections.items()]
     return whole_page(
-        title=text(f"{title}: {counted(len(results), 'submission')}, graded by Lockstep"),
+        title=text(f"{title}: {number_of(len(results), 'submission')}, graded by Lockstep"),
         header=text(
             tag("h1", short(title, NAME)), tag("nav", tag("ul", *links), aria_label="Sections")
         ),
@@ -128,7 +128,7 @@ def _warnings(view: View) -> list[Html]:
 def _named(found: Sequence[GradedSubmission]) -> str:
     names = [short(one.result.submission.id, NAME) for one in found[:MOST_NAMED]]
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{counted(len(found), 'submission')} ({', '.join(names)}{more})"
+    return f"{number_of(len(found), 'submission')} ({', '.join(names)}{more})"
 
 
 # ——— time and memory

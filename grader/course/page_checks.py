@@ -13,7 +13,7 @@ from grader.course.item_analysis import Item, histogram
 from grader.course.message_clusters import LIKELY, MessageCluster
 from grader.course.outcomes import Check
 from grader.course.tables import Row, percent, signed, table
-from grader.course.view import NAME, View, counted, link
+from grader.course.view import NAME, View, link, number_of
 from grader.diagnosis.finding import short
 from grader.reports.markup import Html, tag, text
 from grader.reports.summary import points
@@ -110,7 +110,7 @@ def messages(view: View) -> list[Html]:
     note = (
         "Failures are one cluster if their messages are equal or nearly equal without numbers,"
         " ranks, lines, values and what a student wrote. Messages that say only that a value is"
-        " wrong are compared only within one check. Stubs are not counted."
+        " wrong are compared only within one check. Stubs are not number_of."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     left_out = f"{len(rest)} rarer clusters, with {more} failures, are not shown."
@@ -130,7 +130,7 @@ def _cluster(cluster: MessageCluster) -> Html:
     headline = lines[1] if len(lines) > 1 else lines[0]
     likely = next((line for line in lines if line.startswith(LIKELY)), "")
     cause = tag("span", short(likely, HEADLINE), class_="where") if likely else None
-    count = counted(len(who), "submission")
+    count = number_of(len(who), "submission")
     line = tag(
         "summary",
         tag("span", count, class_="status"),
@@ -138,7 +138,7 @@ def _cluster(cluster: MessageCluster) -> Html:
         tag("span", ", ".join(problems[:6]) + " …" * (len(problems) > 6), class_="worth"),
     )
     same = cluster.same_as_example()
-    said = [f"In {counted(len(checks), 'check')}."]
+    said = [f"In {number_of(len(checks), 'check')}."]
     said += [f"{same} submissions have exactly this message."] if same > 1 else []
     number = example.outcome.check.number
     links = tag("p", *(text(link(one.result, f"#problem-{number}"), " ") for one in who))

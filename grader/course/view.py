@@ -9,7 +9,6 @@ from grader.course.item_analysis import Item, items
 from grader.course.message_clusters import MessageCluster, clusters
 from grader.course.outcomes import CourseOutcomes, read
 from grader.course.results import GRADED, SubmissionResult
-from grader.course.roster import missing
 from grader.course.submissions import Student
 from grader.diagnosis.finding import short
 from grader.reports.markup import Html, tag, text
@@ -29,15 +28,14 @@ class View:
     flags: dict[str, list[Flag]]  # by the id of the check
 
 
-def view_of(results: Sequence[SubmissionResult], roster: Sequence[Student]) -> View:
+def view_of(results: Sequence[SubmissionResult], missing: Sequence[Student]) -> View:
     course = read(results)
     numbers, found = items(course), clusters(course)
     raised = flags(course, numbers, found)
-    present = [student for result in results for student in result.submission.students]
-    return View(results, missing(roster, present), course, numbers, found, raised)
+    return View(results, missing, course, numbers, found, raised)
 
 
-def counted(number: int, what: str) -> str:
+def number_of(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

@@ -83,12 +83,12 @@ def course(folder: Path, graded: Graded, words: Callable[[], str] | None) -> Pat
     own = as_results(graded[0], 9.0, graded[1], {"seed": 7})
     results = [*make(7, 40), _result("own", GRADED, own)]
     results += [_result(status, status) for status in (REFUSED, BROKE, SET_ASIDE, NOT_YET)]
-    roster, title = [Student("Nobody", "s0", "nobody@example.org")], "A course"
+    missing, title = [Student("Nobody", "s0", "nobody@example.org")], "A course"
     if words:
         results = [_reworded(result, words) for result in results]
-        roster, title = [Student(words(), words(), words())], words()
+        missing, title = [Student(words(), words(), words())], words()
     target = folder / "course.html"
-    course_page.write(target, title, results, roster)
+    course_page.write(target, title, results, missing)
     return target
 
 

@@ -1,0 +1,20 @@
+"""Reads the command line, and refuses what cannot be read with one sentence."""
+
+import argparse
+import sys
+from typing import NoReturn
+
+
+class SentenceParser(argparse.ArgumentParser):
+    """Exits with one sentence and code 2, as for every other error. ``--help`` shows the rest.
+
+    ``cannot`` says what is not done then: “cannot grade”.
+    """
+
+    def __init__(self, *, cannot: str, **more):
+        super().__init__(**more)
+        self._cannot = cannot
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self._cannot}: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
