@@ -1,7 +1,7 @@
 """Writes and prints the results of `python -m grader`.
 
-While checks come in, it prints the progress and rewrites results.json. At the end it prints the
-messages and the table, and writes results.json and the page.
+While the checks run, this module prints the progress and rewrites results.json. At the end it
+prints the messages and the table, and writes results.json and the page.
 """
 
 import sys

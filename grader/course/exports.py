@@ -9,7 +9,8 @@ A folder or a zip is read in one of four forms:
   files of which the name begins like this.
 - Anything else: each folder and each zip is a submission, with its name as the student's name.
 
-Names and files come from students, so no name decides where a file is written.
+Names and files come from students. So names are made safe before they become ids of submissions,
+and nothing from a zip is written outside of the folder for unpacking.
 """
 
 import re

@@ -26,7 +26,8 @@ class PackedSubmission:
     """The files of a submission: its zip under one name, or each file by its path.
 
     A value of None stands for a link or another file that is not regular, which is not read. A name
-    that ends with a slash is a folder: the intake looks into a folder only if it is the only one.
+    that ends with a slash stands for a folder. Folders are listed because the intake counts them:
+    apart from ``handout/``, it looks into a folder only if there is no other folder.
     """
 
     files: tuple[tuple[str, bytes | None], ...]

@@ -4,9 +4,9 @@
     Replay(cluster, programs).run()    → what each rank did when, and the times of operations
 
 The replay is exact, and depends on nothing but its arguments. Time is virtual, in seconds from the
-moment at which all ranks begin. Events happen in the order of this time. Events at equal times
-happen in the order in which the replay scheduled them, beginning with rank 0. A step takes no time
-unless it computes or waits:
+moment at which all ranks begin. Events happen in the order of this time. If events have the same
+time, they happen in the order in which the replay scheduled them. At time 0 the replay schedules
+the ranks in order, from rank 0. A step takes no time unless it computes or waits:
 
 - Floating-point operations take as long as ``Cluster.computing`` says.
 - A communication sets off when all ranks that it needs have issued their operations.

@@ -1,4 +1,5 @@
-"""Turns a replay into spans, and sums up what its time was spent on.
+"""Turns a replay into spans, and computes how much time the ranks spent on computing, waiting and
+communicating.
 
 ``grader.diagnosis.spans`` makes such spans of a run in real time. The spans here are in virtual
 time.

@@ -39,7 +39,10 @@ class WatchState:
         self.run_all()
 
     def run_all(self, problems: Iterable[str] | None = None) -> None:
-        """Have all checks run, or those of these problems before those that wait."""
+        """Plan to run all checks, or only the checks of these problems.
+
+        They run before the checks that already wait.
+        """
         self._put_first([self.of(problems)])
 
     def of(self, problems: Iterable[str] | None) -> list[str]:
