@@ -188,17 +188,19 @@ def run_schedule(
     GPipe and 1F1B must also run on GPUs, where the messages of a rank keep their order and a send
     ends only when it is received. So when an action ends, start two messages together, with one
     ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next action
-    receives. It returns a list of ``Work``: with gloo one for each message, in the same order, and
-    with nccl one for all. So put the receive last: then the last ``Work`` of the list is that of
-    the receive, and the first is that of the send.
+    receives. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work``
+    for each message, in the same order. With nccl it has a single ``Work`` for all messages
+    together. So put the receive last: then the last ``Work`` of the list is that of the receive,
+    and the first is that of the send.
 
     What a micro-batch has saved must be freed after its backward pass, otherwise 1F1B saves
     nothing. A local variable that still refers to it keeps it alive, too. What was sent must also
     be freed: it stays alive until you call ``wait()`` of the send's ``Work``. Call ``wait()`` of
     each ``Work`` once: with gloo, a second call never returns. (``is_completed()`` does not replace
     it: without ``wait()`` it never becomes true.) A good moment to wait for the activation of
-    micro-batch i is when its gradient has come back: then the wait is over at once. For a gradient,
-    it is before you send the next one. Wait for what is left at the end.
+    micro-batch i is when its gradient has come back: then the wait is over at once. A good moment
+    to wait for the send of a gradient is just before you send the next gradient. Wait for what is
+    left at the end.
 
     Args:
         schedule: this stage's actions, in order. The stages' schedules fit each other, as those of
@@ -243,8 +245,8 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
 
 
 def measured_bubble(timelines: list[list[Span]]) -> float:
-    """Problem 5.6 · Return the measured bubble: the same fraction, from what each stage recorded.
-    Nothing is communicated.
+    """Problem 5.6 · Return the measured bubble. It is the same fraction as in ``bubble_fraction``,
+    computed from the spans that the stages recorded. Nothing is communicated.
 
     Args:
         timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.

@@ -226,8 +226,9 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     columns of the hidden layer that its rows of B need. The product with B is partial, and gelu of
     a sum is not the sum of gelus: add up first.
 
-    Autograd must find the right gradients of ``column``, ``row`` and ``x`` on every rank, those of
-    them that require one (shards may be frozen), also where several pairs follow each other.
+    On every rank, autograd must find the right gradient of each of ``column``, ``row`` and ``x``
+    that requires a gradient. (Shards may be frozen.) This must also work if several pairs follow
+    each other.
 
     Args:
         column: A, (D, H), sharded by columns: (D, H/n).
@@ -236,8 +237,8 @@ def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     Returns:
         y, replicated, (B, D).
     Raises:
-        ValueError: ``x`` does not have as many columns as ``column`` has rows, or ``column`` does
-            not have as many columns as ``row`` has rows.
+        ValueError: ``x.shape[1]`` is not ``column.shape[0]``, or ``column.shape[1]`` is not
+            ``row.shape[0]``.
 
     With 2 ranks, x [[1]], A [[1, 2]] and B [[1], [1]]:  rank 0 computes gelu(1)·1 = 0.8413, rank 1
     gelu(2)·1 = 1.9545; both return gelu(2.7958) = [[2.7886]].

@@ -76,7 +76,7 @@ def array_bytes(collective: str, input_bytes: int, world_size: int) -> int:
     Args:
         collective: one of ``COLLECTIVES``.
         input_bytes: bytes of a rank's input tensor. In a broadcast or a scatter only the root has
-            an input: bytes of that.
+            an input. Then this is the number of bytes of the root's input.
         world_size: n.
     Returns:
         S.

@@ -11,8 +11,8 @@ For every function here:
 - Inputs must stay unchanged, and what you return is new memory. (With one rank you may return the
   input itself.)
 - What you return does not require a gradient, even if the inputs do: use ``detach()``. Autograd
-  does not know what the communication did, so it must not differentiate through it. The operators
-  of Problem 4.4 tell autograd.
+  does not know what the communication did, so autograd must not differentiate through the
+  communication. The operators of Problem 4.4 tell autograd what the communication did.
 - A tensor has the same shape and dtype on every rank. Its dtype is float32, float64 or int64, and
   it holds at least one element.
 - A tensor need **not** be contiguous, and its strides may differ from rank to rank. Some calls of
@@ -188,7 +188,7 @@ def reduce(tensor: Tensor, root: int, op: str = "sum") -> Tensor | None:
         root: the rank that receives.
         op: "sum", "max", "min", "product" or "average" (float dtypes only).
     Returns:
-        On the root the reduction, in the shape of ``tensor``. None on the other ranks.
+        On the root: the reduced tensor, in the shape of ``tensor``. On the other ranks: None.
     Raises:
         ValueError: ``root`` is not a rank; ``op`` is none of the five (it may be any object, such
             as a list); ``op`` is "average" and the dtype is an integer dtype.

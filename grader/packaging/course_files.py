@@ -27,8 +27,8 @@ REFERENCES = (
     (
         "handout/collectives.py",
         "tensor_parallel",
-        "not differentiate through it. The operators\n  of Problem 4.4 tell autograd.",
-        "not differentiate through it.",
+        " The operators of Problem 4.4 tell autograd what the communication did.",
+        "",
     ),
     ("handout/tensor_parallel.py", "collectives", " (Part 1)", ""),
     ("handout/pipeline_parallel.py", "collectives", " (see Problem 1.6)", ""),
