@@ -117,8 +117,8 @@ def _gaps(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None
     """Tell if the array holds what lies between the entries of an input that is not contiguous."""
     if np.issubdtype(got.dtype, np.floating) and (got == GAP).any():
         return (
-            "the memory of a tensor was communicated as it lies, with what is between the entries:"
-            " the tensor is not contiguous. Communicate contiguous() of it"
+            "the tensor is not contiguous, and the numbers between its entries were communicated,"
+            " too. Communicate contiguous() of it"
         )
     return None
 
@@ -286,13 +286,11 @@ def _lacking(got: np.ndarray, expected: np.ndarray, terms: list, scale: float) -
     lacking = [tuple(np.flatnonzero(~chosen[of_entry])) for of_entry in found.argmax(axis=0)]
     wrong = [(i, ranks) for i, ranks in enumerate(lacking) if ranks]
     what = [
-        f"entry {i} that of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        f"entry {i} lacks the {'terms of ranks' if len(ranks) > 1 else 'term of rank'}"
+        f" {', '.join(map(str, ranks))}"
         for i, ranks in wrong[:4]
     ]
-    return (
-        "terms are missing in entries of the sum:"
-        f" {'; '.join(what)}{'; …' if len(wrong) > 4 else ''}"
-    )
+    return f"some entries of the sum lack terms: {'; '.join(what)}{'; …' if len(wrong) > 4 else ''}"
 
 
 def _partly(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

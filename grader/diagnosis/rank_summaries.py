@@ -18,7 +18,7 @@ from grader.diagnosis.spans import Span, spans
 from grader.wire.agreement import Waiting
 from grader.wire.events import Operation, operations
 from grader.world import watchdog
-from grader.world.report import Raised, RankReport, Returned, WorldReport
+from grader.world.report import STANDSTILL, Raised, RankReport, Returned, WorldReport
 
 # The beginnings of lines that do not come from a student's print. torch 2.8 and 2.9 print such
 # lines when the ranks are connected, and gloo prints them before it aborts.
@@ -127,8 +127,7 @@ def stands(
 ) -> tuple[str, list[str]]:
     """Return where in its program a rank is, and what its last open operations wait for."""
     if rank.held is not None:
-        delay = report.calls[rank.held].delays[rank.rank]
-        return f"was made to come late: not before “{delay.until}” on rank {delay.on}", []
+        return f"was made to come late: not before {_release(report, rank)}", []
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []
     place = watchdog.own_frame(rank.stacks, report.submission_dir)
@@ -139,6 +138,19 @@ def stands(
     )
     waits = idle or not place or any(word in watchdog.source(place) for word in ("wait", "sleep"))
     return f"{'waits' if waits else 'is busy'} at {at(place)}" if place else "waits", missed
+
+
+def _release(report: WorldReport, rank: RankReport) -> str:
+    """Return what releases a rank that is held."""
+    assert rank.held is not None
+    delay = report.calls[rank.held].delays[rank.rank]
+    if delay.until == STANDSTILL:
+        return "all other ranks wait"
+    if delay.until:
+        return f"“{delay.until}” on rank {delay.on}"
+    # Rank ``on`` passes no mark with an empty name.
+    waits = "waits or " if delay.patience else ""
+    return f"rank {delay.on} {waits}returns"
 
 
 def busy(report: WorldReport, rank: RankReport) -> str:

@@ -295,8 +295,8 @@ def _held_back(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
             if has_partner or id(begun) not in pairs:
                 pairs[id(begun)] = begun, waits, has_partner
     rule = (
-        "Here, as with nccl on GPUs, what a rank starts in a group is carried out one after the"
-        " other. A send ends when it is received."
+        "Here the operations that a rank starts in a group run one after the other, as with nccl on"
+        " GPUs. A send ends when it is received."
     )
     lines = [
         f"    rank {begun.rank}'s {waits} begins only when its {begun} has ended."
@@ -332,8 +332,8 @@ def _likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> lis
         return polls
     if again := _waits_again(report, waiting):
         sentence = (
-            "waited for something that was waited for before: of a send or receive, wait() comes"
-            " back once."
+            "called wait() twice on the same send or receive. The second call never returns: call"
+            " wait() only once."
         )
         return [_likely(f"{rank_list(again)} {sentence}")]
     if any(rank.held is not None for rank in report.ranks):
@@ -379,8 +379,8 @@ def _polls(report: WorldReport) -> list[Line]:
     return (
         [
             _likely(
-                f"{rank_list(ranks)} asked is_completed() for ever. With gloo it becomes true only"
-                " in wait()."
+                f"{rank_list(ranks)} called is_completed() again and again. With gloo,"
+                " is_completed() does not become true until you call wait()."
             )
         ]
         if ranks
@@ -427,8 +427,8 @@ def _never_went_out(report: WorldReport, waiting: list[Waiting], call: int) -> l
             send = sends[len(of_lane) - 1]
             return [
                 _likely(
-                    f"rank {send.rank} started the {send}, but it never went out: nobody waits"
-                    " for it.",
+                    f"rank {send.rank} started the {send}, but did not call wait() on it. So the"
+                    " message was never sent.",
                     "Keep what isend returns, and call its wait(), before you return at the"
                     " latest.",
                 )

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from grader.diagnosis.hints import Context, likely_cause
+from grader.diagnosis.rank_summaries import stands
 from grader.diagnosis.root_cause import diagnose
 from grader.selftest.test_agreement import operation
-from grader.world.report import Call, RankReport, Returned, WorldReport
+from grader.world.report import STANDSTILL, Call, Delay, RankReport, Returned, WorldReport
 from grader.world.watchdog import StackFrame
 
 SOURCE = """import torch.distributed as dist
@@ -64,8 +65,8 @@ def test_a_send_that_nobody_waits_for_never_goes_out(report, ending, sender):
     text = str(diagnose(made, 0))
     assert text.startswith("Deadlock: no rank can go on.")
     assert (
-        "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but it never"
-        " went out" in text
+        "rank 0 started the send to rank 1 of 4 × float32 at collectives.py:3, but did not call"
+        " wait() on it. So the message was never sent." in text
     )
     assert "endless loop" not in text and "isend" in text
 
@@ -80,18 +81,35 @@ def test_of_several_sends_it_is_the_one_that_the_receive_waits_for(report):
 
 def test_a_send_that_was_never_started_is_missing(report):
     text = str(diagnose(report("stuck", ([], None), ([receive()], 4)), 0))
-    assert "rank 0 returned without sending to rank 1" in text and "never went out" not in text
+    assert "rank 0 returned without sending to rank 1" in text and "never sent" not in text
 
 
 def test_whoever_asks_for_ever_is_told(report):
     made = report("late", ([send()], 6), ([receive()], None))
     made.ranks[0].busy = True
-    assert "rank 0 asked is_completed() for ever" in str(diagnose(made, 0))
+    assert "rank 0 called is_completed() again and again" in str(diagnose(made, 0))
 
 
 def test_waited_for_before(report):
     text = str(diagnose(report("stuck", ([send()], 5), ([receive()], None)), 0))
-    assert "rank 0 waited for something that was waited for before" in text
+    assert "rank 0 called wait() twice on the same send or receive" in text
+
+
+@pytest.mark.parametrize(
+    "delay, words",
+    [
+        (Delay("compute ended", on=0), "“compute ended” on rank 0"),
+        (Delay("", on=0), "rank 0 returns"),
+        (Delay("", on=0, patience=1), "rank 0 waits or returns"),
+        (Delay(STANDSTILL, on=0), "all other ranks wait"),
+    ],
+)
+def test_a_held_rank_names_what_releases_it(report, delay, words):
+    made = report("stuck", ([], 4), ([], 4))
+    made.calls[0].delays[1] = delay
+    made.ranks[1].held = 0
+    text = f"was made to come late: not before {words}"
+    assert stands(made, 0, made.ranks[1], []) == (text, [])
 
 
 @pytest.mark.parametrize(

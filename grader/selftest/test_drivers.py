@@ -344,7 +344,7 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
         "Deadlock: no rank can go on." in message
         and "rank 0 waits at collectives.py:11:  work.wait()" in message
     )
-    assert "Likely: rank 0 waited for something that was waited for before:" in message
+    assert "Likely: rank 0 called wait() twice on the same send or receive." in message
 
 
 @pytest.mark.parametrize(

@@ -198,12 +198,15 @@ def test_entries_that_lack_ranks_terms_are_told():
     right, has = sum(terms), [(0, 1, 2, 3), (1, 2, 3), (2, 3), (3,)]
     got = f32(*(sum(terms[rank][i] for rank in ranks) for i, ranks in enumerate(has)))
     around = Context(0, 4, [right] * 4, [[term] for term in terms])
-    places = "entry 1 that of rank 0; entry 2 that of ranks 0, 1; entry 3 that of ranks 0, 1, 2"
-    assert likely_cause(got, right, around) == f"terms are missing in entries of the sum: {places}"
+    places = (
+        "entry 1 lacks the term of rank 0; entry 2 lacks the terms of ranks 0, 1; entry 3 lacks the"
+        " terms of ranks 0, 1, 2"
+    )
+    assert likely_cause(got, right, around) == f"some entries of the sum lack terms: {places}"
     # no sum of terms
-    assert "missing" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")
+    assert "lack" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")
     one = f32(*right[:3], right[3] - terms[0][3])  # by chance, perhaps
-    assert "missing" not in (likely_cause(one, right, around) or "")
+    assert "lack" not in (likely_cause(one, right, around) or "")
 
 
 @pytest.mark.parametrize(

@@ -1382,7 +1382,7 @@ def all_gather""",
             "hidden ring_traffic",
             "hidden ring_steps",
         },
-        "terms are missing in entries of the sum: entry 0 that of rank",
+        "some entries of the sum lack terms: entry 0 lacks the term",
     ),
     Mutant(
         "what is received is read before the wait",
