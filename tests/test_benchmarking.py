@@ -46,7 +46,10 @@ def test_bandwidths(world):
             "this is the algorithm bandwidth. An all-reduce must send 2(n−1)/n bytes"
             " for each byte of the array"
         ): np.array(2.0),
-        "this is half of it. An all-reduce costs a reduce-scatter and an all-gather": np.array(1.5),
+        (
+            "this is half of the bus bandwidth. An all-reduce costs as much as a reduce-scatter and"
+            " an all-gather together"
+        ): np.array(1.5),
         "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
     }
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
@@ -207,7 +210,7 @@ def test_stopwatch(world):
 @number("2.2")
 @weight(0.25)
 def test_stopwatch_misuse(world):
-    """No iterations, and fewer than no calls of warm-up, raise ValueError with the value"""
+    """stopwatch raises ValueError with the value if iterations ≤ 0 or warm_up < 0"""
     watch = {"asynchronous": False, "barrier_takes": 0.0, "late": 0.0, "busy": 0.0}
     watch |= {"calls": (1.0,), "driver": "timed", "may_raise": True}
     name = "benchmarking.stopwatch"
@@ -277,8 +280,8 @@ def test_sweep_misuse(world):
 @number("2.4")
 @weight(0.5)
 def test_model(world):
-    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500), and for times that no line meets, 1, 1
-    and 2 at 0, 1000 and 2000, it is (8/9, 3000); predict_seconds(1, 500, 250) is 1.5;
+    """fit_latency_bandwidth([0, 1000], [1, 3]) is (1, 500). fit_latency_bandwidth([0, 1000, 2000],
+    [1, 1, 2]), whose points lie on no line, is (8/9, 3000). predict_seconds(1, 500, 250) is 1.5.
     half_peak_size(2, 500) is 1000
     """
     name = "benchmarking.fit_latency_bandwidth"

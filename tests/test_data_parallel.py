@@ -220,8 +220,8 @@ def local_gradients(passes):
 @number("3.5")
 @weight(1.25)
 def test_gradient_buckets(world):
-    """After backward and wait, the gradients on two ranks are those of the whole batch, pass after
-    pass, in whatever order they become ready
+    """In every pass, the gradients on two ranks are the gradients of the whole batch, even if they
+    become ready in different orders on the two ranks
     """
     straight = [[(half, [0, 1])] for half in HALVES]
     # On rank 1 the gradient of weight 0 becomes ready first.

@@ -184,8 +184,8 @@ def test_schedules(world):
         most, after = schedules.most_alive(made[0])
         run.require(
             most == alive,
-            f"{name}, stage 0: {most} micro-batches are alive after {after}. The most should be"
-            f" {alive}{schedules.warm_up(most, alive)}.",
+            f"{name}, stage 0: {most} micro-batches are alive after {after}. The largest number"
+            f" alive should be {alive}.{schedules.warm_up(0, made[0], alive)}",
         )
 
 
@@ -271,8 +271,8 @@ def test_run_schedule_in_the_order_of_gpus(world):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_misuse(world):
-    """A batch that m does not divide, and a schedule that is not each micro-batch once forward and
-    once backward, raise ValueError on both stages
+    """run_schedule raises ValueError on both stages if m does not divide the batch size, or if the
+    schedule does not hold each micro-batch once forward and once backward
     """
     own = GPIPE[0]
     broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]

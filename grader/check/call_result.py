@@ -133,8 +133,8 @@ class CallResult(CallEvidence):
                 )
             if not self._returned(rank.rank).intact:
                 self._fail(
-                    f"rank {rank.rank} changed a list that it was given: what it held is gone, or"
-                    " others are in its place."
+                    f"rank {rank.rank} changed a list that it was given: tensors in the list were"
+                    " removed or replaced."
                 )
 
     def raises_value_error(self, *mentioning: str, given: str = "", because: str = "") -> None:

@@ -153,7 +153,7 @@ def stored(value: Any) -> Stored:
     found = _dict(value)
     kept, contiguous, own = (found.get(name) for name in ("storage", "contiguous", "own"))
     if not _is_whole(kept) or not isinstance(contiguous, bool) or not isinstance(own, bool):
-        raise Unreadable("it is no tensor")
+        raise Unreadable("the result is not a tensor")
     return Stored(kept, contiguous, own)
 
 

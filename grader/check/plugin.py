@@ -182,9 +182,9 @@ def public_alone() -> str:
     rules = course()
     total = rules.points_of(set(rules.problems) - rules.extra)
     return (
-        "These are the public checks. Gradescope's others make the rest of the"
-        f" {total:g} points, and look at what the docstrings say beyond:"
-        " 1 to 4 ranks, other shapes, what is sent, what stays in memory, what is refused."
+        "These are the public checks. The other checks run on Gradescope. They give the rest of the"
+        f" {total:g} points, and check what else the docstrings ask for: 1 to 4 ranks, other"
+        " shapes, what is sent, what stays in memory, and which arguments raise ValueError."
     )
 
 

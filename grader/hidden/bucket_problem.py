@@ -288,19 +288,15 @@ def sends_buckets(run, made, mistakes=None):
     known = packing_mistakes(
         made.registered, made.frozen, made.sizes, made.bucket_bytes, made.dtype.itemsize
     )
-    asked = (
-        f"for gradients of {_listed(made.sizes[i] for i in made.registered)} bytes in buckets of"
-        f" {made.bucket_bytes}"
-    )
+    asked = f"The parameters have {_listed(made.sizes[i] for i in made.registered)} bytes"
     if made.frozen:
-        asked += f", of which those of {_listed(made.sizes[i] for i in made.frozen)} are frozen"
+        asked += f" (frozen: {_listed(made.sizes[i] for i in made.frozen)})"
+    asked += f", and bucket_bytes is {made.bucket_bytes}."
     for rank, p in passes:
         found = [o.bytes for o in sent(run, rank, p)]
         guess = next((sentence for sentence, left in known.items() if left == found), "")
-        text = (
-            f"{asked}, rank {rank} started all-reduces of {_listed(found)} bytes. Expected:"
-            f" {_listed(due)}"
-        )
+        started = f"all-reduces of {_listed(found)} bytes" if found else "no all-reduce"
+        text = f"{asked} Rank {rank} started {started}. Expected: {_listed(due) if due else 'none'}"
         if mistakes is None or guess in mistakes:
             run.require(
                 found == due,

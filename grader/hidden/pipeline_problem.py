@@ -239,8 +239,9 @@ def require_in_step(run, towards):
     for rank in range(run.report.size):
         if late := run.not_sent_on(rank):
             text = (
-                f"rank {rank + towards} waited for the next message of rank {rank}, and had not"
-                f" sent on the message of micro-batch {late[0]}."
+                f"rank {rank + towards} received the message of micro-batch {late[0]} from rank"
+                f" {rank}. It waited for the next message before it sent its own result for this"
+                " micro-batch."
             )
             run.require(
                 False,

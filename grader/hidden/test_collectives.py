@@ -465,8 +465,8 @@ def _takes_turns(run, n):
 @number("1.3")
 @weight(0.875)
 def test_all_reduce_from_parts(world, rng):
-    """all_reduce_from_parts returns the sum on 1 to 4 ranks, for lengths that n does not divide,
-    any shape, dtype and layout
+    """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, also
+    if n does not divide the length
     """
     tensors = (
         ((8,), np.float32, None),

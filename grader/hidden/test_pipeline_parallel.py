@@ -173,7 +173,9 @@ def test_forward_flows(world, rng):
 @number("5.2")
 @weight(0.5)
 def test_forward_misuse(world, rng):
-    """A batch that m does not divide raises ValueError with the numbers, on every stage"""
+    """pipeline_forward raises ValueError with the numbers on every stage if m does not divide the
+    batch size, or if m ≤ 0
+    """
     p = PipelineProblem(rng, 3, 2)
     requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
     for run, m in zip(world(3, *requests), NO_COUNTS):

@@ -249,9 +249,9 @@ def require_order(run, given):
                 if count and (source, stage) in sent
             ]
             text = (
-                f"rank {stage} sent the result of {(kind, i)} before it had received what this"
-                " action and those before it in its schedule need: does it keep the order of its"
-                f" schedule, {schedule}?"
+                f"rank {stage} sent the result of {(kind, i)} too early: it had not yet received"
+                " all messages that this action and the earlier actions of its schedule need. Does"
+                f" it follow its schedule, {schedule}?"
             )
             run.require(all(time < sorted(own)[done[kind] - 1] for time in needed), text)
 
@@ -412,12 +412,12 @@ def require_nothing_kept(run, rank, saved):
         j, before = last.get(alive, (i, now))
         text = (
             f"rank {rank}, 1F1B: {before} bytes were alive in the forward pass of micro-batch {j},"
-            f" {now} in that of {i}. "
+            f" and {now} bytes in the forward pass of micro-batch {i}. "
         )
         text += "The same number of micro-batches was alive both times. "
         text += (
-            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold those"
-            " of an earlier one?"
+            f"One micro-batch saves {saved} bytes on this stage. Does a variable still hold the"
+            " saved tensors of an earlier micro-batch?"
         )
         run.require(now - before <= 0.7 * saved, text)
         last[alive] = i, now
@@ -437,8 +437,8 @@ def test_run_schedule_frees(world, rng):
             saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
             grown, text = growth(runs, rank, maker)
             text += (
-                f" One micro-batch saves {saved} bytes on this stage: something keeps them after"
-                " their backward pass."
+                f" One micro-batch saves {saved} bytes on this stage. Something keeps these bytes"
+                " after the micro-batch's backward pass."
             )
             run.require(grown <= saved / 2, text)
             if maker is one_forward_one_backward:
@@ -592,8 +592,8 @@ def test_own_timeline(world, rng):
 @number("5.5")
 @weight(0.125)
 def test_run_schedule_misuse(world, rng):
-    """A batch that m does not divide, and a schedule of other micro-batches, raise ValueError on
-    every stage
+    """run_schedule raises ValueError on every stage if m does not divide the batch size, if m ≤ 0,
+    or if the schedule does not hold each of m micro-batches once forward and once backward
     """
     p = PipelineProblem(rng, 3, 2)
     schedule = gpipe(0, 3, 2)

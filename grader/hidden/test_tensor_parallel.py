@@ -243,7 +243,9 @@ def test_shards_own_their_memory(world, rng):
 @number("4.1")
 @weight(0.5)
 def test_shards_misuse(world, rng):
-    """Columns or rows that n does not divide raise ValueError with both numbers"""
+    """shard_columns raises ValueError with both numbers if n does not divide the number of columns,
+    and shard_rows if n does not divide the number of rows
+    """
     for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
         weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))
         by_columns, by_rows, *too_few = world(
@@ -344,7 +346,9 @@ def test_forward_traffic(world, rng):
             *p.on_all(p.y), tolerance=p.tolerance, select=lambda r: r[0], label="the output"
         )
         most = 4 * p.bytes * (n - 1) / n
-        sentence = "That is one all-gather of its own columns a layer, for 4 layers."
+        sentence = (
+            "One all-gather of a rank's own columns for each of the 4 layers does not need more."
+        )
         require_traffic(run, most, sentence, weights=p.sizes)
 
 
@@ -478,8 +482,8 @@ def test_gradients_are_no_larger_than_shards(world, rng):
             own = p.x.nbytes + sum(shard.nbytes for shard in p.shards[rank])
             whole = p.x.nbytes + sum(weight_.nbytes for weight_ in p.weights)
             text = (
-                f"rank {rank}'s gradients keep {kept} bytes alive, of which {own} are needed; of"
-                f" full weights it would be {whole}."
+                f"rank {rank}'s gradients keep {kept} bytes alive, but only {own} bytes are needed."
+                f" The gradients of full weights would keep {whole} bytes alive."
             )
             run.require(
                 kept < (own + whole) / 2,
@@ -501,24 +505,26 @@ def backward_traffic(world, rng, budget, sentence):
 @number("4.3")
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
-    """Going back costs at most an all-reduce of the activations a layer"""
+    """In the backward pass a rank sends at most as many bytes as one all-reduce of the activations
+    for each layer
+    """
     backward_traffic(
         world,
         rng,
         lambda layers: 2 * layers,
-        "The latter is one all-reduce per layer, for 5 layers.",
+        "One all-reduce for each of the 5 layers does not need more.",
     )
 
 
 @number("4.3")
 @weight(2.0)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """Going back costs a reduce-scatter between two layers, and one all-reduce for the input: half
-    as much
+    """In the backward pass a rank sends at most as many bytes as one reduce-scatter for each two
+    neighbouring layers and one all-reduce for the input, about half of an all-reduce for each layer
     """
     sentence = (
-        "That is 4 reduce-scatters between 5 layers, and one all-reduce for the input: a rank needs"
-        " only its columns of a sum."
+        "The 4 reduce-scatters between the 5 layers and one all-reduce for the input do not need"
+        " more: a rank needs only its columns of a sum."
     )
     backward_traffic(world, rng, lambda layers: layers - 1 + 2, sentence)
 
@@ -623,7 +629,7 @@ def test_copy_to_ranks(world, rng):
             run.returns(
                 *upstream,
                 select=driver_results.upstream,
-                label="the gradient of y, which must stay unchanged,",
+                label="grad_y after the backward pass (it must stay unchanged)",
             )
 
 
@@ -862,8 +868,8 @@ def test_megatron_pairs_in_a_row(world, rng):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_beside_a_residual(world, rng):
-    """Where x has another use beside the pair, its gradient is the sum of both: the pair changes
-    nothing for others
+    """If x is also used outside of the pair, its gradient is the sum of the gradients of both uses.
+    The pair does not change the gradient of the other use
     """
     for n in (2, 3):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))

@@ -16,6 +16,7 @@ SPLIT = (
     "between two layers every rank took its columns of its own partial gradient."
     " Add the partial gradients of all ranks first (reduce-scatter, not split)"
 )
+SPLIT_ALSO_X = f"{SPLIT}. The partial gradients of x were not added up, either"
 OWN_PARTIAL = (
     "this is still partial: only this rank's part of the sum. Add the parts of the other ranks"
 )
@@ -27,6 +28,9 @@ AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks. Add it up wi
 AGAIN = (
     "the gradient was added up on its way back through g, though it is replicated: every rank"
     " already has the complete one"
+)
+AGAIN_NOT_IN_F = (
+    f"{AGAIN}. But the backward pass of f did not add up its gradient, which is partial"
 )
 OF_ALL_SHARDS = (
     "the gradients of all ranks' shards were added up, as in data parallelism."
@@ -68,6 +72,10 @@ LAST_ONLY = (
     "this is only the last micro-batch's gradient. Gradients of micro-batches"
     " must add up, not overwrite each other"
 )
+LAST_MEAN_ONLY = (
+    f"{LAST_ONLY}. Also, the last micro-batch's loss was the mean over its own rows, not over the"
+    " whole batch"
+)
 FIRST_ONLY = "this is only the first micro-batch's gradient. The others were never added"
 CROSSED = (
     "the gradient of one micro-batch was combined with the activations of"
@@ -75,9 +83,9 @@ CROSSED = (
 )
 TWICE = "these are twice the right gradients. Is each micro-batch's gradient added once?"
 TAKEN = (
-    "a backward pass took the activations of the {} micro-batch alive, not its"
-    " own. That is right only if backward passes come in the {} of the forward"
-    " passes"
+    "a backward pass used the activations of the {} micro-batch that is alive, not the activations"
+    " of its own micro-batch. This is right only if the backward passes run in the {} of the"
+    " forward passes"
 )
 REVERSED = "the micro-batches are in reverse order"
 INTERLEAVED = "micro-batch i holds every m-th row (i, i + m, …). Take consecutive rows"
@@ -140,7 +148,7 @@ def tensor_mistakes(
         {
             OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
             **{name: sum(partials) for name, (partials, _) in made.items()},
-            SPLIT + "; and so for x": made[SPLIT][0][rank],
+            SPLIT_ALSO_X: made[SPLIT][0][rank],
             ADDED_REPLICATED: n * grad_x,
             AVERAGED_PARTIAL: grad_x / n**layers,
         }
@@ -305,12 +313,7 @@ def pair_mistakes(
             {
                 OWN_PARTIAL: [*right, own],
                 AGAIN: [n * right[0], n * right[1], n * grad_x],
-                AGAIN
-                + ", and not on its way back through f": [
-                    n * right[0],
-                    n * right[1],
-                    n * own,
-                ],
+                AGAIN_NOT_IN_F: [n * right[0], n * right[1], n * own],
             }
         )
     return known
@@ -377,7 +380,7 @@ def pipeline_mistakes(
         DIVIDED_TWICE: [g / m for g in whole],
         TWICE: [2 * g for g in whole],
         LAST_ONLY: each[-1],
-        LAST_ONLY + ", and of a mean over its own rows": [m * g for g in each[-1]],
+        LAST_MEAN_ONLY: [m * g for g in each[-1]],
         FIRST_ONLY: each[0],
         CROSSED: crossed,
         UNTRANSPOSED: _mistaken(weights, saved, grad_y, cut, untransposed=True),

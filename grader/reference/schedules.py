@@ -61,18 +61,20 @@ def most_alive(actions: list[Action]) -> tuple[int, Action]:
     return most, after
 
 
-def warm_up(most: int, due: int) -> str:
-    """Return a clause that says how many forward passes the warm-up has too many or too few.
+def warm_up(stage: int, actions: list[Action], due: int) -> str:
+    """Return a sentence that says how many forward passes the warm-up has too many or too few.
 
-    ``most`` is the largest number of micro-batches alive, and ``due`` is what this number should
-    be. The clause is empty if the two numbers are equal.
+    ``due`` is the right number of forward passes before the first backward pass. The sentence
+    begins with a space. It is empty if the schedule has this number.
     """
-    if most == due:
+    found = [kind for kind, _ in actions].index("backward")
+    if found == due:
         return ""
-    way = "too many" if most > due else "too few, the stages after it run dry"
+    many = abs(found - due)
+    way = "too many" if found > due else "too few, so the stages after it have nothing to do"
     return (
-        f": {abs(most - due)} forward pass{'es' if abs(most - due) > 1 else ''} {way} before the"
-        " first backward pass"
+        f" Before its first backward pass, stage {stage} runs {many} forward"
+        f" pass{'es' if many > 1 else ''} {way}."
     )
 
 

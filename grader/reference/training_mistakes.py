@@ -14,7 +14,7 @@ import numpy as np
 
 from grader.reference.single_device import AdamW, loss_and_gradients
 
-HIDES = ". AdamW almost cancels such a factor: only its ε does not"
+HIDES = ". AdamW almost removes the effect of such a factor: only its ε keeps a small difference"
 SUMMED = f"the gradients were summed over the ranks, not averaged{HIDES}"
 DIVIDED = f"the gradients were divided by the number of ranks one time too many{HIDES}"
 HALVED = f"the gradients are half of the right ones{HIDES}"
@@ -247,8 +247,8 @@ def optimizer_difference(optimizer: object) -> str | None:
             if not _is_equal(got, default):
                 kind = "is" if np.ndim(default) == 0 else "are"
                 return (
-                    f"the optimizer's {name} {kind} {got}, AdamW's default is {default}: only lr is"
-                    " to be another one."
+                    f"the optimizer's {name} {kind} {got}, but AdamW's default is {default}. Change"
+                    " only lr, and keep all other defaults."
                 )
     return None
 

@@ -133,8 +133,7 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
     made = {
         parts.OWN_PARTIAL: backward_on_ranks(model, n, at_the_end=itself),
         parts.SPLIT: backward_on_ranks(model, n, between=split),
-        parts.SPLIT
-        + "; and so for x": backward_on_ranks(model, n, between=split, at_the_end=itself),
+        parts.SPLIT_ALSO_X: backward_on_ranks(model, n, between=split, at_the_end=itself),
         parts.ADDED_REPLICATED: backward_on_ranks(model, n, at_the_start=n),
         parts.AVERAGED_PARTIAL: backward_on_ranks(
             model, n, averaged(reduce_scatter), averaged(all_reduce)
@@ -151,7 +150,7 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
         close(of_all, [sum(of_layer) for of_layer in zip(*of_shards)])
         assert set(of_gradients[rank]) == made.keys() - {
             parts.OWN_PARTIAL,
-            parts.SPLIT + "; and so for x",
+            parts.SPLIT_ALSO_X,
         }
         for name, known in of_gradients[rank].items():
             close(known, made[name][1][rank])
@@ -275,10 +274,7 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
     made = {
         parts.OWN_PARTIAL: pair_on_ranks(model, n, f_back=itself),
         parts.AGAIN: pair_on_ranks(model, n, g_back=all_reduce),
-        parts.AGAIN
-        + ", and not on its way back through f": pair_on_ranks(
-            model, n, f_back=itself, g_back=all_reduce
-        ),
+        parts.AGAIN_NOT_IN_F: pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
     }
     mistakes = parts.pair_mistakes(*model.weights, model.saved, model.grad_y, n)
     assert len(mistakes) == n
@@ -379,7 +375,7 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         parts.DIVIDED_TWICE: of(mlp.loss(torch.cat(outputs)) / m),
         parts.TWICE: of(2 * mlp.loss(torch.cat(outputs))),
         parts.LAST_ONLY: of(outputs[-1].square().sum() / entries),
-        parts.LAST_ONLY + ", and of a mean over its own rows": of(mlp.loss(outputs[-1])),
+        parts.LAST_MEAN_ONLY: of(mlp.loss(outputs[-1])),
         parts.FIRST_ONLY: of(outputs[0].square().sum() / entries),
         parts.CROSSED: on_stages(model, cut, m, backwards),
     }

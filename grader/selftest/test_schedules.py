@@ -304,16 +304,22 @@ def test_1f1b_is_the_one_of_the_papers():
 
 
 @pytest.mark.parametrize(
-    "most, due, words",
+    "schedule, due, words",
     [
-        (2, 2, ""),
-        (3, 2, "1 forward pass too many before the first backward pass"),
+        ("F0 F1 B0 F2 B1 B2", 2, ""),
+        ("F0 F1 F2 B0 B1 B2", 2, " runs 1 forward pass too many."),
         (
-            1,
+            "F0 B0 F1 B1 F2 B2",
             3,
-            "2 forward passes too few, the stages after it run dry before the first backward pass",
+            " runs 2 forward passes too few, so the stages after it have nothing to do.",
+        ),
+        (  # two micro-batches are alive, but only later
+            "F0 B0 F1 F2 B1 B2",
+            3,
+            " runs 2 forward passes too few, so the stages after it have nothing to do.",
         ),
     ],
 )
-def test_a_warm_up_is_told_its_direction(most, due, words):
-    assert warm_up(most, due).removeprefix(": ") == words
+def test_a_warm_up_is_told_its_direction(schedule, due, words):
+    sentence = warm_up(1, actions(schedule), due)
+    assert sentence == (f" Before its first backward pass, stage 1{words}" if words else "")

@@ -116,7 +116,7 @@ GROUP = {
         ),
         (
             {"optimizer": "AdamW", "groups": [GROUP, GROUP | {"eps": 1e-6}]},
-            "eps is 1e-06, AdamW's default is 1e-08",
+            "eps is 1e-06, but AdamW's default is 1e-08",
         ),
         (
             {"optimizer": "AdamW", "groups": [GROUP | {"betas": (0.9, 0.95)}]},

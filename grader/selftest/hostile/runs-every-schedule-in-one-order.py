@@ -5,7 +5,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: does it keep the order of its schedule
+says: Does it follow its schedule
 seconds: 60
 """
 

@@ -53,7 +53,7 @@ MUTANTS = [
     for i in range(num_micro_batches):
         x_i = x[i * rows :][:rows]""",
         {"hidden forward_flows"},
-        "rank 1 waited for the next message of rank 0, and had not sent on the message of micro-batch 0",
+        "rank 1 received the message of micro-batch 0 from rank 0. It waited for the next message before it sent its own",
     ),
     Mutant(
         "the first stage computes everything before it sends anything, by numpy, which the meter does not see",
@@ -228,7 +228,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = num_micro_batches",
         {"public schedules", "hidden 1f1b_alive"},
-        "3 micro-batches are alive after ('forward', 2). The most should be 2",
+        "3 micro-batches are alive after ('forward', 2). The largest number alive should be 2",
     ),
     Mutant(
         "1F1B warms up by one too many",
@@ -313,7 +313,7 @@ MUTANTS = [
                 sending[i].wait()
                 # at once""",
         RUN | {"hidden own_timeline"},
-        "waited for something that was waited for before",
+        "called wait() twice on the same send or receive",
     ),
     Mutant(
         "activations are kept to the end",
@@ -321,7 +321,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive[i], grad_y, totals)",
         {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
-        "something keeps them after their backward pass",
+        "Something keeps these bytes after the micro-batch's backward pass",
     ),
     Mutant(
         "the loss of the batch is a sum",
@@ -949,7 +949,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.pop(next(iter(alive))), grad_y, totals)",
         {"hidden run_other_legal_schedules", "public run_schedule"},
-        "right only if backward passes come in the order of the forward passes",
+        "right only if the backward passes run in the order of the forward passes",
     ),
     Mutant(
         "the micro-batch that came last goes back first",
@@ -957,7 +957,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive.popitem()[1], grad_y, totals)",
         RUN,
-        "right only if backward passes come in the reverse order of the forward passes",
+        "right only if the backward passes run in the reverse order of the forward passes",
     ),
     Mutant(
         "this is the loss of only the last micro-batch",

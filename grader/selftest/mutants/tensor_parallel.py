@@ -132,7 +132,7 @@ MUTANTS = [
         "grad_x = grad_y.clone(memory_format=torch.contiguous_format)",
         "grad_x = grad_y.contiguous()",
         {"public megatron_pair", "hidden copy_to_ranks"},
-        "the gradient of y, which must stay unchanged, is wrong",
+        "grad_y after the backward pass (it must stay unchanged) is wrong",
     ),
     Mutant(
         "f does not add",
@@ -328,7 +328,7 @@ def shard_columns""",
         dist.all_reduce(x)
     return x, saved""",
         {"hidden forward_traffic"},
-        "one all-gather of its own columns a layer",
+        "One all-gather of a rank's own columns for each of the 4 layers does not need more.",
     ),
     Mutant(
         "the forward pass looks at no shapes",
@@ -455,7 +455,7 @@ def shard_columns""",
     dist.all_gather(gathered, partial)
     return sum(gathered).chunk(len(blocks), dim=1)[dist.get_rank()]""",
         {"hidden backward_traffic_of_all_reduces", "hidden backward_traffic_of_reduce_scatters"},
-        "The latter is one all-reduce per layer, for 5 layers.",
+        "One all-reduce for each of the 5 layers does not need more.",
     ),
     Mutant(
         "a partial gradient is reshaped where it is to be cut",
