@@ -294,8 +294,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     rank sends one chunk to its right neighbour, receives one from its left neighbour, and adds it
     to its own. After them, each rank holds one finished chunk. The next n−1 steps are the
     all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1) chunks of 1/n of
-    the tensor. No all-reduce can beat that by more than a constant [Patarasuk and Yuan, 2009]. As
-    in Problem 1.6, the order of the messages must be one that GPUs can carry out.
+    the tensor. No all-reduce in which only ranks add can send fewer bytes [Patarasuk and Yuan,
+    2009]. As in Problem 1.6, the order of the messages must be one that GPUs can carry out.
 
     Args:
         tensor: any shape, with one element or more; it may have fewer than n elements.

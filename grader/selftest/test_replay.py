@@ -2,13 +2,16 @@
 and what is true of all of them.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grader.diagnosis.spans import COMMUNICATING, COMPUTING, WAITING
+from grader.selftest.grading import ROOT
 from grader.selftest.programs import ALPHA, BETA, FREE, cluster, data_parallel, replayed, writers
-from grader.timeline.cluster import Link, whole_of
+from grader.timeline.cluster import Link, read, whole_of
 from grader.timeline.replay import program_of
 from grader.timeline.virtual_time import account, spans_of
 from grader.wire.events import AWAITS, ISSUES, MULTIPLIES, PASSES, Program, Step
@@ -152,12 +155,38 @@ def test_a_collective_has_the_pace_of_the_slowest_link_of_its_ring():
     slow = Link(2.0, 8.0)
     on = cluster(4, between=slow, per_node=2)
     assert on.collective("all_reduce", [0, 1], 64) == 2 * (ALPHA + 32 / BETA)
-    assert on.collective("all_reduce", [0, 1, 2, 3], 64) == 6 * slow.seconds(16)
+    assert on.collective("all_reduce", [0, 1, 2, 3], 64) == 6 * slow.seconds(8)
     assert on.collective("all_reduce", [1, 2], 64) == 2 * slow.seconds(32)
     # slow to begin, slow to carry
     late = cluster(4, within=Link(9.0, 1e9), between=Link(0.0, 1.0), per_node=2)
     assert late.collective("all_gather", range(4), 4) == 3 * 9.0 + 3 * 4e-9 / 4
-    assert late.collective("all_gather", range(4), 4000) == 3 * 1000.0
+    assert late.collective("all_gather", range(4), 4000) == 3 * 500.0
+
+
+def test_a_collective_uses_a_port_of_a_node_for_each_rank_in_it():
+    slow = Link(0.0, 1.0)
+    on = cluster(8, within=Link(0.0, 1e9), between=slow, per_node=4)
+    assert on.collective("all_reduce", range(8), 8) == 14 * 1 / 4  # four rings
+    assert on.collective("all_reduce", [0, 1, 2, 4, 5], 5) == 8 * 1 / 2  # the second node has two
+    assert on.collective("broadcast", range(8), 8) == 8 / 4
+    for kind in ("gather", "scatter", "all_to_all"):  # the root, or each rank, has one port
+        assert on.collective(kind, range(8), 8) == 7
+    one = replace(on, ports_per_node=1)
+    assert one.collective("all_reduce", range(8), 8) == 14 * 1
+    # With enough ports, the links inside the node are the slowest ones.
+    fast = cluster(8, within=Link(0.0, 2.0), between=slow, per_node=4)
+    assert fast.collective("all_reduce", range(8), 8) == 14 * 1 / 2
+
+
+@pytest.mark.parametrize(
+    "nodes, measured", [(1, 436), (2, 362), (4, 160), (8, 100), (16, 85), (32, 65), (64, 33)]
+)
+def test_the_model_of_many_nodes_is_within_a_factor_of_two_of_what_was_measured(nodes, measured):
+    """Nodes of 8 H100, all-reduce of 256 MB, bus bandwidth in GB/s [the Ultra-Scale Playbook]."""
+    on = replace(read(ROOT / "handout" / "clusters" / "h100.ini"), ranks=8 * nodes)
+    n, size = 8 * nodes, 256e6
+    seconds = on.collective("all_reduce", range(n), size)
+    assert 1 / 2 < 2 * (n - 1) / n * size / seconds / 1e9 / measured < 2
 
 
 def test_one_rank_alone_communicates_in_no_time():

@@ -5,10 +5,12 @@ The cluster need not exist. The module is arithmetic, and needs no torch.
 Sources of the times: [P] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
 of workstations, 2009. [T] Thakur, Rabenseifner and Gropp, Optimization of collective communication
 operations in MPICH, 2005. [N] NVIDIA's nccl-tests, doc/PERFORMANCE.md. [H] Hensgen, Finkel and
-Manber, Two algorithms for barrier synchronization, 1988.
+Manber, Two algorithms for barrier synchronization, 1988. [N2] NVIDIA/nccl-tests, issue 160: the bus
+bandwidth of a ring over nodes is the sum of a node's network ports.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from configparser import ConfigParser
 from configparser import Error as IniError
@@ -28,6 +30,7 @@ RING_PHASES = {
     "scatter": 1,
     "all_to_all": 1,
 }
+IN_TURN = "gather", "scatter", "all_to_all"  # n − 1 messages of a rank, one after the other
 WITHIN, BETWEEN = "within a node", "between nodes"  # kinds of links, and sections of the file
 
 
@@ -65,6 +68,7 @@ class Cluster:
     scale: float = 1.0
     bytes_per_number: float | None = None
     name: str = "the cluster"
+    ports_per_node: int | None = None  # to the network; None means one for each device
 
     def computing(self, operations: float) -> float:
         """Return the seconds that a device takes for this many of the run's operations.
@@ -96,7 +100,10 @@ class Cluster:
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
         The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        its slowest link.
+        its slowest link. Where k ranks of each node take part and a node has k ports, nccl makes k
+        rings, which leave a node through different ports. Each carries S/k. So between nodes β
+        counts k times [N2]. In a gather, a scatter and an all-to-all, a rank sends through its own
+        port.
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
@@ -109,19 +116,33 @@ class Cluster:
             return 0.0
         if kind == "barrier":
             return math.ceil(math.log2(n)) * self._step(group, 0.0)
+        rings = 1 if kind in IN_TURN else self._rings(group)
         if kind in ("broadcast", "reduce"):
-            return (n - 2) * self._step(group, 0.0) + self._step(group, whole)
+            return (n - 2) * self._step(group, 0.0) + self._step(group, whole, rings)
         if kind not in RING_PHASES:
             raise ValueError(f"no time is known for {kind}")
-        return RING_PHASES[kind] * (n - 1) * self._step(group, whole / n)
+        return RING_PHASES[kind] * (n - 1) * self._step(group, whole / n, rings)
 
-    def _step(self, group: Iterable[int], size: float) -> float:
-        """Return the seconds of a message of ``size`` bytes on the slowest link of the ring."""
+    def _rings(self, group: Iterable[int]) -> int:
+        """Return how many rings leave each node of a group through ports of their own."""
+        ranks_of_node = Counter(rank // self.devices_per_node for rank in group)
+        return min(*ranks_of_node.values(), self.ports_per_node or self.devices_per_node)
+
+    def _step(self, group: Iterable[int], size: float, rings: int = 1) -> float:
+        """Return the seconds of a message of ``size`` bytes on the slowest link of the ring.
+
+        Between nodes each of ``rings`` rings carries an equal part of the message.
+        """
         # The link from the last rank back to the first is left out. It connects two nodes only if
         # another link of the ring connects two nodes, too.
         ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
-        return max(self.link(kind).seconds(size) for kind in kinds)
+        sizes = {WITHIN: size, BETWEEN: size / rings}
+        return max(self.link(kind).seconds(sizes[kind]) for kind in kinds)
+
+    def _ports(self) -> str:
+        ports = self.ports_per_node or self.devices_per_node
+        return f"{ports} port{'s' * (ports > 1)}"
 
     def assumptions(self) -> list[str]:
         """Return sentences that say what a time on this cluster assumes."""
@@ -149,7 +170,9 @@ class Cluster:
                 " its group are over, and takes the time of the ring over its ranks with its"
                 " slowest link: all-reduce 2(n−1)(α + S/(nβ)); all-gather, reduce-scatter, gather,"
                 " scatter and all-to-all (n−1)(α + S/(nβ)); broadcast and reduce (n−1)α + S/β;"
-                " barrier ⌈log₂ n⌉α."
+                f" barrier ⌈log₂ n⌉α. A node has {self._ports()} to the network. Where k ranks of"
+                " each node take part in a collective, it uses up to k ports of a node at once"
+                " (except gather, scatter and all-to-all): between nodes, β then counts k times."
             ),
             (
                 f"Assumed: each dimension of a tensor is {self.scale:g} times as long as in the run"
@@ -227,11 +250,12 @@ KEYS: dict[str, dict[str, Callable]] = {
         "flop_per_second": _number(0, 1e21, above=True),
         "scale": _number(0, 1e6, above=True),
         "bytes_per_number": _number(0, 16, above=True),
+        "ports_per_node": _whole(1, 1024),
     },
     WITHIN: LINK,
     BETWEEN: LINK,
 }
-MAY_LACK = "name", "bytes_per_number"
+MAY_LACK = "name", "bytes_per_number", "ports_per_node"
 
 
 def read(path: Path) -> Cluster:

@@ -286,7 +286,7 @@ ELSEWHERE = {
             "tensor_parallel.megatron_pair",
             "pairs",
             "Half as many communications. As soon as the ring leaves a node, all of its steps take"
-            " as long as the slow link's.",
+            " as long as those over the network.",
             SMALL | {"rows": SHARD_ROWS},
         ),
     ],
