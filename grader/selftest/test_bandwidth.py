@@ -344,6 +344,7 @@ def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatc
         dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
     """A broadcast that spoils one entry on each rank; and a fit that is missing costs no row."""
     stub = (

@@ -116,16 +116,17 @@ def test_a_part_alone_is_twenty_points(results):
     "content, words",
     [
         ("", "The submission has no collectives.py."),
-        (b"\xff\xfe", "collectives.py is not UTF-8 text"),
+        pytest.param(b"\xff\xfe", "collectives.py is not UTF-8 text", marks=pytest.mark.long),
         (
             "def broadcast(:\n    pass\n",
             "collectives.py cannot be imported: SyntaxError: invalid syntax",
         ),
-        (
+        pytest.param(
             "import torch\nraise KeyError('at import')\n",
             "collectives.py cannot be imported: KeyError: 'at import'",
+            marks=pytest.mark.long,
         ),
-        ("x = 1\n", "collectives.py has no "),
+        pytest.param("x = 1\n", "collectives.py has no ", marks=pytest.mark.long),
     ],
 )
 def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, server, content, words):

@@ -242,6 +242,7 @@ def probed(engine: Path, questions: list[tuple[str, str]]) -> list[str]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_the_probe_notices_what_is_broken(grounds):
     sound = dict(zip(CONFINED, probed(grounds / "sound", [(tier, "") for tier in CONFINED])))
     works = [tier for tier, complaint in sound.items() if not complaint]

@@ -336,6 +336,7 @@ def graded(submission: Path, results: Path, *options: str) -> tuple[str, dict]:
     return done.stdout, document
 
 
+@pytest.mark.long
 def test_what_fails_on_gpus_alone_is_told_and_costs_no_points(tmp_path):
     shutil.copytree(ROOT / "solutions", tmp_path / "own")
     (file := tmp_path / "own" / "collectives.py").write_text(

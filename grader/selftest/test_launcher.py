@@ -649,6 +649,7 @@ print("references:", sys.getrefcount(groups[0]))
 """
 
 
+@pytest.mark.long
 def test_nothing_holds_the_process_group_after_its_end(tmp_path):
     """Not even after an optimizer's step, which imports half of torch's compiler."""
     line = [sys.executable, "-W", "ignore", "-c", PROGRAM, f"file://{tmp_path}/rendezvous"]

@@ -292,6 +292,7 @@ def test_a_week_in_which_the_autograder_fails_and_uploads_overlap(
 
 @settings(max_examples=100)
 @given(LIMITS, LISTS, weeks(crashes=True, overlap=True, regrades=True))
+@pytest.mark.long
 def test_a_week_in_which_failures_are_graded_again(tmp_path_factory, limit, lists, events):
     play(tmp_path_factory, limit, lists, events, exact=False)
 

@@ -454,6 +454,7 @@ def old_pythons() -> list[str]:
     return sorted(set(runs))
 
 
+@pytest.mark.long
 def test_an_old_python_is_told_what_to_do():
     if not old_pythons():
         pytest.skip("no Python before 3.10 is here")

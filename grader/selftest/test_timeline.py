@@ -567,6 +567,7 @@ def rank_of_events(own: int, many: int) -> list:
     ]
 
 
+@pytest.mark.long
 def test_fifty_thousand_events_are_drawn_in_seconds_and_not_all():
     report = world(rank_of_events(0, 25_000), rank_of_events(1, 24_000))
     found = spans(report, 0)

@@ -149,6 +149,7 @@ def test_with_no_worker_left_it_ends(tmp_path):
     assert code == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.long
 def test_a_plugin_runs_the_checks_in_workers(tmp_path):
     """This is how ``make test`` runs some checks side by side."""
     (tmp_path / "test_checks.py").write_text(CHECKS)

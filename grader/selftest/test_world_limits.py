@@ -38,6 +38,7 @@ def limits(tmp_path) -> WorldLimits:
     return WorldLimits({"folder": str(tmp_path), "size": 1, "memory": 64 * MIB, "device": "cpu"}, 1)
 
 
+@pytest.mark.long
 def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
