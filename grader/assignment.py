@@ -81,6 +81,17 @@ PARTS = {
             "5.6": "The bubble",
         },
     ),
+    "sharded_data_parallel": Part(
+        6,
+        "Sharded data parallelism",
+        {
+            "6.1": "Flat shards",
+            "6.2": "ZeRO-1 step",
+            "6.3": "Fully sharded forward and backward",
+            "6.4": "Prefetch",
+        },
+        is_extra=True,
+    ),
 }
 
 # The points of each problem: the sum of the points at its checks. selftest/test_assignment.py
@@ -91,6 +102,7 @@ POINTS = {
     **{"3.1": 2.0, "3.2": 2.0, "3.3": 6.0, "3.4": 4.0, "3.5": 6.0},
     **{"4.1": 2.0, "4.2": 4.0, "4.3": 8.0, "4.4": 6.0},
     **{"5.1": 2.0, "5.2": 5.0, "5.3": 7.0, "5.4": 5.0, "5.5": 4.0, "5.6": 2.0},
+    **{"6.1": 2.0, "6.2": 4.0, "6.3": 4.0, "6.4": 2.0},
 }
 
 # No rank can compute the results of these functions by itself. A right value does not count if the
@@ -123,10 +135,11 @@ COMMUNICATING = {
         "megatron_pair",
     ),
     *("pipeline_forward", "pipeline_backward", "run_schedule"),
+    *("ZeroAdamW", "fully_sharded_step", "prefetched_step"),
 }
 
 # These functions change their first argument. All other functions do not change their arguments.
-IN_PLACE = {"train", "broadcast_parameters"}
+IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 
 FILES = [f"{part}.py" for part in PARTS]
 GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"]

@@ -77,6 +77,16 @@ def results(found: Any) -> list:
     return _list(_part(found, "results"), "the list of results")
 
 
+def weights(found: Any) -> list:
+    """Return the weights after each step."""
+    return _list(_part(found, "weights"), "the list of weights after each step")
+
+
+def optimizer(found: Any) -> Any:
+    """Return the optimizer that made the steps."""
+    return _part(found, "optimizer")
+
+
 def gradients(found: Any) -> list:
     """Return the gradients of the arguments; None for each argument without a gradient."""
     return _list(_part(found, "gradients"), "the list of gradients")

@@ -458,6 +458,61 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
 
 
+def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
+
+    With ``copies``, each weight is this many copies of the rows that were sent, and each gradient
+    has one row that stands for all rows: so a check can use large tensors and send little.
+
+    Return the weights after each step (with ``copies``, the first rows of them), the optimizer, and
+    the gradients as they are after all steps.
+    """
+    weights, steps = args
+    copies = kwargs.pop("copies", 0)
+    rows = [len(weight) if weight.dim() else None for weight in weights]
+    if copies:
+        weights = [weight.repeat(copies, 1) for weight in weights]
+        steps = [[g.expand_as(w) for g, w in zip(step, weights)] for step in steps]
+    zero = zero_class(weights, **kwargs)
+    after = []
+    for gradients in steps:
+        zero.step(list(gradients))
+        after.append([w.detach()[:r].clone() if r else w.clone() for w, r in zip(weights, rows)])
+    return {"weights": after, "optimizer": zero.optimizer, "gradients": [] if copies else steps}
+
+
+def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a step of a sharded model with a calculus that the judge follows, and return its result.
+
+    The last two arguments hold a function of the judge for each layer, forward and backward. Each
+    returns a number that nobody knows before the call. Going forward, the layer's output is
+    multiplied by this number; going back, the gradient of this output.
+    """
+    from handout import mlp  # the copy beside the submission
+
+    *given, forward, backward = args
+    ahead, back = iter(forward), iter(reversed(backward))
+
+    def ask(factors: Iterator, name: str) -> float:
+        factor = next(factors, None)
+        if factor is None:
+            raise RuntimeError(f"{name} was called more often than there are layers")
+        return factor()
+
+    def layer_forward(x: torch.Tensor, weight: torch.Tensor) -> tuple:
+        factor = ask(ahead, "layer_forward")
+        y, z = mlp.layer_forward(x, weight)
+        return factor * y, z
+
+    def layer_backward(
+        x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor
+    ) -> tuple:
+        factor = ask(back, "layer_backward")
+        return mlp.layer_backward(x, z, weight, factor * grad_y)
+
+    return function(*given, layer_forward, layer_backward)
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
@@ -494,5 +549,7 @@ DRIVERS: dict[str, Callable] = {
     "in_step -1": partial(in_step, -1),
     "with_timeline": with_timeline,
     "of_spans": of_spans,
+    "zero_steps": zero_steps,
+    "followed_layers": followed_layers,
     **SCENES,
 }

@@ -1,0 +1,203 @@
+"""Builds problems of sharded data parallelism: what each rank gets, and what it should return.
+
+It also holds the requirements that the checks of part 6 share.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from grader.check.api import LAYOUTS, Delay, Probe, Strided, Tolerance, call, per_rank, rounding
+from grader.reference import sharded, single_device
+
+FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
+
+
+def late(n):
+    """Return delays that hold all ranks but rank 0 at the beginning of their call.
+
+    The held ranks begin when rank 0 has returned, or when rank 0 waits for the held ranks. If rank
+    0 does not wait, it uses what has not arrived yet.
+    """
+    return {rank: Delay(until="", on=0, patience=1) for rank in range(1, n)}
+
+
+def laid_out(array, rank):
+    """Return the array in a layout that differs from rank to rank."""
+    return Strided(array, LAYOUTS[(1 + rank) % len(LAYOUTS)])
+
+
+class ZeroProblem:
+    """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them."""
+
+    def __init__(self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False):
+        self.n, self.lr, self.dtype, self.layouts = n, lr, dtype, layouts
+        self.weights = [np.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
+        self.gradients = [
+            [[np.asarray(rng.standard_normal(shape), dtype) for shape in shapes] for _ in range(steps)]
+            for _ in range(n)
+        ]
+        self.steps = steps
+        self.bytes = sharded.flat(self.weights, n).nbytes  # of the padded weights
+
+    def request(self, **options):
+        def lay(array, rank):
+            return laid_out(array, rank) if self.layouts else array
+
+        weights = per_rank(*([lay(w, rank) for w in self.weights] for rank in range(self.n)))
+        gradients = per_rank(
+            *(
+                [[lay(g, rank) for g in step] for step in self.gradients[rank]]
+                for rank in range(self.n)
+            )
+        )
+        named = {} if self.lr is None else {"lr": self.lr}
+        name = "sharded_data_parallel.ZeroAdamW"
+        return call(name, weights, gradients, driver="zero_steps", **named, **options)
+
+    @property
+    def rate(self):
+        return 1e-3 if self.lr is None else self.lr
+
+    @cached_property
+    def after(self):
+        """Return the weights of a single device after each step, and the two moments of each."""
+        return sharded.zero(self.weights, sharded.averages(self.gradients), self.rate)
+
+    @property
+    def weights_after(self):
+        return [[np.asarray(w, self.dtype) for w in step] for step in self.after[0]]
+
+    def moment(self, which):
+        """Return each rank's shard of a moment, 0 or 1."""
+        moments = [np.asarray(of_tensor[which], self.dtype) for of_tensor in self.after[1]]
+        return sharded.shards(moments, self.n)
+
+    def mistakes(self):
+        return sharded.zero_mistakes(self.weights, self.gradients, self.rate)
+
+    def state_mistakes(self, which):
+        return sharded.state_mistakes(self.weights, self.gradients, self.rate, which)
+
+    @property
+    def tolerance(self):
+        if self.dtype == np.float64:
+            return Tolerance(1e-9, "a few AdamW steps in float64")
+        return rounding(self.dtype)
+
+
+class ShardedProblem:
+    """A model, its batch, and each rank's flat shards of the layers and rows of the batch.
+
+    The batch is drawn again while gelu is flat: see ``single_device.is_flat``.
+    """
+
+    def __init__(self, rng, n, layers=3, width=5, rows=4, dtype=np.float64):
+        self.n, self.width, self.dtype = n, width, dtype
+        self.weights = [
+            (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(dtype)
+            for _ in range(layers)
+        ]
+        saved = []
+        while not saved or single_device.is_flat(saved):
+            batch = rng.standard_normal((rows * n, width)).astype(dtype)
+            saved = single_device.forward(self.weights, batch)[1]
+        self.batches = np.split(batch, n)
+        self.shards = sharded.layers_of(self.weights, n)
+        self.layer_bytes = sharded.layer_bytes(width, n, batch.itemsize)
+        # x and z of one layer on one rank
+        self.activation_bytes = 2 * self.batches[0].nbytes
+        self.forward = rng.uniform(0.5, 1.5, layers).tolist()
+        self.backward = rng.uniform(0.5, 1.5, layers).tolist()
+
+    @property
+    def layers(self):
+        return len(self.weights)
+
+    @cached_property
+    def local(self):
+        """Return each rank's own loss, and each rank's own gradients."""
+        return sharded.local_steps(self.weights, self.batches)
+
+    @cached_property
+    def followed(self):
+        """Return the same as ``local``, for the step whose layers have factors."""
+        made = [
+            sharded.scaled_step(self.weights, own, self.forward, self.backward)
+            for own in self.batches
+        ]
+        return [loss for loss, _ in made], [gradients for _, gradients in made]
+
+    @property
+    def gradients(self):
+        return sharded.gradient_shards(self.local[1], self.dtype)
+
+    @property
+    def tolerance(self):
+        """Return the tolerance for shards, which may be as short as one entry."""
+        return replace(rounding(self.dtype), small=0.01)
+
+    def arguments(self, layouts=False):
+        """Return the shards and the rows, as each rank gets them."""
+
+        def lay(array, rank):
+            return laid_out(array, rank) if layouts else array
+
+        return (
+            per_rank(*([lay(s, rank) for s in self.shards[rank]] for rank in range(self.n))),
+            per_rank(*(lay(self.batches[rank], rank) for rank in range(self.n))),
+        )
+
+    def step(self, layouts=False, **options):
+        name = "sharded_data_parallel.fully_sharded_step"
+        return call(name, *self.arguments(layouts), **options)
+
+    def prefetched(self, layouts=False, **options):
+        forward = [Probe(FORWARD.format(l), factor) for l, factor in enumerate(self.forward)]
+        backward = [Probe(BACKWARD.format(l), factor) for l, factor in enumerate(self.backward)]
+        options = {"driver": "followed_layers"} | options
+        name = "sharded_data_parallel.prefetched_step"
+        return call(name, *self.arguments(layouts), forward, backward, **options)
+
+    def has_gradients(self, run, select=lambda r: r[1], local=None):
+        """Fail unless every rank returned its shards of the averaged gradients.
+
+        ``local`` are the losses and gradients of the ranks, by default those of the plain model.
+        """
+        gradients = (local or self.local)[1]
+        run.returns(
+            *sharded.gradient_shards(gradients, self.dtype),
+            tolerance=self.tolerance,
+            select=select,
+            label="the list of this rank's shards of the gradients",
+            known_mistakes=lambda: sharded.sharded_mistakes(gradients),
+        )
+
+    def has_losses(self, run, local=None):
+        """Fail unless every rank returned the loss of its own rows."""
+        losses = (local or self.local)[0]
+        average = {sharded.AVERAGED_LOSS: np.array(sum(losses) / self.n)} if self.n > 1 else {}
+        run.returns(
+            *(np.array(loss, self.dtype) for loss in losses),
+            tolerance=rounding(self.dtype),
+            select=lambda r: r[0],
+            label="the local loss",
+            known_mistakes=[average] * self.n,
+        )
+
+
+def require_traffic(run, most, sentence):
+    """Fail if a rank sends more than ``most`` bytes, or if one of several ranks sends nothing.
+
+    An operation counts with the bytes that the best algorithm for this operation sends.
+    """
+    run.values()
+    for rank in range(run.report.size):
+        done = run.operations(rank)
+        sent = sum(operation.traffic for operation in done)
+        run.require_communication(rank, sent > 0)
+        listed = ", ".join(f"{o.name} of {o.bytes} bytes" for o in done[:6])
+        listed += ", …" if len(done) > 6 else ""
+        text = f"rank {rank} sends {sent:.0f} bytes, and {most:.0f} are enough."
+        run.require(sent <= most + 0.5, f"{text} {sentence} ({listed})")

@@ -1,0 +1,546 @@
+"""Part 6 · Sharded data parallelism: the hidden checks.
+
+They compare with a single device in float64.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check import driver_results
+from grader.check.api import Delay, Strided, call, on_gloo, per_rank
+from grader.hidden.sharded_problem import (
+    BACKWARD,
+    FORWARD,
+    ShardedProblem,
+    ZeroProblem,
+    laid_out,
+    late,
+    require_traffic,
+)
+from grader.reference import sharded
+from grader.reference.training_mistakes import optimizer_difference
+
+SIZES = (1, 2, 3, 4)
+MIB = 2**20
+
+
+def tensor_lists(rng, n):
+    """Return lists of tensors: many shapes, no padding needed, a single entry, integers."""
+    return [
+        [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
+        [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
+        [rng.standard_normal((1,))],
+        [rng.integers(1, 99, (2, 3)), rng.integers(1, 99, 4)],
+    ]
+
+
+def laid_out_on_ranks(n, arrays):
+    """Return the arrays as an argument whose layouts differ from rank to rank."""
+    return per_rank(*([laid_out(np.asarray(a), rank) for a in arrays] for rank in range(n)))
+
+
+def require_silence(run, what):
+    for rank in range(run.report.size):
+        done = run.operations(rank)
+        text = f"rank {rank} communicated, although {what}: {', '.join(map(str, done[:1]))}"
+        run.require(not done, text)
+
+
+@number("6.1")
+@weight(0.5)
+def test_flatten(world, rng):
+    """flatten puts the entries of all tensors into one vector, and pads it to a multiple of n"""
+    name = "sharded_data_parallel.flatten"
+    for n in SIZES:
+        lists = tensor_lists(rng, n)
+        for run, arrays in zip(
+            world(n, *(call(name, laid_out_on_ranks(n, arrays)) for arrays in lists)), lists
+        ):
+            known = sharded.flat_mistakes(arrays, n)
+            run.returns(*[sharded.flat(arrays, n)] * n, known_mistakes=[known] * n)
+            run.keeps_inputs()
+            require_silence(run, "flatten needs no other rank")
+
+
+@number("6.1")
+@weight(0.5)
+def test_flat_shard(world, rng):
+    """flat_shard returns 1/n of the padded entries, in contiguous memory of its own"""
+    name = "sharded_data_parallel.flat_shard"
+    for n in SIZES:
+        # One list is a single vector that n divides: nothing else has to copy it.
+        lists = [*tensor_lists(rng, n), [rng.standard_normal(6 * n)]]
+        given = [*(laid_out_on_ranks(n, arrays) for arrays in lists[:-1]), lists[-1]]
+        for run, arrays in zip(
+            world(n, *(call(name, own, driver="stored") for own in given)), lists
+        ):
+            right = sharded.shards(arrays, n)
+            run.returns(
+                *right,
+                select=driver_results.value,
+                label="the shard",
+                known_mistakes=sharded.shard_mistakes(arrays, n),
+            )
+            for rank, shard in enumerate(
+                run.read(driver_results.stored, "the memory of the shard")
+            ):
+                most = right[rank].nbytes
+                text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and needs {most}."
+                run.require(shard.bytes <= most, f"{text} Is it a view of all entries? Copy it.")
+                text = f"rank {rank}'s shard is a view: it shares memory with a tensor. Copy it."
+                run.require(shard.own, text)
+            run.keeps_inputs()
+            require_silence(run, "every rank has all tensors")
+
+
+@number("6.1")
+@weight(0.25)
+def test_unflatten(world, rng):
+    """unflatten returns tensors of any shapes from a flat vector, and drops the padding"""
+    name = "sharded_data_parallel.unflatten"
+    for n in SIZES:
+        lists = tensor_lists(rng, n)
+        requests = []
+        for arrays in lists:
+            flat, shapes = sharded.flat(arrays, n), [np.shape(array) for array in arrays]
+            own = per_rank(*(flat if rank % 2 else Strided(flat, "slice") for rank in range(n)))
+            requests.append(call(name, own, shapes))
+        for run, arrays in zip(world(n, *requests), lists):
+            start = [sharded.flat(arrays, n)[: np.size(a)].reshape(np.shape(a)) for a in arrays]
+            known = {sharded.FROM_THE_START: start} if len(arrays) > 1 else {}
+            run.returns(*[[np.asarray(a) for a in arrays]] * n, known_mistakes=[known] * n)
+            run.keeps_inputs()
+            require_silence(run, "flat is complete on every rank")
+
+
+@number("6.1")
+@weight(0.25)
+def test_flat_misuse(world, rng):
+    """Tensors of two dtypes, and a flat vector of another length, raise ValueError"""
+    module = "sharded_data_parallel"
+    for n in (2, 3):
+        one, other = rng.standard_normal(3), rng.standard_normal(2).astype(np.float32)
+        # The shapes have 5 entries together: 6 with the padding of 2 ranks or of 3.
+        flats = [rng.standard_normal(length) for length in (5, 4, 6 + n)]
+        types, *runs = world(
+            n,
+            call(f"{module}.flatten", [one, other], may_raise=True),
+            *(call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True) for flat in flats),
+        )
+        types.raises_value_error("float32", "float64", given="tensors of two dtypes")
+        for run, flat in zip(runs, flats):
+            given = f"{len(flat)} entries for shapes (2, 2) and (1,) on {n} ranks"
+            run.raises_value_error(str(len(flat)), "6", given=given)
+
+
+def zero_problems(rng, n):
+    """Return problems of ``ZeroAdamW``: many shapes, float32 and the default lr, few entries."""
+    shapes = ((3, 4), (5,), (), (2, 1, 3))
+    return [
+        ZeroProblem(rng, n, shapes, layouts=True),
+        ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32, lr=None),
+        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # on 3 and 4 ranks some hold only padding
+    ]
+
+
+def zero_runs(world, rng, n):
+    problems = zero_problems(rng, n)
+    runs = world(n, problems[0].request(delays=late(n)), *(p.request() for p in problems[1:]))
+    for run in runs:
+        for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
+            difference = optimizer_difference(optimizer)
+            run.require(difference is None, difference)
+    return zip(runs, problems)
+
+
+@number("6.2")
+@weight(1.0)
+def test_zero_weights(world, rng):
+    """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device"""
+    for n in SIZES:
+        for run, p in zero_runs(world, rng, n):
+            run.returns(
+                *[p.weights_after] * n,
+                tolerance=p.tolerance,
+                select=driver_results.weights,
+                label="the weights, [step][tensor],",
+                known_mistakes=p.mistakes,
+            )
+            run.returns(
+                *p.gradients,
+                select=driver_results.gradients,
+                label="the caller's gradients, which must stay unchanged,",
+            )
+            run.leaves_arguments(
+                *[p.weights_after[-1]] * n,
+                tolerance=p.tolerance,
+                label="the list of the caller's weights after the last step",
+            )
+
+
+def state_of(name):
+    """Return a function that reads this entry of the only state of an optimizer."""
+
+    def select(value):
+        (state,) = driver_results.optimizer(value)["state"].values()
+        return np.asarray(state[name])
+
+    return select
+
+
+@number("6.2")
+@weight(1.0)
+@on_gloo
+def test_zero_state(world, rng):
+    """ZeroAdamW's optimizer holds 1/n of the state: two moments of P/n entries, those of a single
+    device
+    """
+    for n in SIZES:
+        for run, p in zero_runs(world, rng, n):
+            counts = run.read(
+                lambda r: len(driver_results.optimizer(r)["state"]), "the optimizer's state"
+            )
+            for rank, count in enumerate(counts):
+                text = f"rank {rank}'s optimizer has a state for {count} tensors."
+                run.require(count == 1, f"{text} Give it one tensor: this rank's flat shard.")
+            for which, name in enumerate(("exp_avg", "exp_avg_sq")):
+                run.returns(
+                    *p.moment(which),
+                    tolerance=p.tolerance,
+                    select=state_of(name),
+                    label=f"the optimizer's {name}",
+                    known_mistakes=lambda: p.state_mistakes(which),
+                    otherwise="does the state belong to this rank's flat shard of the weights?",
+                )
+            steps = [np.asarray(p.steps, np.float32)] * n
+            run.returns(
+                *steps, select=state_of("step"), label="the number of steps that AdamW counted"
+            )
+
+
+@number("6.2")
+@weight(0.5)
+def test_zero_traffic(world, rng):
+    """A step of ZeroAdamW sends 2(n−1)/n times the bytes of the weights, not more"""
+    for n in (2, 3, 4):
+        p = ZeroProblem(rng, n, ((40, 30), (17,), (25, 10)), steps=2)
+        (run,) = world(n, p.request())
+        run.returns(
+            *[p.weights_after] * n,
+            tolerance=p.tolerance,
+            select=driver_results.weights,
+            label="the weights, [step][tensor],",
+            known_mistakes=p.mistakes,
+        )
+        sentence = (
+            f"That is one reduce-scatter and one all-gather of {p.bytes} bytes for each of"
+            f" {p.steps} steps."
+        )
+        require_traffic(run, p.steps * 2 * (n - 1) / n * p.bytes, sentence)
+
+
+@number("6.2")
+@weight(0.25)
+def test_zero_memory(world, rng):
+    """A rank's process has memory for 1/n of the optimizer's state, not for all of it"""
+    n, copies, width = 4, 2048, 512
+    (run,) = world(n, large_zero(rng, n, copies, width))
+    run.values()
+    whole = copies * width * 8  # bytes of all weights
+    # The weights, the flat gradients, the flat weights; then this rank's weights, gradients and
+    # state, and what AdamW needs for its step. Padding may copy the flat gradients once more.
+    most = 4 * whole + 8 * whole / n + 4 * MIB
+    for rank in range(n):
+        grown = run.grown(rank)
+        text = (
+            f"rank {rank}'s process took {(grown or 0) / MIB:.0f} MiB for weights of"
+            f" {whole / MIB:.0f} MiB, as the system says; {most / MIB:.0f} MiB are enough with 1/{n}"
+            f" of AdamW's state. The whole state has {2 * whole / MIB:.0f} MiB: does every rank"
+            " hold it?"
+        )
+        run.require(grown is None or grown <= most, text)
+
+
+def large_zero(rng, n, copies, width):
+    """Return three steps of ``ZeroAdamW`` on one weight that is large enough to show in memory."""
+    weights = [rng.standard_normal((1, width))]
+    gradients = [[[rng.standard_normal((1, width))] for _ in range(3)] for _ in range(n)]
+    return call(
+        "sharded_data_parallel.ZeroAdamW",
+        weights,
+        per_rank(*gradients),
+        driver="zero_steps",
+        copies=copies,
+        weighs=True,
+    )
+
+
+@number("6.2")
+@weight(0.25)
+def test_zero_misuse(world, rng):
+    """Gradients that do not fit the weights raise ValueError with the numbers"""
+    weights = [rng.standard_normal(shape) for shape in ((4, 5), (2, 3), (7,))]
+    cases = [
+        (((4, 5), (3, 2), (7,)), ("2", "3")),  # as many entries, and another shape
+        (((4, 5), (2, 3), (8,)), ("7", "8")),
+        (((4, 5), (2, 3)), ("2", "3")),  # a gradient is missing
+    ]
+    for n in (2, 3):
+        requests = [
+            call(
+                "sharded_data_parallel.ZeroAdamW",
+                weights,
+                [[rng.standard_normal(shape) for shape in shapes]],
+                driver="zero_steps",
+                may_raise=True,
+            )
+            for shapes, _ in cases
+        ]
+        for run, (shapes, words) in zip(world(n, *requests), cases):
+            given = f"gradients of shapes {', '.join(map(str, shapes))}"
+            run.raises_value_error(*words, given=given)
+
+
+def sharded_problems(rng, n):
+    """Return models of several sizes: with and without padding, of one layer, of one entry."""
+    return [
+        ShardedProblem(rng, n),
+        ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32),
+        ShardedProblem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring
+        ShardedProblem(rng, n, layers=4, width=6, rows=1),
+    ]
+
+
+@number("6.3")
+@weight(1.25)
+def test_sharded_gradients(world, rng):
+    """fully_sharded_step returns each rank's shards of the whole batch's gradients, on 1 to 4
+    ranks, twice
+    """
+    for n in SIZES:
+        problems = sharded_problems(rng, n)
+        first, *others = problems
+        again, other = others[-1], ShardedProblem(rng, n, layers=4, width=6, rows=1)
+        turns = [
+            per_rank(*([own.shards[rank], own.batches[rank]] for rank in range(n)))
+            for own in (again, other)
+        ]
+        name = "sharded_data_parallel.fully_sharded_step"
+        *runs, twice, kept = world(
+            n,
+            first.step(layouts=True, delays=late(n)),
+            *(p.step() for p in others),
+            again.step(driver="twice"),
+            call(name, *turns, driver="in_turn"),
+        )
+        for run, p in zip(runs, problems):
+            p.has_gradients(run)
+            run.keeps_inputs()
+        again.has_gradients(twice, lambda r: r[1][1])
+        both = [list(own) for own in zip(again.gradients, other.gradients)]
+        overwritten = "the first step's gradients were overwritten by the second step's"
+        kept.returns(
+            *both,
+            tolerance=again.tolerance,
+            select=lambda r: [own[1] for own in r],
+            label="the shards of two steps, kept together, [step][layer],",
+            known_mistakes=[{overwritten: [later, later]} for _, later in both],
+        )
+
+
+@number("6.3")
+@weight(0.5)
+@on_gloo
+def test_sharded_loss(world, rng):
+    """fully_sharded_step returns the loss of each rank's own rows"""
+    for n in SIZES:
+        problems = sharded_problems(rng, n)
+        for run, p in zip(world(n, *(p.step() for p in problems)), problems):
+            p.has_losses(run)
+
+
+@number("6.3")
+@weight(0.5)
+def test_sharded_traffic(world, rng):
+    """fully_sharded_step sends 3(n−1)/n times the bytes of the weights, not more"""
+    for n in (2, 3, 4):
+        # The rows of a rank have more bytes than a layer: activations must stay where they are.
+        p = ShardedProblem(rng, n, layers=5, width=31, rows=64)
+        (run,) = world(n, p.step())
+        p.has_gradients(run)
+        sentence = (
+            f"For each of {p.layers} layers, that is two all-gathers and one reduce-scatter of"
+            f" {p.layer_bytes} bytes."
+        )
+        require_traffic(run, 3 * (n - 1) / n * p.layers * p.layer_bytes, sentence)
+
+
+@number("6.3")
+@weight(0.5)
+def test_two_layers_alive(world, rng):
+    """fully_sharded_step never has more than two whole layers alive, for any number of layers"""
+    for n in (2, 4):
+        for layers in (3, 8):
+            p = ShardedProblem(rng, n, layers=layers, width=64, rows=1)
+            (run,) = world(n, p.step(driver="metered"))
+            p.has_gradients(run, lambda r: driver_results.value(r)[1])
+            for rank in range(n):
+                require_two_layers(run, rank, p)
+
+
+def require_two_layers(run, rank, p):
+    """Fail if a rank has more than two whole layers alive when it multiplies.
+
+    Shards of gradients and activations come in addition. Half a layer is allowed for small tensors.
+    """
+    products = [entry.alive for entry in run.ledger(rank) if entry.kind == "product"]
+    activations = (p.layers + 2) * p.activation_bytes
+    for i, alive in enumerate(products):
+        # Going forward, there is one product for each layer. There are no gradients yet.
+        way = "forward" if i < p.layers else "backward"
+        gradients = 0 if way == "forward" else p.layers * p.layer_bytes // p.n
+        whole = (alive - gradients - activations) / p.layer_bytes
+        text = (
+            f"rank {rank}, {way}: {alive} bytes were alive in one of its products. Without"
+            f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
+            f" {p.layer_bytes} bytes; two are enough."
+        )
+        likely = "Does a variable still hold a layer that was used before, or its gradient?"
+        run.require(whole <= 2.5, f"{text} {likely}")
+
+
+@number("6.3")
+@weight(0.25)
+def test_layers_are_freed(world, rng):
+    """fully_sharded_step frees every layer after its use: a rank's process never has memory for the
+    whole model
+    """
+    n, layers, width = 2, 12, 512
+    p = ShardedProblem(rng, n, layers=2, width=8, rows=1)  # to warm up
+    large = ShardedProblem(rng, n, layers=layers, width=width, rows=1)
+    _, run = world(n, p.step(), large.step(weighs=True))
+    large.has_losses(run)
+    model = layers * large.layer_bytes
+    # The shards, as they are sent and as tensors; their gradients; two layers, and copies of both.
+    # If all layers were kept, they would take the whole model. Half of it is allowed.
+    most = 3 * model / n + 5 * large.layer_bytes + model / 2
+    for rank in range(n):
+        grown = run.grown(rank)
+        text = (
+            f"rank {rank}'s process took {(grown or 0) / MIB:.0f} MiB for {layers} layers of"
+            f" {large.layer_bytes / MIB:.0f} MiB, as the system says; {most / MIB:.0f} MiB are enough"
+            " if each layer is freed after its use. Something keeps the layers, perhaps in another"
+            " form than a tensor."
+        )
+        run.require(grown is None or grown <= most, text)
+
+
+def require_refusal(world, rng, function):
+    """Fail unless shards that do not fit the width raise ValueError with the numbers."""
+    for n, width, due in ((2, 5, 13), (3, 4, 6)):
+        p = ShardedProblem(rng, n, layers=3, width=width)
+        cases = [(0, due - 1), (2, due + 1), (1, width * width)]
+        requests = []
+        for layer, length in cases:
+            wrong = [
+                [np.resize(s, length) if l == layer else s for l, s in enumerate(own)]
+                for own in p.shards
+            ]
+            _, rows = p.arguments()
+            requests.append(call(function, per_rank(*wrong), rows, may_raise=True))
+        for run, (layer, length) in zip(world(n, *requests), cases):
+            given = f"a shard of {length} entries in place of {due}"
+            run.raises_value_error(str(length), str(due), given=given)
+
+
+@number("6.3")
+@weight(0.25)
+def test_sharded_misuse(world, rng):
+    """A shard that does not have 1/n of a layer raises ValueError with the numbers"""
+    require_refusal(world, rng, "sharded_data_parallel.fully_sharded_step")
+
+
+@number("6.4")
+@weight(0.25)
+@on_gloo
+def test_prefetched_values(world, rng):
+    """prefetched_step returns the losses and the shards of the gradients on 1 to 4 ranks"""
+    for n in SIZES:
+        problems = sharded_problems(rng, n)
+        for run, p in zip(world(n, *(p.prefetched() for p in problems)), problems):
+            p.has_gradients(run, local=p.followed)
+            p.has_losses(run, local=p.followed)
+
+
+@number("6.4")
+@weight(0.5)
+def test_prefetch_order(world, rng):
+    """The gather of the next layer has started before each layer is computed, forward and backward,
+    but not of more layers
+    """
+    for n in (2, 3, 4):
+        for layers in (5, 1):
+            p = ShardedProblem(rng, n, layers=layers)
+            (run,) = world(n, p.prefetched(layouts=True, delays=late(n)))
+            p.has_gradients(run, local=p.followed)
+            p.has_losses(run, local=p.followed)
+            run.keeps_inputs()
+            because = "Gather layers by all-gathers, and average gradients by reduce-scatters."
+            run.uses_only("all_gather", "reduce_scatter", because=because)
+            for rank in range(n):
+                require_order(run, rank, p.layers)
+
+
+def require_order(run, rank, layers):
+    """Fail unless one gather more than needed has started before each layer is computed.
+
+    The layer that is computed last has no next one, in each direction. Going back, the last layer
+    may be gathered again or not.
+    """
+    gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
+    again = len(gathers) - layers  # gathers of the backward pass
+    text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
+    enough = f"Each layer is gathered once going forward and once going back: {2 * layers}"
+    run.require(again <= layers, f"{text} {enough} are enough.")
+    text += f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
+    run.require(again >= layers - 1, f"{text} are needed. Were layers kept?")
+    moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]
+    # Before the turn, layer ``layers - 1`` may have been gathered again.
+    back = again - layers
+    moments += [(BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)]
+    for name, l, due in moments:
+        began = run.passed(rank, f"{name.format(l)} began")
+        started = sum(at < began for at in gathers)
+        # The gather that the backward pass begins with may have started before the last product.
+        most = due + (name == FORWARD and l == layers - 1)
+        when = f"rank {rank} had started {started} all-gathers when the {name.format(l)} began"
+        text = f"{when} (layers are counted from 0); {due} must have started by then."
+        following = "the layer before" if name == BACKWARD else "the next layer"
+        likely = f"Start the gather of {following} before you compute this one."
+        run.require(started >= due, f"{text} {likely}")
+        likely = "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
+        run.require(started <= most, f"{text} {likely}")
+
+
+@number("6.4")
+@weight(0.5)
+def test_prefetch_overlaps(world, rng):
+    """A layer is computed while the next one is still under way: the rank does not wait for it"""
+    for n in (2, 3, 4):
+        p = ShardedProblem(rng, n, layers=4)
+        # The other ranks have started the gather of layer 1 when they come to layer 0, and not that
+        # of layer 2. They go on when rank 0 has come to layer 1.
+        until = f"{FORWARD.format(1)} began"
+        delay = Delay(until=until, on=0, at=f"{FORWARD.format(0)} began")
+        (run,) = world(n, p.prefetched(delays={rank: delay for rank in range(1, n)}))
+        run.waits_for_nobody("rank 0 waited for the other ranks: nothing overlaps.")
+        p.has_gradients(run, local=p.followed)
+        for rank in range(n):
+            require_order(run, rank, p.layers)
+
+
+@number("6.4")
+@weight(0.25)
+def test_prefetched_misuse(world, rng):
+    """A shard that does not have 1/n of a layer raises ValueError with the numbers"""
+    require_refusal(world, rng, "sharded_data_parallel.prefetched_step")

@@ -1,0 +1,191 @@
+"""Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
+
+    make test PART=sharded_data_parallel                              judge this file
+    python -m handout.run sharded_data_parallel --world-size 4        see what four ranks hold and send
+
+In plain data parallelism every rank holds all weights, all gradients, and the whole state of the
+optimizer. An all-reduce of the gradients is a reduce-scatter and an all-gather. Between the two,
+each rank has 1/n of the averaged gradients. This is enough to update 1/n of the weights, so a rank
+needs only 1/n of the optimizer's state (ZeRO-1). A rank may also hold only 1/n of the weights, and
+gather each layer when it is needed (fully sharded) [Rajbhandari et al., ZeRO, 2020; Zhao et al.,
+PyTorch FSDP, 2023].
+
+``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
+function here:
+- Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
+- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
+  before anything is sent.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from handout import mlp
+
+
+def flatten(tensors: list[Tensor]) -> Tensor:
+    """Problem 6.1 · Return the entries of all tensors in one vector, padded with zeros.
+
+    Every rank has the same tensors, or its own gradients of these shapes. Nothing is communicated.
+
+    Args:
+        tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
+    Returns:
+        (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
+        then zeros up to P = n·⌈N/n⌉, the next multiple of n. All ranks can then hold equal shards.
+    Raises:
+        ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
+
+    With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  [1, 2, 3, 4, 5, 0].
+    About 5 lines.
+    """
+    raise NotImplementedError("Problem 6.1: flatten")
+
+
+def flat_shard(tensors: list[Tensor]) -> Tensor:
+    """Problem 6.1 · Return this rank's shard of the flattened tensors. Nothing is communicated.
+
+    Args:
+        tensors: as for ``flatten``, the same on every rank.
+    Returns:
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``. The shard has memory of
+        its own: if it were a view, it would keep all P entries alive.
+
+    With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
+    About 2 lines.
+    """
+    raise NotImplementedError("Problem 6.1: flat_shard")
+
+
+def unflatten(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Problem 6.1 · Undo ``flatten``: return tensors of these shapes. Nothing is communicated.
+
+    Args:
+        flat: (P,), as ``flatten`` returns it.
+        shapes: the shape of each tensor, N entries together. An empty shape is a scalar's.
+    Returns:
+        A list with a tensor for each shape. They may be views of ``flat``. The padding is dropped.
+    Raises:
+        ValueError: P is not n·⌈N/n⌉ ("4 entries in flat, but the shapes need 6 on 2 ranks").
+
+    With 2 ranks, [1, 2, 3, 4, 5, 0] and the shapes (2, 2) and (1,):  [[1, 2], [3, 4]] and [5].
+    About 6 lines.
+    """
+    raise NotImplementedError("Problem 6.1: unflatten")
+
+
+class ZeroAdamW:
+    """Problem 6.2 · Train with AdamW, while each rank holds 1/n of the optimizer's state (ZeRO-1).
+
+        zero = ZeroAdamW(weights, lr=1e-3)
+        for shard in shards:
+            loss, gradients = …      # this rank's own forward and backward pass
+            zero.step(gradients)     # afterwards the weights are those of a single device
+
+    After every step, all values equal those of a single device that trains on the whole batch.
+    """
+
+    optimizer: torch.optim.AdamW
+
+    def __init__(self, weights: list[Tensor], lr: float = 1e-3) -> None:
+        """Make the optimizer of this rank's shard. Nothing has to be communicated.
+
+        Args:
+            weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
+                require gradients. ``step`` updates them in place.
+            lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
+
+        Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
+        ``flat_shard`` of the weights. Its two moments then have P/n entries each.
+        About 4 lines.
+        """
+        raise NotImplementedError("Problem 6.2: ZeroAdamW")
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Average the gradients, make one step of AdamW, and update the weights on every rank.
+
+        Args:
+            gradients: this rank's own gradients, *not* averaged, shaped as the weights.
+        Raises:
+            ValueError: the gradients do not have the shapes of the weights ("gradient 1 is (2, 3),
+                weight 1 is (3, 2)"), or there are more or fewer ("2 gradients for 3 weights").
+
+        Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
+        the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
+        updates this rank's shard of the weights. An all-gather then brings the other shards.
+
+        With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
+        w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both get both.
+        About 12 lines.
+        """
+        raise NotImplementedError("Problem 6.2: ZeroAdamW.step")
+
+
+def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Problem 6.3 · Compute the local loss, and this rank's shard of every averaged gradient.
+
+    No rank ever holds the whole model. Gather a layer just before it is used, and free it
+    afterwards. Going back, gather it again. Then reduce-scatter its gradient.
+
+    Args:
+        shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
+            (D, D), with P = n·⌈D²/n⌉. They do not require gradients.
+        x: (B/n, D), this rank's rows of the batch.
+    Returns:
+        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged. The gradients
+        are L tensors of shape (P/n,): this rank's flat shards of the gradients of the whole batch's
+        loss, whose padding is zero.
+    Raises:
+        ValueError: a shard does not have P/n entries ("shard 1 has 5 entries. A layer of width 3
+            needs 3 on each of 4 ranks").
+
+    Memory: beyond the shards and their gradients, at most two whole layers are alive at any time,
+    whatever L is: a layer and its gradient. (Activations come in addition. A variable that still
+    holds the layer before is a third one: use ``del``, or a function of its own.)
+    Traffic: 3(n−1)/n times the bytes of the weights from each rank.
+
+    With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
+    gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
+    About 20 lines by hand.
+    """
+    raise NotImplementedError("Problem 6.3: fully_sharded_step")
+
+
+def prefetched_step(
+    shards: list[Tensor],
+    x: Tensor,
+    layer_forward: Callable = mlp.layer_forward,
+    layer_backward: Callable = mlp.layer_backward,
+) -> tuple[Tensor, list[Tensor]]:
+    """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather the next layer meanwhile.
+
+    A gather takes time, in which the rank could compute. So start the gather of the next layer
+    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for it only
+    when its turn comes. Going back, the next layer is the one before.
+
+    Args:
+        shards, x: as for ``fully_sharded_step``.
+        layer_forward, layer_backward: the calculus of one layer, called as ``mlp.layer_forward``
+            and ``mlp.layer_backward``. Call each once for every layer, and compute layers in no
+            other way: so the checks see when you compute. (They pass functions that also multiply
+            y, and grad_y, by a number that nobody knows before the call.)
+    Returns:
+        ``(loss, gradients)``, as for ``fully_sharded_step``.
+    Raises:
+        ValueError: as for ``fully_sharded_step``.
+
+    Gather one layer ahead, not more, because each layer that waits for its turn takes memory. The
+    last layer may be kept for the backward pass instead of gathered again. Use
+    ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing else.
+
+    With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
+    2. Here "gather" is the start of a gather.
+    About 25 lines.
+    """
+    raise NotImplementedError("Problem 6.4: prefetched_step")

@@ -1,0 +1,317 @@
+"""Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
+
+    make test PART=sharded_data_parallel                              judge this file
+    python -m handout.run sharded_data_parallel --world-size 4        see what four ranks hold and send
+
+In plain data parallelism every rank holds all weights, all gradients, and the whole state of the
+optimizer. An all-reduce of the gradients is a reduce-scatter and an all-gather. Between the two,
+each rank has 1/n of the averaged gradients. This is enough to update 1/n of the weights, so a rank
+needs only 1/n of the optimizer's state (ZeRO-1). A rank may also hold only 1/n of the weights, and
+gather each layer when it is needed (fully sharded) [Rajbhandari et al., ZeRO, 2020; Zhao et al.,
+PyTorch FSDP, 2023].
+
+``n = dist.get_world_size()``. The model and its calculus are given in ``handout/mlp.py``. For every
+function here:
+- Inputs must stay unchanged unless the docstring says otherwise. They may be non-contiguous.
+- The function works for 1, 2, 3, 4, … ranks, and when it is called twice.
+- Misuse is the same on every rank. It raises ``ValueError`` with a message that holds the numbers,
+  before anything is sent.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from handout import mlp
+
+
+def flatten(tensors: list[Tensor]) -> Tensor:
+    """Problem 6.1 · Return the entries of all tensors in one vector, padded with zeros.
+
+    Every rank has the same tensors, or its own gradients of these shapes. Nothing is communicated.
+
+    Args:
+        tensors: one or more tensors of any shapes and of one dtype, N ≥ 1 entries together.
+    Returns:
+        (P,): the entries of the first tensor in row-major order, then those of the next, and so on;
+        then zeros up to P = n·⌈N/n⌉, the next multiple of n. All ranks can then hold equal shards.
+    Raises:
+        ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
+
+    With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  [1, 2, 3, 4, 5, 0].
+    About 5 lines.
+    """
+    # BEGIN SOLUTION 6.1: flatten
+    for i, tensor in enumerate(tensors):
+        if tensor.dtype != tensors[0].dtype:
+            raise ValueError(f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}")
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    return F.pad(flat, (0, -len(flat) % dist.get_world_size()))
+    # END SOLUTION
+
+
+def flat_shard(tensors: list[Tensor]) -> Tensor:
+    """Problem 6.1 · Return this rank's shard of the flattened tensors. Nothing is communicated.
+
+    Args:
+        tensors: as for ``flatten``, the same on every rank.
+    Returns:
+        (P/n,): entries [rank·P/n, (rank+1)·P/n) of ``flatten(tensors)``. The shard has memory of
+        its own: if it were a view, it would keep all P entries alive.
+
+    With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  rank 0 [1, 2, 3], rank 1 [4, 5, 0].
+    About 2 lines.
+    """
+    # BEGIN SOLUTION 6.1: flat_shard
+    return flatten(tensors).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+    # END SOLUTION
+
+
+def unflatten(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Problem 6.1 · Undo ``flatten``: return tensors of these shapes. Nothing is communicated.
+
+    Args:
+        flat: (P,), as ``flatten`` returns it.
+        shapes: the shape of each tensor, N entries together. An empty shape is a scalar's.
+    Returns:
+        A list with a tensor for each shape. They may be views of ``flat``. The padding is dropped.
+    Raises:
+        ValueError: P is not n·⌈N/n⌉ ("4 entries in flat, but the shapes need 6 on 2 ranks").
+
+    With 2 ranks, [1, 2, 3, 4, 5, 0] and the shapes (2, 2) and (1,):  [[1, 2], [3, 4]] and [5].
+    About 6 lines.
+    """
+    # BEGIN SOLUTION 6.1: unflatten
+    n = dist.get_world_size()
+    sizes = [math.prod(shape) for shape in shapes]
+    padding = -sum(sizes) % n
+    if len(flat) != sum(sizes) + padding:
+        needed = sum(sizes) + padding
+        raise ValueError(f"{len(flat)} entries in flat, but the shapes need {needed} on {n} ranks")
+    parts = flat.split([*sizes, padding])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
+    # END SOLUTION
+
+
+class ZeroAdamW:
+    """Problem 6.2 · Train with AdamW, while each rank holds 1/n of the optimizer's state (ZeRO-1).
+
+        zero = ZeroAdamW(weights, lr=1e-3)
+        for shard in shards:
+            loss, gradients = …      # this rank's own forward and backward pass
+            zero.step(gradients)     # afterwards the weights are those of a single device
+
+    After every step, all values equal those of a single device that trains on the whole batch.
+    """
+
+    optimizer: torch.optim.AdamW
+
+    def __init__(self, weights: list[Tensor], lr: float = 1e-3) -> None:
+        """Make the optimizer of this rank's shard. Nothing has to be communicated.
+
+        Args:
+            weights: tensors of any shapes and of one float dtype, equal on every rank. They do not
+                require gradients. ``step`` updates them in place.
+            lr: the learning rate. Everything else in ``torch.optim.AdamW`` keeps its default.
+
+        Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
+        ``flat_shard`` of the weights. Its two moments then have P/n entries each.
+        About 4 lines.
+        """
+        # BEGIN SOLUTION 6.2: ZeroAdamW
+        self.weights = weights
+        self.shard = flat_shard(weights)
+        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
+        # END SOLUTION
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Average the gradients, make one step of AdamW, and update the weights on every rank.
+
+        Args:
+            gradients: this rank's own gradients, *not* averaged, shaped as the weights.
+        Raises:
+            ValueError: the gradients do not have the shapes of the weights ("gradient 1 is (2, 3),
+                weight 1 is (3, 2)"), or there are more or fewer ("2 gradients for 3 weights").
+
+        Traffic: 2(n−1)/n times the bytes of the weights from each rank, as for one all-reduce of
+        the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
+        updates this rank's shard of the weights. An all-gather then brings the other shards.
+
+        With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
+        w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both get both.
+        About 12 lines.
+        """
+        # BEGIN SOLUTION 6.2: ZeroAdamW.step
+        n = dist.get_world_size()
+        if len(gradients) != len(self.weights):
+            raise ValueError(f"{len(gradients)} gradients for {len(self.weights)} weights")
+        for i, (gradient, weight) in enumerate(zip(gradients, self.weights)):
+            if gradient.shape != weight.shape:
+                own, due = tuple(gradient.shape), tuple(weight.shape)
+                raise ValueError(f"gradient {i} is {own}, weight {i} is {due}")
+        self.shard.grad = torch.empty_like(self.shard)
+        dist.reduce_scatter_tensor(self.shard.grad, flatten(gradients))
+        self.shard.grad /= n
+        self.optimizer.step()
+        flat = self.shard.new_empty(n * len(self.shard))
+        dist.all_gather_into_tensor(flat, self.shard)
+        shapes = [weight.shape for weight in self.weights]
+        for weight, values in zip(self.weights, unflatten(flat, shapes)):
+            weight.copy_(values)
+        # END SOLUTION
+
+
+# BEGIN SOLUTION
+def _require_shards(shards: list[Tensor], x: Tensor) -> None:
+    """Raise ValueError unless each shard is 1/n of a layer as wide as x."""
+    n, width = dist.get_world_size(), x.shape[1]
+    due = math.ceil(width * width / n)
+    for i, shard in enumerate(shards):
+        if len(shard) != due:
+            text = f"shard {i} has {len(shard)} entries. A layer of width {width} needs {due}"
+            raise ValueError(f"{text} on each of {n} ranks")
+
+
+def _start_gather(shard: Tensor) -> tuple[Tensor, dist.Work]:
+    """Start to gather a layer. Return the tensor for all its entries, and what to wait for."""
+    flat = shard.new_empty(dist.get_world_size() * len(shard))
+    return flat, dist.all_gather_into_tensor(flat, shard.contiguous(), async_op=True)
+
+
+def _gather(shard: Tensor, width: int) -> Tensor:
+    flat, work = _start_gather(shard)
+    work.wait()
+    (weight,) = unflatten(flat, [(width, width)])
+    return weight
+
+
+def _average_shard(gradient: Tensor) -> Tensor:
+    """Return this rank's flat shard of the average of all ranks' gradients."""
+    flat = flatten([gradient])
+    shard = flat.new_empty(len(flat) // dist.get_world_size())
+    dist.reduce_scatter_tensor(shard, flat)
+    return shard / dist.get_world_size()
+
+
+def _gathered_backward(
+    shard: Tensor, x: Tensor, z: Tensor, grad_y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of a layer's input, and this rank's shard of its weight's gradient."""
+    weight = _gather(shard, x.shape[1])
+    grad_x, gradient = mlp.layer_backward(x, z, weight, grad_y)
+    del weight  # before ``flatten`` copies the gradient: two layers are alive, not three
+    return grad_x, _average_shard(gradient)
+
+
+# END SOLUTION
+def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Problem 6.3 · Compute the local loss, and this rank's shard of every averaged gradient.
+
+    No rank ever holds the whole model. Gather a layer just before it is used, and free it
+    afterwards. Going back, gather it again. Then reduce-scatter its gradient.
+
+    Args:
+        shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
+            (D, D), with P = n·⌈D²/n⌉. They do not require gradients.
+        x: (B/n, D), this rank's rows of the batch.
+    Returns:
+        ``(loss, gradients)``. The loss is this rank's own, a scalar, *not* averaged. The gradients
+        are L tensors of shape (P/n,): this rank's flat shards of the gradients of the whole batch's
+        loss, whose padding is zero.
+    Raises:
+        ValueError: a shard does not have P/n entries ("shard 1 has 5 entries. A layer of width 3
+            needs 3 on each of 4 ranks").
+
+    Memory: beyond the shards and their gradients, at most two whole layers are alive at any time,
+    whatever L is: a layer and its gradient. (Activations come in addition. A variable that still
+    holds the layer before is a third one: use ``del``, or a function of its own.)
+    Traffic: 3(n−1)/n times the bytes of the weights from each rank.
+
+    With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
+    gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
+    About 20 lines by hand.
+    """
+    # BEGIN SOLUTION 6.3: fully_sharded_step
+    _require_shards(shards, x)
+    saved, width = [], x.shape[1]
+    for shard in shards:
+        y, z = mlp.layer_forward(x, _gather(shard, width))  # no name: freed after the product
+        saved.append((x, z))
+        x = y
+    gradient = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for shard, (own_x, z) in zip(reversed(shards), reversed(saved)):
+        gradient, averaged = _gathered_backward(shard, own_x, z, gradient)
+        gradients.insert(0, averaged)
+    return mlp.loss(x), gradients
+    # END SOLUTION
+
+
+# BEGIN SOLUTION
+def _gathered_ahead(shards: Iterable[Tensor], width: int) -> Iterator[Tensor]:
+    """Yield the layers, one by one. While one is used, the next one is being gathered."""
+    under_way: list[tuple[Tensor, dist.Work]] = []
+    for shard in shards:
+        under_way.append(_start_gather(shard))
+        if len(under_way) > 1:
+            yield _arrived(*under_way.pop(0), width)
+    for flat, work in under_way:
+        yield _arrived(flat, work, width)
+
+
+def _arrived(flat: Tensor, work: dist.Work, width: int) -> Tensor:
+    work.wait()
+    (weight,) = unflatten(flat, [(width, width)])
+    return weight
+
+
+# END SOLUTION
+def prefetched_step(
+    shards: list[Tensor],
+    x: Tensor,
+    layer_forward: Callable = mlp.layer_forward,
+    layer_backward: Callable = mlp.layer_backward,
+) -> tuple[Tensor, list[Tensor]]:
+    """Problem 6.4 · Do the same as ``fully_sharded_step``, but gather the next layer meanwhile.
+
+    A gather takes time, in which the rank could compute. So start the gather of the next layer
+    before you call ``layer_forward`` or ``layer_backward`` for this layer, and wait for it only
+    when its turn comes. Going back, the next layer is the one before.
+
+    Args:
+        shards, x: as for ``fully_sharded_step``.
+        layer_forward, layer_backward: the calculus of one layer, called as ``mlp.layer_forward``
+            and ``mlp.layer_backward``. Call each once for every layer, and compute layers in no
+            other way: so the checks see when you compute. (They pass functions that also multiply
+            y, and grad_y, by a number that nobody knows before the call.)
+    Returns:
+        ``(loss, gradients)``, as for ``fully_sharded_step``.
+    Raises:
+        ValueError: as for ``fully_sharded_step``.
+
+    Gather one layer ahead, not more, because each layer that waits for its turn takes memory. The
+    last layer may be kept for the backward pass instead of gathered again. Use
+    ``all_gather`` and ``reduce_scatter``, or their variants for single tensors, and nothing else.
+
+    With 3 layers, the forward pass is: gather 0, gather 1, compute 0, gather 2, compute 1, compute
+    2. Here "gather" is the start of a gather.
+    About 25 lines.
+    """
+    # BEGIN SOLUTION 6.4: prefetched_step
+    _require_shards(shards, x)
+    saved, width = [], x.shape[1]
+    for weight in _gathered_ahead(shards, width):
+        y, z = layer_forward(x, weight)
+        saved.append((x, z))
+        x = y
+    gradient = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
+        gradient, of_weight = layer_backward(own_x, z, weight, gradient)
+        gradients.insert(0, _average_shard(of_weight))
+    return mlp.loss(x), gradients
+    # END SOLUTION
