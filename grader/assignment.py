@@ -141,5 +141,8 @@ COMMUNICATING = {
 # These functions change their first argument. All other functions do not change their arguments.
 IN_PLACE = {"train", "broadcast_parameters", "ZeroAdamW"}
 
+# These functions make steps of an optimizer of torch, which imports torch's compiler.
+OPTIMIZING = {"train", "ZeroAdamW"}
+
 FILES = [f"{part}.py" for part in PARTS]
 GIVEN = ["__init__.py", "mlp.py", "launcher.py", "run.py", "timeline.py"]

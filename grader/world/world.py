@@ -16,6 +16,7 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 
+from grader.assignment import OPTIMIZING
 from grader.wire import frames, machine_limits
 from grader.wire.events import Event, Mark, Operation, Program, Progress, read_event, weight
 from grader.world import arrays, messages, watchdog
@@ -190,7 +191,7 @@ class World:
         # If a rank imported a module itself, the module's memory would count as the rank's own.
         if any(call.weighs for call in self.calls):
             return list(frames.HEAVY)
-        trains = any(call.function.endswith(".train") for call in self.calls)
+        trains = any(call.function.partition(".")[2] in OPTIMIZING for call in self.calls)
         differentiates = any(
             call.driver in ("differentiate", "stack_of_pairs") for call in self.calls
         )
