@@ -5,6 +5,7 @@ the student's function or class, the decoded arguments, and ``mark``, which leav
 the rank's trail. It returns what is to be judged. Drivers are not secret.
 """
 
+import ctypes
 import gc
 import time
 import weakref
@@ -461,24 +462,48 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
-    With ``copies``, each weight is this many copies of the rows that were sent, and each gradient
-    has one row that stands for all rows: so a check can use large tensors and send little.
-
-    Return the weights after each step (with ``copies``, the first rows of them), the optimizer, and
-    the gradients as they are after all steps.
+    Return the weights after each step, the optimizer, and the gradients as they are after all steps.
     """
     weights, steps = args
-    copies = kwargs.pop("copies", 0)
-    rows = [len(weight) if weight.dim() else None for weight in weights]
-    if copies:
-        weights = [weight.repeat(copies, 1) for weight in weights]
-        steps = [[g.expand_as(w) for g, w in zip(step, weights)] for step in steps]
     zero = zero_class(weights, **kwargs)
     after = []
     for gradients in steps:
         zero.step(list(gradients))
-        after.append([w.detach()[:r].clone() if r else w.clone() for w, r in zip(weights, rows)])
-    return {"weights": after, "optimizer": zero.optimizer, "gradients": [] if copies else steps}
+        after.append([weight.detach().clone() for weight in weights])
+    return {"weights": after, "optimizer": zero.optimizer, "gradients": steps}
+
+
+RESTING: list = []  # what ``zero_rests`` keeps until the call after it
+
+
+def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make steps of a large ``ZeroAdamW``, or communicate while it rests after its steps.
+
+    The first call gets one row for each weight, and the gradients of each step in one row, too. A
+    weight has ``copies`` such rows. Return the first row of each weight after the last step. The
+    second call has no arguments. The hub then sees what memory the weights and the optimizer take
+    between two steps.
+    """
+    if not args:
+        gc.collect()
+        _give_back_memory()
+        dist.barrier()
+        RESTING.clear()
+        return None
+    rows, steps = args
+    weights = [row.repeat(kwargs["copies"], 1) for row in rows]
+    zero = zero_class(weights)
+    for gradients in steps:
+        zero.step([g.expand_as(weight) for g, weight in zip(gradients, weights)])
+    RESTING.append(zero)
+    return [weight[:1].clone() for weight in weights]
+
+
+def _give_back_memory() -> None:
+    """Have the C library return freed memory to the system, where it can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
 
 
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -550,6 +575,7 @@ DRIVERS: dict[str, Callable] = {
     "with_timeline": with_timeline,
     "of_spans": of_spans,
     "zero_steps": zero_steps,
+    "zero_rests": zero_rests,
     "followed_layers": followed_layers,
     **SCENES,
 }
