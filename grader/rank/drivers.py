@@ -24,6 +24,9 @@ from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
 
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+
+
 class Mark(Protocol):
     def __call__(self, name: str) -> None:
         """Add a mark of this name to the rank's trail, its list of events."""
@@ -459,6 +462,23 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
 
 
+def _free_at_once() -> None:
+    """Have the C library return freed memory to the system from now on, where it can (glibc).
+
+    Otherwise the memory of a process depends on what it has allocated and freed before.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt") and hasattr(library, "malloc_trim"):
+        library.mallopt(M_MMAP_THRESHOLD, 1 << 16)  # larger blocks have a mapping of their own
+        library.malloc_trim(0)
+
+
+def weighed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call the function after the C library was told to return freed memory to the system."""
+    _free_at_once()
+    return function(*args, **kwargs)
+
+
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
@@ -484,9 +504,9 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     second call has no arguments. The hub then sees what memory the weights and the optimizer take
     between two steps.
     """
+    _free_at_once()
     if not args:
         gc.collect()
-        _give_back_memory()
         dist.barrier()
         RESTING.clear()
         return None
@@ -497,13 +517,6 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
         zero.step([g.expand_as(weight) for g, weight in zip(gradients, weights)])
     RESTING.append(zero)
     return [weight[:1].clone() for weight in weights]
-
-
-def _give_back_memory() -> None:
-    """Have the C library return freed memory to the system, where it can (glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
 
 
 def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -574,6 +587,7 @@ DRIVERS: dict[str, Callable] = {
     "in_step -1": partial(in_step, -1),
     "with_timeline": with_timeline,
     "of_spans": of_spans,
+    "weighed": weighed,
     "zero_steps": zero_steps,
     "zero_rests": zero_rests,
     "followed_layers": followed_layers,
