@@ -48,7 +48,9 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     # BEGIN SOLUTION 6.1: flatten
     for i, tensor in enumerate(tensors):
         if tensor.dtype != tensors[0].dtype:
-            raise ValueError(f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}")
+            raise ValueError(
+                f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}"
+            )
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     return F.pad(flat, (0, -len(flat) % dist.get_world_size()))
     # END SOLUTION
@@ -91,7 +93,9 @@ def unflatten(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     padding = -sum(sizes) % n
     if len(flat) != sum(sizes) + padding:
         needed = sum(sizes) + padding
-        raise ValueError(f"{len(flat)} entries in flat, but the shapes need {needed} on {n} ranks")
+        raise ValueError(
+            f"{len(flat)} entries in flat, but the shapes need {needed} on {n} ranks"
+        )
     parts = flat.split([*sizes, padding])
     return [part.reshape(shape) for part, shape in zip(parts, shapes)]
     # END SOLUTION
@@ -148,7 +152,9 @@ class ZeroAdamW:
         # BEGIN SOLUTION 6.2: ZeroAdamW.step
         n = dist.get_world_size()
         if len(gradients) != len(self.weights):
-            raise ValueError(f"{len(gradients)} gradients for {len(self.weights)} weights")
+            raise ValueError(
+                f"{len(gradients)} gradients for {len(self.weights)} weights"
+            )
         for i, (gradient, weight) in enumerate(zip(gradients, self.weights)):
             if gradient.shape != weight.shape:
                 own, due = tuple(gradient.shape), tuple(weight.shape)
@@ -239,7 +245,9 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     _require_shards(shards, x)
     saved, width = [], x.shape[1]
     for shard in shards:
-        y, z = mlp.layer_forward(x, _gather(shard, width))  # no name: freed after the product
+        y, z = mlp.layer_forward(
+            x, _gather(shard, width)
+        )  # no name: freed after the product
         saved.append((x, z))
         x = y
     gradient = mlp.loss_backward(x)
@@ -310,7 +318,9 @@ def prefetched_step(
         x = y
     gradient = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
+    for weight, (own_x, z) in zip(
+        _gathered_ahead(reversed(shards), width), reversed(saved)
+    ):
         gradient, of_weight = layer_backward(own_x, z, weight, gradient)
         gradients.insert(0, _average_shard(of_weight))
     return mlp.loss(x), gradients

@@ -1,0 +1,201 @@
+"""Part 6 · Sharded data parallelism: the public checks.
+
+Run one problem with ``make test PART=sharded_data_parallel K=prefetch``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check import driver_results
+from grader.check.api import (
+    Delay,
+    Probe,
+    Strided,
+    Tolerance,
+    call,
+    per_rank,
+    rounding,
+    tensor,
+)
+from grader.reference import sharded
+from grader.reference.training_mistakes import optimizer_difference
+
+MODULE = "sharded_data_parallel"
+# Rank 1 begins when rank 0 has returned, or when rank 0 waits for rank 1.
+LATE = {1: Delay(until="", on=0, patience=1)}
+CLOSE = rounding(np.float64)
+STEPS = Tolerance(5e-10, "three AdamW steps in float64")
+
+# A model of 2 layers, 3 wide, and a batch of 4 rows. A layer has 9 entries, so 2 ranks pad it.
+WEIGHTS = [
+    np.array([[1.0, -0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, -1.0]]),
+    np.array([[0.5, 1.0, 0.0], [-1.0, 2.0, 0.5], [1.0, 0.0, 0.5]]),
+]
+BATCH = np.arange(12, dtype=np.float64).reshape(4, 3) / 10
+HALVES = np.split(BATCH, 2)
+SHARDS = sharded.layers_of(WEIGHTS, 2)
+
+
+@number("6.1")
+@weight(0.5)
+def test_flat_shards(world):
+    """flatten pads five entries for two ranks, flat_shard cuts them, and unflatten undoes flatten"""
+    tensors = [tensor([[1, 2], [3, 4]]), tensor([5])]
+    flat = tensor([1, 2, 3, 4, 5, 0])
+    flattened, shard, back, short = world(
+        2,
+        call(f"{MODULE}.flatten", [Strided(tensors[0], "transpose"), tensors[1]]),
+        call(f"{MODULE}.flat_shard", tensors, driver="stored"),
+        call(f"{MODULE}.unflatten", flat, [(2, 2), (1,)]),
+        call(f"{MODULE}.unflatten", flat[:4], [(2, 2), (1,)], may_raise=True),
+    )
+    flattened.returns(
+        flat, flat, known_mistakes=[sharded.flat_mistakes(tensors, 2)] * 2
+    )
+    shard.returns(
+        *np.split(flat, 2),
+        select=driver_results.value,
+        label="the shard",
+        known_mistakes=sharded.shard_mistakes(tensors, 2),
+    )
+    for rank, stored in enumerate(
+        shard.read(driver_results.stored, "the memory of the shard")
+    ):
+        text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, and needs 12: copy it."
+        shard.require(stored.bytes <= 12, text)
+    back.returns(tensors, tensors)
+    short.raises_value_error(
+        "4", "6", given="4 entries for shapes (2, 2) and (1,) on 2 ranks"
+    )
+
+
+# For each rank, the gradients of three steps.
+GRADIENTS = [
+    [
+        [np.full((2, 2), 1.0 + rank) * step, np.array([0.5 * step, 3.0 - rank, -1.0])]
+        for step in (1, -2, 3)
+    ]
+    for rank in range(2)
+]
+START = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.5, -0.5, 0.25])]
+
+
+@number("6.2")
+@weight(0.75)
+def test_zero(world):
+    """ZeroAdamW ends three steps on two ranks with the weights of a single device, and with half of
+    the optimizer's state on each rank
+    """
+    given = START, per_rank(*GRADIENTS)
+    (run,) = world(
+        2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE)
+    )
+    for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
+        difference = optimizer_difference(optimizer)
+        run.require(difference is None, difference)
+    after, moments = sharded.zero(START, sharded.averages(GRADIENTS), 0.1)
+    run.returns(
+        after,
+        after,
+        tolerance=STEPS,
+        select=driver_results.weights,
+        label="the weights, [step][tensor],",
+        known_mistakes=lambda: sharded.zero_mistakes(START, GRADIENTS, 0.1),
+    )
+    run.returns(
+        *sharded.shards([of_tensor[0] for of_tensor in moments], 2),
+        tolerance=STEPS,
+        select=lambda r: driver_results.optimizer(r)["state"]["0"]["exp_avg"],
+        label="the optimizer's exp_avg",
+        known_mistakes=lambda: sharded.state_mistakes(START, GRADIENTS, 0.1, 0),
+        otherwise="does the state belong to this rank's flat shard of the weights?",
+    )
+
+
+@number("6.2")
+@weight(0.25)
+def test_zero_misuse(world):
+    """Gradients of other shapes than the weights raise ValueError with the numbers"""
+    shapes = [((2, 2), (4,)), ((2, 2),)]
+    requests = [
+        call(
+            f"{MODULE}.ZeroAdamW",
+            START,
+            [[np.ones(shape) for shape in of_case]],
+            driver="zero_steps",
+            may_raise=True,
+        )
+        for of_case in shapes
+    ]
+    other, missing = world(2, *requests)
+    other.raises_value_error("3", "4", given="gradients of shapes (2, 2), (4,)")
+    missing.raises_value_error("1", "2", given="1 gradient for 2 weights")
+
+
+@number("6.3")
+@weight(0.75)
+def test_fully_sharded_step(world):
+    """fully_sharded_step returns each rank's own loss, and its shards of the averaged gradients, on
+    two ranks, and refuses a shard of another size
+    """
+    wrong = per_rank(*([shards[0][:4], shards[1]] for shards in SHARDS))
+    name = f"{MODULE}.fully_sharded_step"
+    run, refused = world(
+        2,
+        call(name, per_rank(*SHARDS), per_rank(*HALVES), delays=LATE),
+        call(name, wrong, per_rank(*HALVES), may_raise=True),
+    )
+    losses, gradients = sharded.local_steps(WEIGHTS, HALVES)
+    _are_those_of(run, losses, gradients)
+    run.keeps_inputs()
+    refused.raises_value_error("4", "5", given="a shard of 4 entries in place of 5")
+
+
+def _are_those_of(run, losses, gradients):
+    """Fail unless a step returned these losses, and the shards of the averages of the gradients."""
+    run.returns(
+        *sharded.gradient_shards(gradients),
+        tolerance=CLOSE,
+        select=lambda r: r[1],
+        label="the list of this rank's shards of the gradients",
+        known_mistakes=lambda: sharded.sharded_mistakes(gradients),
+    )
+    average = np.array(sum(losses) / len(losses))
+    run.returns(
+        *map(np.array, losses),
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the local loss",
+        known_mistakes=[{sharded.AVERAGED_LOSS: average}] * len(losses),
+    )
+
+
+@number("6.4")
+@weight(0.5)
+def test_prefetched_step(world):
+    """prefetched_step starts the gather of layer 1 before it computes layer 0, and the other way
+    round going back
+    """
+    factors = [0.5, 2.0], [1.5, 3.0]
+    names = "forward of layer {}", "backward of layer {}"
+    probes = [
+        [Probe(name.format(l), factor) for l, factor in enumerate(of_way)]
+        for name, of_way in zip(names, factors)
+    ]
+    given = per_rank(*SHARDS), per_rank(*HALVES)
+    name = f"{MODULE}.prefetched_step"
+    (run,) = world(2, call(name, *given, *probes, driver="followed_layers"))
+    made = [sharded.scaled_step(WEIGHTS, half, *factors) for half in HALVES]
+    _are_those_of(run, [loss for loss, _ in made], [gradients for _, gradients in made])
+    for rank in range(2):
+        gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
+        # Going back, layer 1 may be gathered again or not.
+        for way, layer, due in ((names[0], 0, 2), (names[1], 1, len(gathers))):
+            began = run.passed(rank, f"{way.format(layer)} began")
+            started = sum(at < began for at in gathers)
+            text = f"rank {rank} had started {started} all-gathers when the {way.format(layer)} began"
+            text += " (layers are counted from 0). The gather of the other layer must have started,"
+            run.require(
+                started >= due and len(gathers) > 2,
+                f"{text} too: {max(due, 3)} gathers.",
+            )

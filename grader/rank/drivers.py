@@ -23,7 +23,6 @@ from grader.rank.timeline_programs import SCENES
 from grader.wire.frames import NOT_SENT_ON
 from grader.wire.served import Bench
 
-
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
@@ -101,10 +100,16 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         for storage in (tensor.untyped_storage() for tensor in tensors)
     }
     requires = any(tensor.requires_grad for tensor in tensors)
-    return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
+    return {
+        "value": result,
+        "requires gradient": requires,
+        "kept": sum(memory.values()),
+    }
 
 
-def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+def read_while_computing(
+    function: Callable, args: list, kwargs: dict, mark: Mark
+) -> Any:
     """Call a function with a tensor and with a function ``compute``, and return the result.
 
     ``compute`` only reads the tensor: it adds a mark, and returns a copy of the tensor.
@@ -236,10 +241,14 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     """
     from handout import mlp  # the copy beside the submission
 
-    weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
+    weights = [
+        w.requires_grad_(i not in kwargs["frozen"])
+        for i, w in enumerate(kwargs["weights"])
+    ]
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)
     buckets = buckets_class(
-        list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
+        list(parameters) if kwargs.get("as_list") else parameters,
+        kwargs["bucket_bytes"],
     )
     results = []
     factors = kwargs.get("factors", [])
@@ -248,13 +257,17 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             weight.grad = None
         used, of_first = [weights[i] for i in layers], 1 if factors else 0
         y = mlp.forward(used[:of_first], x)
-        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
+        loss = mlp.loss(
+            mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y)
+        )
         loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark("backward began")
         loss.backward()
         mark("backward ended")
         buckets.wait()
-        results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
+        results.append(
+            [None if w.grad is None else w.grad.detach().clone() for w in weights]
+        )
         mark("pass ended")
     return results
 
@@ -273,7 +286,9 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return result
 
 
-def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]) -> Any:
+def _measured(
+    stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]
+) -> Any:
     given = {name: partial(use, name) for name in Bench.USES}
     return stopwatch(given.pop("operation"), warm_up, iterations, **given)
 
@@ -332,7 +347,11 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.sum().backward() if upstream is None else value.backward(upstream)
     mark("backward ended")
-    return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
+    return {
+        "value": value,
+        "gradients": [arg.grad for arg in args],
+        "upstream": upstream,
+    }
 
 
 def apply_and_drop(
@@ -384,7 +403,9 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "ledger": meter.ledger}
 
 
-def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+def in_step(
+    towards: int, function: Callable, args: list, kwargs: dict, mark: Mark
+) -> Any:
     """Call the function as ``metered`` does, but send messages in step with the neighbour.
 
     This rank sends a message only after the neighbour has sent on the previous message. ``towards``
@@ -436,7 +457,9 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
-    calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
+    calls = [args] * kwargs.get("times", 1) + (
+        [kwargs["then"]] if "then" in kwargs else []
+    )
     values = []
     for own in calls:
         timeline = Timeline()
@@ -457,9 +480,15 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """
     from handout.timeline import Span
 
-    given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
+    given = [
+        [[Span(*span) for span in of_stage] for of_stage in timelines]
+        for timelines in args
+    ]
     before = [[list(of_stage) for of_stage in timelines] for timelines in given]
-    return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
+    return {
+        "fractions": [function(timelines) for timelines in given],
+        "kept": given == before,
+    }
 
 
 def _free_at_once() -> None:
@@ -469,14 +498,21 @@ def _free_at_once() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt") and hasattr(library, "malloc_trim"):
-        library.mallopt(M_MMAP_THRESHOLD, 1 << 16)  # larger blocks have a mapping of their own
+        library.mallopt(
+            M_MMAP_THRESHOLD, 1 << 16
+        )  # larger blocks have a mapping of their own
         library.malloc_trim(0)
 
 
-def weighed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Call the function after the C library was told to return freed memory to the system."""
+def large_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a function whose first argument is a list of shards, and return its result.
+
+    Each shard is ``copies`` copies of what was sent. So the memory of the rank does not depend on
+    how the shards were sent.
+    """
     _free_at_once()
-    return function(*args, **kwargs)
+    pieces, *rest = args
+    return function([piece.repeat(kwargs["copies"]) for piece in pieces], *rest)[0]
 
 
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -587,7 +623,7 @@ DRIVERS: dict[str, Callable] = {
     "in_step -1": partial(in_step, -1),
     "with_timeline": with_timeline,
     "of_spans": of_spans,
-    "weighed": weighed,
+    "large_shards": large_shards,
     "zero_steps": zero_steps,
     "zero_rests": zero_rests,
     "followed_layers": followed_layers,
