@@ -1,7 +1,7 @@
 """Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
 
-    make test PART=sharded_data_parallel                              judge this file
-    python -m handout.run sharded_data_parallel --world-size 4        see what four ranks hold and send
+    make test PART=sharded_data_parallel                            judge this file
+    python -m handout.run sharded_data_parallel --world-size 4      see what four ranks hold
 
 In plain data parallelism every rank holds all weights, all gradients, and the whole state of the
 optimizer. An all-reduce of the gradients is a reduce-scatter and an all-gather. Between the two,

@@ -1,7 +1,7 @@
 """Part 6 · Sharded data parallelism (12 points, extra credit): each rank holds 1/n of the model.
 
-    make test PART=sharded_data_parallel                              judge this file
-    python -m handout.run sharded_data_parallel --world-size 4        see what four ranks hold and send
+    make test PART=sharded_data_parallel                            judge this file
+    python -m handout.run sharded_data_parallel --world-size 4      see what four ranks hold
 
 In plain data parallelism every rank holds all weights, all gradients, and the whole state of the
 optimizer. An all-reduce of the gradients is a reduce-scatter and an all-gather. Between the two,
@@ -48,9 +48,7 @@ def flatten(tensors: list[Tensor]) -> Tensor:
     # BEGIN SOLUTION 6.1: flatten
     for i, tensor in enumerate(tensors):
         if tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}"
-            )
+            raise ValueError(f"tensor {i} is {tensor.dtype}, tensor 0 is {tensors[0].dtype}")
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     return F.pad(flat, (0, -len(flat) % dist.get_world_size()))
     # END SOLUTION
@@ -93,9 +91,7 @@ def unflatten(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     padding = -sum(sizes) % n
     if len(flat) != sum(sizes) + padding:
         needed = sum(sizes) + padding
-        raise ValueError(
-            f"{len(flat)} entries in flat, but the shapes need {needed} on {n} ranks"
-        )
+        raise ValueError(f"{len(flat)} entries in flat, but the shapes need {needed} on {n} ranks")
     parts = flat.split([*sizes, padding])
     return [part.reshape(shape) for part, shape in zip(parts, shapes)]
     # END SOLUTION
@@ -152,9 +148,7 @@ class ZeroAdamW:
         # BEGIN SOLUTION 6.2: ZeroAdamW.step
         n = dist.get_world_size()
         if len(gradients) != len(self.weights):
-            raise ValueError(
-                f"{len(gradients)} gradients for {len(self.weights)} weights"
-            )
+            raise ValueError(f"{len(gradients)} gradients for {len(self.weights)} weights")
         for i, (gradient, weight) in enumerate(zip(gradients, self.weights)):
             if gradient.shape != weight.shape:
                 own, due = tuple(gradient.shape), tuple(weight.shape)
@@ -245,9 +239,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     _require_shards(shards, x)
     saved, width = [], x.shape[1]
     for shard in shards:
-        y, z = mlp.layer_forward(
-            x, _gather(shard, width)
-        )  # no name: freed after the product
+        # The layer gets no name here, so that it is freed after the product.
+        y, z = mlp.layer_forward(x, _gather(shard, width))
         saved.append((x, z))
         x = y
     gradient = mlp.loss_backward(x)
@@ -314,14 +307,14 @@ def prefetched_step(
     saved, width = [], x.shape[1]
     for weight in _gathered_ahead(shards, width):
         y, z = layer_forward(x, weight)
+        del weight  # before another gather starts
         saved.append((x, z))
         x = y
     gradient = mlp.loss_backward(x)
     gradients: list[Tensor] = []
-    for weight, (own_x, z) in zip(
-        _gathered_ahead(reversed(shards), width), reversed(saved)
-    ):
+    for weight, (own_x, z) in zip(_gathered_ahead(reversed(shards), width), reversed(saved)):
         gradient, of_weight = layer_backward(own_x, z, weight, gradient)
+        del weight
         gradients.insert(0, _average_shard(of_weight))
     return mlp.loss(x), gradients
     # END SOLUTION

@@ -7,16 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import (
-    Delay,
-    Probe,
-    Strided,
-    Tolerance,
-    call,
-    per_rank,
-    rounding,
-    tensor,
-)
+from grader.check.api import Delay, Probe, Strided, Tolerance, call, per_rank, rounding, tensor
 from grader.reference import sharded
 from grader.reference.training_mistakes import optimizer_difference
 
@@ -39,7 +30,7 @@ SHARDS = sharded.layers_of(WEIGHTS, 2)
 @number("6.1")
 @weight(0.5)
 def test_flat_shards(world):
-    """flatten pads five entries for two ranks, flat_shard cuts them, and unflatten undoes flatten"""
+    """flatten pads five entries for two ranks, flat_shard cuts them, unflatten undoes flatten"""
     tensors = [tensor([[1, 2], [3, 4]]), tensor([5])]
     flat = tensor([1, 2, 3, 4, 5, 0])
     flattened, shard, back, short = world(
@@ -49,24 +40,18 @@ def test_flat_shards(world):
         call(f"{MODULE}.unflatten", flat, [(2, 2), (1,)]),
         call(f"{MODULE}.unflatten", flat[:4], [(2, 2), (1,)], may_raise=True),
     )
-    flattened.returns(
-        flat, flat, known_mistakes=[sharded.flat_mistakes(tensors, 2)] * 2
-    )
+    flattened.returns(flat, flat, known_mistakes=[sharded.flat_mistakes(tensors, 2)] * 2)
     shard.returns(
         *np.split(flat, 2),
         select=driver_results.value,
         label="the shard",
         known_mistakes=sharded.shard_mistakes(tensors, 2),
     )
-    for rank, stored in enumerate(
-        shard.read(driver_results.stored, "the memory of the shard")
-    ):
+    for rank, stored in enumerate(shard.read(driver_results.stored, "the memory of the shard")):
         text = f"rank {rank}'s shard keeps {stored.bytes} bytes alive, and needs 12: copy it."
         shard.require(stored.bytes <= 12, text)
     back.returns(tensors, tensors)
-    short.raises_value_error(
-        "4", "6", given="4 entries for shapes (2, 2) and (1,) on 2 ranks"
-    )
+    short.raises_value_error("4", "6", given="4 entries for shapes (2, 2) and (1,) on 2 ranks")
 
 
 # For each rank, the gradients of three steps.
@@ -87,9 +72,7 @@ def test_zero(world):
     the optimizer's state on each rank
     """
     given = START, per_rank(*GRADIENTS)
-    (run,) = world(
-        2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE)
-    )
+    (run,) = world(2, call(f"{MODULE}.ZeroAdamW", *given, lr=0.1, driver="zero_steps", delays=LATE))
     for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
         difference = optimizer_difference(optimizer)
         run.require(difference is None, difference)
@@ -193,9 +176,8 @@ def test_prefetched_step(world):
         for way, layer, due in ((names[0], 0, 2), (names[1], 1, len(gathers))):
             began = run.passed(rank, f"{way.format(layer)} began")
             started = sum(at < began for at in gathers)
-            text = f"rank {rank} had started {started} all-gathers when the {way.format(layer)} began"
-            text += " (layers are counted from 0). The gather of the other layer must have started,"
-            run.require(
-                started >= due and len(gathers) > 2,
-                f"{text} too: {max(due, 3)} gathers.",
+            text = (
+                f"rank {rank} had started {started} all-gathers when the {way.format(layer)} began"
             )
+            text += " (layers are counted from 0). The gather of the other layer must have started,"
+            run.require(started >= due and len(gathers) > 2, f"{text} too: {max(due, 3)} gathers.")

@@ -8,16 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.check.api import (
-    LAYOUTS,
-    Delay,
-    Probe,
-    Strided,
-    Tolerance,
-    call,
-    per_rank,
-    rounding,
-)
+from grader.check.api import LAYOUTS, Delay, Probe, Strided, Tolerance, call, per_rank, rounding
 from grader.reference import sharded, single_device
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -40,13 +31,9 @@ def laid_out(array, rank):
 class ZeroProblem:
     """Weights, each rank's gradients of several steps, and the calls of ``ZeroAdamW`` with them."""
 
-    def __init__(
-        self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False
-    ):
+    def __init__(self, rng, n, shapes, steps=3, dtype=np.float64, lr=0.02, layouts=False):
         self.n, self.lr, self.dtype, self.layouts = n, lr, dtype, layouts
-        self.weights = [
-            np.asarray(rng.standard_normal(shape), dtype) for shape in shapes
-        ]
+        self.weights = [np.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
         self.gradients = [
             [
                 [np.asarray(rng.standard_normal(shape), dtype) for shape in shapes]
@@ -61,9 +48,7 @@ class ZeroProblem:
         def lay(array, rank):
             return laid_out(array, rank) if self.layouts else array
 
-        weights = per_rank(
-            *([lay(w, rank) for w in self.weights] for rank in range(self.n))
-        )
+        weights = per_rank(*([lay(w, rank) for w in self.weights] for rank in range(self.n)))
         gradients = per_rank(
             *(
                 [[lay(g, rank) for g in step] for step in self.gradients[rank]]
@@ -89,9 +74,7 @@ class ZeroProblem:
 
     def moment(self, which):
         """Return each rank's shard of a moment, 0 or 1."""
-        moments = [
-            np.asarray(of_tensor[which], self.dtype) for of_tensor in self.after[1]
-        ]
+        moments = [np.asarray(of_tensor[which], self.dtype) for of_tensor in self.after[1]]
         return sharded.shards(moments, self.n)
 
     def mistakes(self):
@@ -165,9 +148,7 @@ class ShardedProblem:
             return laid_out(array, rank) if layouts else array
 
         return (
-            per_rank(
-                *([lay(s, rank) for s in self.shards[rank]] for rank in range(self.n))
-            ),
+            per_rank(*([lay(s, rank) for s in self.shards[rank]] for rank in range(self.n))),
             per_rank(*(lay(self.batches[rank], rank) for rank in range(self.n))),
         )
 
@@ -176,12 +157,8 @@ class ShardedProblem:
         return call(name, *self.arguments(layouts), **options)
 
     def prefetched(self, layouts=False, **options):
-        forward = [
-            Probe(FORWARD.format(l), factor) for l, factor in enumerate(self.forward)
-        ]
-        backward = [
-            Probe(BACKWARD.format(l), factor) for l, factor in enumerate(self.backward)
-        ]
+        forward = [Probe(FORWARD.format(l), factor) for l, factor in enumerate(self.forward)]
+        backward = [Probe(BACKWARD.format(l), factor) for l, factor in enumerate(self.backward)]
         options = {"driver": "followed_layers"} | options
         name = "sharded_data_parallel.prefetched_step"
         return call(name, *self.arguments(layouts), forward, backward, **options)
@@ -203,11 +180,7 @@ class ShardedProblem:
     def has_losses(self, run, local=None):
         """Fail unless every rank returned the loss of its own rows."""
         losses = (local or self.local)[0]
-        average = (
-            {sharded.AVERAGED_LOSS: np.array(sum(losses) / self.n)}
-            if self.n > 1
-            else {}
-        )
+        average = {sharded.AVERAGED_LOSS: np.array(sum(losses) / self.n)} if self.n > 1 else {}
         run.returns(
             *(np.array(loss, self.dtype) for loss in losses),
             tolerance=rounding(self.dtype),

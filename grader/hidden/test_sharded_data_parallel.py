@@ -7,15 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import (
-    Delay,
-    Strided,
-    Tolerance,
-    call,
-    on_gloo,
-    per_rank,
-    rounding,
-)
+from grader.check.api import Delay, Strided, Tolerance, call, on_gloo, per_rank, rounding
 from grader.hidden.sharded_problem import (
     BACKWARD,
     FORWARD,
@@ -37,10 +29,7 @@ def tensor_lists(rng, n):
     """Return lists of tensors: many shapes, no padding needed, a single entry, integers."""
     return [
         [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
-        [
-            rng.standard_normal((n, 2)).astype(np.float32),
-            rng.standard_normal(n).astype(np.float32),
-        ],
+        [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
         [rng.standard_normal((1,))],
         [rng.integers(1, 99, (2, 3)), rng.integers(1, 99, 4)],
     ]
@@ -48,9 +37,7 @@ def tensor_lists(rng, n):
 
 def laid_out_on_ranks(n, arrays):
     """Return the arrays as an argument whose layouts differ from rank to rank."""
-    return per_rank(
-        *([laid_out(np.asarray(a), rank) for a in arrays] for rank in range(n))
-    )
+    return per_rank(*([laid_out(np.asarray(a), rank) for a in arrays] for rank in range(n)))
 
 
 def require_silence(run, what):
@@ -68,8 +55,7 @@ def test_flatten(world, rng):
     for n in SIZES:
         lists = tensor_lists(rng, n)
         for run, arrays in zip(
-            world(n, *(call(name, laid_out_on_ranks(n, arrays)) for arrays in lists)),
-            lists,
+            world(n, *(call(name, laid_out_on_ranks(n, arrays)) for arrays in lists)), lists
         ):
             known = sharded.flat_mistakes(arrays, n)
             run.returns(*[sharded.flat(arrays, n)] * n, known_mistakes=[known] * n)
@@ -101,9 +87,7 @@ def test_flat_shard(world, rng):
             ):
                 most = right[rank].nbytes
                 text = f"rank {rank}'s shard keeps {shard.bytes} bytes alive, and needs {most}."
-                run.require(
-                    shard.bytes <= most, f"{text} Is it a view of all entries? Copy it."
-                )
+                run.require(shard.bytes <= most, f"{text} Is it a view of all entries? Copy it.")
                 text = f"rank {rank}'s shard is a view: it shares memory with a tensor. Copy it."
                 run.require(shard.own, text)
             run.keeps_inputs()
@@ -119,22 +103,13 @@ def test_unflatten(world, rng):
         lists = tensor_lists(rng, n)
         requests = []
         for arrays in lists:
-            flat, shapes = sharded.flat(arrays, n), [
-                np.shape(array) for array in arrays
-            ]
-            own = per_rank(
-                *(flat if rank % 2 else Strided(flat, "slice") for rank in range(n))
-            )
+            flat, shapes = sharded.flat(arrays, n), [np.shape(array) for array in arrays]
+            own = per_rank(*(flat if rank % 2 else Strided(flat, "slice") for rank in range(n)))
             requests.append(call(name, own, shapes))
         for run, arrays in zip(world(n, *requests), lists):
-            start = [
-                sharded.flat(arrays, n)[: np.size(a)].reshape(np.shape(a))
-                for a in arrays
-            ]
+            start = [sharded.flat(arrays, n)[: np.size(a)].reshape(np.shape(a)) for a in arrays]
             known = {sharded.FROM_THE_START: start} if len(arrays) > 1 else {}
-            run.returns(
-                *[[np.asarray(a) for a in arrays]] * n, known_mistakes=[known] * n
-            )
+            run.returns(*[[np.asarray(a) for a in arrays]] * n, known_mistakes=[known] * n)
             run.keeps_inputs()
             require_silence(run, "flat is complete on every rank")
 
@@ -151,10 +126,7 @@ def test_flat_misuse(world, rng):
         types, *runs = world(
             n,
             call(f"{module}.flatten", [one, other], may_raise=True),
-            *(
-                call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True)
-                for flat in flats
-            ),
+            *(call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True) for flat in flats),
         )
         types.raises_value_error("float32", "float64", given="tensors of two dtypes")
         for run, flat in zip(runs, flats):
@@ -168,17 +140,13 @@ def zero_problems(rng, n):
     return [
         ZeroProblem(rng, n, shapes, layouts=True),
         ZeroProblem(rng, n, ((4, 3),), steps=1, dtype=np.float32, lr=None),
-        ZeroProblem(
-            rng, n, ((1,), (1,)), steps=2
-        ),  # on 3 and 4 ranks some hold only padding
+        ZeroProblem(rng, n, ((1,), (1,)), steps=2),  # on 3 and 4 ranks some hold only padding
     ]
 
 
 def zero_runs(world, rng, n):
     problems = zero_problems(rng, n)
-    runs = world(
-        n, problems[0].request(delays=late(n)), *(p.request() for p in problems[1:])
-    )
+    runs = world(n, problems[0].request(delays=late(n)), *(p.request() for p in problems[1:]))
     for run in runs:
         for optimizer in run.read(driver_results.optimizer, "self.optimizer"):
             difference = optimizer_difference(optimizer)
@@ -231,14 +199,11 @@ def test_zero_state(world, rng):
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
             counts = run.read(
-                lambda r: len(driver_results.optimizer(r)["state"]),
-                "the optimizer's state",
+                lambda r: len(driver_results.optimizer(r)["state"]), "the optimizer's state"
             )
             for rank, count in enumerate(counts):
                 text = f"rank {rank}'s optimizer has a state for {count} tensors."
-                run.require(
-                    count == 1, f"{text} Give it one tensor: this rank's flat shard."
-                )
+                run.require(count == 1, f"{text} Give it one tensor: this rank's flat shard.")
             for which, name in enumerate(("exp_avg", "exp_avg_sq")):
                 run.returns(
                     *p.moment(which),
@@ -250,9 +215,7 @@ def test_zero_state(world, rng):
                 )
             steps = [np.asarray(p.steps, np.float32)] * n
             run.returns(
-                *steps,
-                select=state_of("step"),
-                label="the number of steps that AdamW counted",
+                *steps, select=state_of("step"), label="the number of steps that AdamW counted"
             )
 
 
@@ -285,9 +248,7 @@ def test_zero_memory(world, rng):
     """
     n, copies, width = 4, 2048, 512
     row = [rng.standard_normal((1, width))]
-    gradients = [
-        [[rng.standard_normal((1, width))] for _ in range(3)] for _ in range(n)
-    ]
+    gradients = [[[rng.standard_normal((1, width))] for _ in range(3)] for _ in range(n)]
     name, options = "sharded_data_parallel.ZeroAdamW", {"driver": "zero_rests"}
     arguments = row, per_rank(*gradients)
     # In the calls without arguments, the hub weighs what is there between two steps. What torch
@@ -349,9 +310,7 @@ def sharded_problems(rng, n):
     return [
         ShardedProblem(rng, n),
         ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32),
-        ShardedProblem(
-            rng, n, layers=1, width=1, rows=1
-        ),  # the example in the docstring
+        ShardedProblem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring
         ShardedProblem(rng, n, layers=4, width=6, rows=1),
     ]
 
@@ -450,9 +409,7 @@ def require_two_layers(run, rank, p):
             f" activations and the shards of gradients, that is at least {whole:.1f} layers of"
             f" {p.layer_bytes} bytes; two are enough."
         )
-        likely = (
-            "Does a variable still hold a layer that was used before, or its gradient?"
-        )
+        likely = "Does a variable still hold a layer that was used before, or its gradient?"
         run.require(whole <= 2.5, f"{text} {likely}")
 
 
@@ -465,34 +422,24 @@ def test_layers_are_freed(world, rng):
     n, layers, width = 2, 12, 512
     copies = width // n  # of a rank's row, which fill its shard of a layer
     name = "sharded_data_parallel.fully_sharded_step"
-    pieces = [
-        [rng.standard_normal(width) / width for _ in range(layers)] for _ in range(n)
-    ]
+    pieces = [[rng.standard_normal(width) / width for _ in range(layers)] for _ in range(n)]
     rows = [rng.standard_normal((1, width)) for _ in range(n)]
     options = {"driver": "large_shards", "weighs": True}
     small, run = world(
         n,
         # one column: what a first step takes for other things counts in both calls
         call(
-            name,
-            per_rank(*([own[0][:1]] for own in pieces)),
-            np.ones((1, 1)),
-            copies=1,
-            **options,
+            name, per_rank(*([own[0][:1]] for own in pieces)), np.ones((1, 1)), copies=1, **options
         ),
         call(name, per_rank(*pieces), per_rank(*rows), copies=copies, **options),
     )
     weights = [
-        np.concatenate([np.tile(own[l], copies) for own in pieces]).reshape(
-            width, width
-        )
+        np.concatenate([np.tile(own[l], copies) for own in pieces]).reshape(width, width)
         for l in range(layers)
     ]
     losses, _ = sharded.local_steps(weights, rows)
     small.values()
-    run.returns(
-        *map(np.array, losses), tolerance=rounding(np.float64), label="the local loss"
-    )
+    run.returns(*map(np.array, losses), tolerance=rounding(np.float64), label="the local loss")
     layer = weights[0].nbytes
     # The shards, and those of the gradients; two layers. If all layers were kept, they would take
     # the memory of the whole model. Half of it is allowed.
@@ -522,7 +469,7 @@ def require_refusal(world, rng, function):
             ]
             _, rows = p.arguments()
             requests.append(call(function, per_rank(*wrong), rows, may_raise=True))
-        for run, (layer, length) in zip(world(n, *requests), cases):
+        for run, (_, length) in zip(world(n, *requests), cases):
             given = f"a shard of {length} entries in place of {due}"
             run.raises_value_error(str(length), str(due), given=given)
 
@@ -574,18 +521,16 @@ def require_order(run, rank, layers):
     gathers = [o.at for o in run.operations(rank) if o.kind == "all_gather"]
     again = len(gathers) - layers  # gathers of the backward pass
     text = f"rank {rank} started {len(gathers)} all-gathers for {layers} layers."
-    enough = (
-        f"Each layer is gathered once going forward and once going back: {2 * layers}"
-    )
+    enough = f"Each layer is gathered once going forward and once going back: {2 * layers}"
     run.require(again <= layers, f"{text} {enough} are enough.")
-    text += f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
+    text += (
+        f" Going back, each layer but the last must be gathered again: at least {2 * layers - 1}"
+    )
     run.require(again >= layers - 1, f"{text} are needed. Were layers kept?")
     moments = [(FORWARD, l, min(l + 2, layers)) for l in range(layers)]
     # Before the turn, layer ``layers - 1`` may have been gathered again.
     back = again - layers
-    moments += [
-        (BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)
-    ]
+    moments += [(BACKWARD, l, layers + min(layers - l + 1 + back, again)) for l in range(layers)]
     for name, l, due in moments:
         began = run.passed(rank, f"{name.format(l)} began")
         started = sum(at < began for at in gathers)
@@ -596,7 +541,9 @@ def require_order(run, rank, layers):
         following = "the layer before" if name == BACKWARD else "the next layer"
         likely = f"Start the gather of {following} before you compute this one."
         run.require(started >= due, f"{text} {likely}")
-        likely = "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
+        likely = (
+            "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
+        )
         run.require(started <= most, f"{text} {likely}")
 
 

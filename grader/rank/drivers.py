@@ -100,16 +100,10 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
         for storage in (tensor.untyped_storage() for tensor in tensors)
     }
     requires = any(tensor.requires_grad for tensor in tensors)
-    return {
-        "value": result,
-        "requires gradient": requires,
-        "kept": sum(memory.values()),
-    }
+    return {"value": result, "requires gradient": requires, "kept": sum(memory.values())}
 
 
-def read_while_computing(
-    function: Callable, args: list, kwargs: dict, mark: Mark
-) -> Any:
+def read_while_computing(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call a function with a tensor and with a function ``compute``, and return the result.
 
     ``compute`` only reads the tensor: it adds a mark, and returns a copy of the tensor.
@@ -241,14 +235,10 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     """
     from handout import mlp  # the copy beside the submission
 
-    weights = [
-        w.requires_grad_(i not in kwargs["frozen"])
-        for i, w in enumerate(kwargs["weights"])
-    ]
+    weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
     parameters = Once([weights[i] for i in kwargs["registered"]], mark)
     buckets = buckets_class(
-        list(parameters) if kwargs.get("as_list") else parameters,
-        kwargs["bucket_bytes"],
+        list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
     )
     results = []
     factors = kwargs.get("factors", [])
@@ -257,17 +247,13 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
             weight.grad = None
         used, of_first = [weights[i] for i in layers], 1 if factors else 0
         y = mlp.forward(used[:of_first], x)
-        loss = mlp.loss(
-            mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y)
-        )
+        loss = mlp.loss(mlp.forward(used[of_first:], Scaled.apply(y, factors[p]) if factors else y))
         loss = loss + sum(weights[i].square().sum() for i in kwargs["squared"])
         mark("backward began")
         loss.backward()
         mark("backward ended")
         buckets.wait()
-        results.append(
-            [None if w.grad is None else w.grad.detach().clone() for w in weights]
-        )
+        results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
         mark("pass ended")
     return results
 
@@ -286,9 +272,7 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return result
 
 
-def _measured(
-    stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]
-) -> Any:
+def _measured(stopwatch: Callable, warm_up: int, iterations: int, use: Callable[[str], Any]) -> Any:
     given = {name: partial(use, name) for name in Bench.USES}
     return stopwatch(given.pop("operation"), warm_up, iterations, **given)
 
@@ -347,11 +331,7 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.sum().backward() if upstream is None else value.backward(upstream)
     mark("backward ended")
-    return {
-        "value": value,
-        "gradients": [arg.grad for arg in args],
-        "upstream": upstream,
-    }
+    return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
 
 
 def apply_and_drop(
@@ -403,9 +383,7 @@ def metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"value": value, "ledger": meter.ledger}
 
 
-def in_step(
-    towards: int, function: Callable, args: list, kwargs: dict, mark: Mark
-) -> Any:
+def in_step(towards: int, function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Call the function as ``metered`` does, but send messages in step with the neighbour.
 
     This rank sends a message only after the neighbour has sent on the previous message. ``towards``
@@ -457,9 +435,7 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
-    calls = [args] * kwargs.get("times", 1) + (
-        [kwargs["then"]] if "then" in kwargs else []
-    )
+    calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
     values = []
     for own in calls:
         timeline = Timeline()
@@ -480,15 +456,9 @@ def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """
     from handout.timeline import Span
 
-    given = [
-        [[Span(*span) for span in of_stage] for of_stage in timelines]
-        for timelines in args
-    ]
+    given = [[[Span(*span) for span in of_stage] for of_stage in timelines] for timelines in args]
     before = [[list(of_stage) for of_stage in timelines] for timelines in given]
-    return {
-        "fractions": [function(timelines) for timelines in given],
-        "kept": given == before,
-    }
+    return {"fractions": [function(timelines) for timelines in given], "kept": given == before}
 
 
 def _free_at_once() -> None:
@@ -498,9 +468,7 @@ def _free_at_once() -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt") and hasattr(library, "malloc_trim"):
-        library.mallopt(
-            M_MMAP_THRESHOLD, 1 << 16
-        )  # larger blocks have a mapping of their own
+        library.mallopt(M_MMAP_THRESHOLD, 1 << 16)  # larger blocks have a mapping of their own
         library.malloc_trim(0)
 
 
@@ -518,7 +486,7 @@ def large_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make steps with a student's ``ZeroAdamW``, one for each list of gradients in ``args[1]``.
 
-    Return the weights after each step, the optimizer, and the gradients as they are after all steps.
+    Return the weights after each step, the optimizer, and the gradients as they are at the end.
     """
     weights, steps = args
     zero = zero_class(weights, **kwargs)

@@ -11,12 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.reference.single_device import (
-    AdamW,
-    gelu,
-    gelu_derivative,
-    loss_and_gradients,
-)
+from grader.reference.single_device import AdamW, gelu, gelu_derivative, loss_and_gradients
 from grader.reference.training_mistakes import (
     ALONE_ON_RANK,
     DESCENT,
@@ -28,33 +23,34 @@ from grader.reference.training_mistakes import (
 )
 
 EVERY_NTH = "every n-th entry was taken. A flat shard holds consecutive entries"
-UNPADDED = "the shards have unequal sizes. Pad with zeros to a multiple of n, so that all shards are equal"
-FRONT = "the zeros are in front. Pad at the end"
-FULL_BLOCK = (
-    "a whole block of n zeros was added, although n divides the number of entries"
+UNPADDED = (
+    "the shards have unequal sizes. Pad with zeros to a multiple of n, so that all shards are equal"
 )
-BY_COLUMNS = "a tensor was flattened in column-major order. Use row-major order, as reshape(-1) does"
+FRONT = "the zeros are in front. Pad at the end"
+FULL_BLOCK = "a whole block of n zeros was added, although n divides the number of entries"
+BY_COLUMNS = (
+    "a tensor was flattened in column-major order. Use row-major order, as reshape(-1) does"
+)
 EACH_PADDED = "each tensor was padded on its own. Put the entries of all tensors together, then pad"
 REVERSED_TENSORS = "the tensors are in reverse order"
 ANOTHERS = "this is the shard of rank {}"
-FROM_THE_START = "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
+FROM_THE_START = (
+    "every tensor was cut from the beginning of flat. Go on where the tensor before ended"
+)
 
 OWN_ONLY = (
     "only this rank's shard was updated. The other ranks' shards must come by an all-gather after"
     " the step"
 )
-BEFORE_THE_STEP = (
-    "these are the weights before the last step. Gather the shards after the update"
+BEFORE_THE_STEP = "these are the weights before the last step. Gather the shards after the update"
+NOT_SCATTERED = (
+    "this rank's own gradients were used, without those of the other ranks. Reduce-scatter them"
 )
-NOT_SCATTERED = "this rank's own gradients were used, without those of the other ranks. Reduce-scatter them"
-CLIPPED = "the average was never made: the sum over the ranks must be divided by n"
-SUMMED_SHARDS = (
-    "the gradients were summed over the ranks. Divide the sum by the number of ranks"
+SUMMED_SHARDS = "the gradients were summed over the ranks. Divide the sum by the number of ranks"
+OTHER_LAYER = (
+    "these are the right shards in reverse order. The list must begin with the first layer"
 )
-OTHER_LAYER = "these are the right shards in reverse order. The list must begin with the first layer"
-OTHER_SHARD = (
-    "this is rank {}'s shard of the gradients. Each rank keeps the shard that it holds"
-)
+OTHER_SHARD = "this is rank {}'s shard of the gradients. Each rank keeps the shard that it holds"
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
 
@@ -66,9 +62,7 @@ def padding(entries: int, n: int) -> int:
 def flat(arrays: Sequence[Any], n: int) -> np.ndarray:
     """Return the entries of all arrays in row-major order, padded to a multiple of n."""
     together = np.concatenate([np.asarray(array).reshape(-1) for array in arrays])
-    return np.concatenate(
-        [together, np.zeros(padding(len(together), n), together.dtype)]
-    )
+    return np.concatenate([together, np.zeros(padding(len(together), n), together.dtype)])
 
 
 def shards(arrays: Sequence[Any], n: int) -> list[np.ndarray]:
@@ -78,9 +72,7 @@ def shards(arrays: Sequence[Any], n: int) -> list[np.ndarray]:
 
 def layers_of(weights: Sequence[Any], n: int) -> list[list[np.ndarray]]:
     """Return, for each rank, its flat shard of every layer: ``[rank][layer]``."""
-    return [
-        list(of_rank) for of_rank in zip(*(shards([weight], n) for weight in weights))
-    ]
+    return [list(of_rank) for of_rank in zip(*(shards([weight], n) for weight in weights))]
 
 
 def unflat(vector: np.ndarray, like: Sequence[Any]) -> list[np.ndarray]:
@@ -117,23 +109,15 @@ def shard_mistakes(arrays: Sequence[Any], n: int) -> list[dict[str, np.ndarray]]
         known = {
             EVERY_NTH: whole[rank::n],
             UNPADDED: np.array_split(whole[:size], n)[rank],
-            BY_COLUMNS: shards([np.asarray(array).ravel("F") for array in arrays], n)[
-                rank
-            ],
+            BY_COLUMNS: shards([np.asarray(array).ravel("F") for array in arrays], n)[rank],
         }
-        known |= {
-            ANOTHERS.format(other): right[other] for other in range(n) if other != rank
-        }
+        known |= {ANOTHERS.format(other): right[other] for other in range(n) if other != rank}
         found.append(_different(known, right[rank]))
     return found
 
 
-def _different(
-    known: dict[str, np.ndarray], right: np.ndarray
-) -> dict[str, np.ndarray]:
-    return {
-        name: value for name, value in known.items() if not np.array_equal(value, right)
-    }
+def _different(known: dict[str, np.ndarray], right: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: value for name, value in known.items() if not np.array_equal(value, right)}
 
 
 # ——— ZeRO-1
@@ -155,7 +139,7 @@ def zero(
 
 
 def averages(gradients: list) -> list:
-    """Return ``[step][tensor]``, the averages over the ranks of ``gradients[rank][step][tensor]``."""
+    """Return the averages over the ranks, from ``gradients[rank][step][tensor]``."""
     n = len(gradients)
     return [
         [
@@ -223,16 +207,12 @@ def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
 def _gathered(alone: list, n: int) -> list:
     """Return the weights of every step, put together from each rank's shard of its own weights."""
     return [
-        unflat(
-            np.concatenate([shards(own, n)[r] for r, own in enumerate(step)]), step[0]
-        )
+        unflat(np.concatenate([shards(own, n)[r] for r, own in enumerate(step)]), step[0])
         for step in zip(*alone)
     ]
 
 
-def state_mistakes(
-    weights: list, gradients: list, lr: float, moment: int
-) -> list[dict]:
+def state_mistakes(weights: list, gradients: list, lr: float, moment: int) -> list[dict]:
     """Return, for each rank, its shard of a moment after a mistaken training.
 
     ``moment`` is 0 for the mean of the gradients, and 1 for the mean of their squares.
